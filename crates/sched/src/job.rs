@@ -1,0 +1,83 @@
+//! What is submitted: a rigid gang of GPUs, a profile of what an iteration costs, and a length.
+
+use std::sync::Arc;
+
+use hither_core::Seconds;
+use serde::{Deserialize, Serialize};
+
+/// Index of a job in its workload; drivers number jobs in order of arrival.
+pub type JobId = u32;
+
+/// A job as it was submitted. It runs on all of its GPUs or not at all.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// Its id in the trace or on the cluster.
+    pub name: String,
+    pub user: String,
+    pub gpus: u32,
+    /// None: any type will do, but never a mixture of types.
+    pub gpu_type: Option<String>,
+    pub submit_s: Seconds,
+    pub length: Length,
+    pub profile: Arc<Profile>,
+}
+
+/// How much work a job is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Length {
+    Iterations(f64),
+    /// Running time at the job's best tier on an idle network, as traces record it.
+    Seconds(Seconds),
+}
+
+/// What one iteration of a model costs. It is data: users write their own, training writes one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    pub name: String,
+    /// Forward and backward pass of one iteration, without any communication.
+    pub compute_s: Seconds,
+    /// Bytes that every worker contributes to the all-reduce of an iteration.
+    #[serde(default)]
+    pub gradient_bytes: f64,
+    /// The part of `compute_s` that is the backward pass.
+    #[serde(default = "Profile::default_backward_share")]
+    pub backward_share: f64,
+    /// The part of the backward pass behind which communication can hide, 0 to 1.
+    #[serde(default = "Profile::default_overlap")]
+    pub overlap: f64,
+    /// Loading the last checkpoint and warming up, paid on every start but the first.
+    #[serde(default = "Profile::default_restart_s")]
+    pub restart_s: Seconds,
+    /// The largest tensor's share of the gradient: Tiresias consolidates models with a large one.
+    #[serde(default)]
+    pub skew: f64,
+    /// Measured iteration times; where present they take the place of the closed form.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub table: Vec<Measured>,
+    /// Where the figures come from.
+    #[serde(default)]
+    pub source: String,
+}
+
+/// One measured placement of a profile.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measured {
+    /// GPUs taken on each machine, largest first.
+    pub placement: Vec<u32>,
+    pub step_s: Seconds,
+}
+
+impl Profile {
+    pub const fn default_backward_share() -> f64 {
+        2.0 / 3.0
+    }
+    pub const fn default_overlap() -> f64 {
+        0.5
+    }
+    /// The mean that Tiresias' authors measured on their test bed.
+    pub const fn default_restart_s() -> Seconds {
+        62.0
+    }
+}
