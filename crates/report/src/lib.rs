@@ -1,0 +1,18 @@
+//! Rows to something a person reads: a comparison table for the terminal ([`table`]) and one
+//! self-contained HTML page with plots ([`html`]).
+//!
+//! Nothing here reads or writes files, and nothing depends on clock, locale or hash order: the same
+//! rows give the same bytes.
+
+mod curve;
+mod format;
+mod label;
+mod metric;
+mod pack;
+mod page;
+mod replay;
+mod span;
+mod table;
+
+pub use page::{Group, html};
+pub use table::table;

@@ -1,0 +1,200 @@
+// Curves, drawn by uPlot. A chart is rebuilt when the theme changes, because its colours are fixed.
+const CHART_HEIGHT = 264;
+const LOG_TICKS = [
+  [1, "1 s"], [10, "10 s"], [60, "1 min"], [600, "10 min"], [HOUR, "1 h"], [10 * HOUR, "10 h"],
+  [DAY, "1 d"], [10 * DAY, "10 d"], [100 * DAY, "100 d"], [1000 * DAY, "1000 d"],
+];
+
+function empty(frame, text) {
+  frame.replaceChildren(el("p", "empty", text));
+}
+
+function axisStyle() {
+  const grid = { stroke: css("--line"), width: 1 };
+  return { stroke: css("--quiet"), grid, ticks: { ...grid, size: 5 }, font: "12px system-ui, sans-serif" };
+}
+
+const X_LOG = {
+  scale: { time: false, distr: 3, range: (_, min, max) => [min, max] },
+  axis: {
+    splits: (u, _, min, max) => {
+      const inside = LOG_TICKS.map((t) => t[0]).filter((t) => t >= min * 0.999 && t <= max * 1.001);
+      // Zoomed between two round times: ends and middle say where we are.
+      return inside.length > 1 ? inside : [min, Math.sqrt(min * max), max];
+    },
+    filter: (_, splits) => splits,
+    values: (_, splits) => splits.map((s) => (LOG_TICKS.find((t) => t[0] === s) ?? [0, duration(s)])[1]),
+  },
+  head: (s) => `within ${duration(s)}`,
+};
+
+const X_TIME = {
+  scale: { time: false, range: (_, min, max) => [min, max] },
+  axis: { incrs: TIME_STEPS, space: 70, values: (_, splits, __, ___, step) => splits.map((s) => tick(s, step)) },
+  head: (s) => `at ${clock(s)}`,
+};
+
+const Y_SHARE = {
+  scale: { range: [0, 1] },
+  axis: { size: 52, values: (_, splits) => splits.map((v) => `${Math.round(v * 100)} %`) },
+  text: percent,
+};
+const fromZero = (_, __, max) => [0, max > 0 ? max * 1.06 : 1];
+const Y_COUNT = {
+  scale: { range: fromZero },
+  axis: { size: 58, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6], values: (_, splits) => splits.map((v) => v.toLocaleString("en")) },
+  text: (v) => v == null ? "–" : v.toLocaleString("en", { maximumFractionDigits: 1 }),
+};
+const Y_DURATION = {
+  scale: { range: fromZero },
+  axis: { size: 66, incrs: TIME_STEPS, values: (_, splits, __, ___, step) => splits.map((s) => tick(s, step)) },
+  text: duration,
+};
+
+// The values under the cursor, largest first, in the page's one tooltip.
+function tooltip(spec, lines) {
+  const ROWS_MAX = 14;
+  return {
+    hooks: {
+      setCursor: (u) => {
+        const { idx, left, top } = u.cursor;
+        // Charts that only follow another's cursor stay silent.
+        if (!u.over.matches(":hover")) return;
+        if (idx == null || left < 0) return tip.hide();
+        const rows = lines
+          .map((line, i) => ({ line, i: i + 1, value: u.data[i + 1][idx] }))
+          .filter((r) => u.series[r.i].show && r.value != null)
+          .sort((a, b) => b.value - a.value)
+          .slice(0, ROWS_MAX)
+          .map((r) => [r.line.label, spec.y.text(r.value), r.line.stroke, u.series[r.i]._focus]);
+        if (rows.length === 0) return tip.hide();
+        const box = u.over.getBoundingClientRect();
+        tip.show(box.left + left, box.top + top, spec.x.head(u.data[0][idx]), rows);
+      },
+    },
+  };
+}
+
+// `lines`: {label, stroke, dash, values, run}; `section` says in data-visible how many are shown.
+function draw(section, spec, grid, lines) {
+  const frame = $(".frame", section);
+  frame.replaceChildren();
+  const axis = axisStyle();
+  const padded = (values) => grid.map((_, i) => values[i] ?? null);
+  const chart = new uPlot({
+    width: frame.clientWidth,
+    height: CHART_HEIGHT,
+    legend: { show: false },
+    padding: [8, 10, 0, 0],
+    cursor: { sync: spec.sync ? { key: spec.sync } : undefined, focus: { prox: 26 }, y: false, drag: { setScale: true, x: true, y: false } },
+    focus: { alpha: 0.3 },
+    scales: { x: spec.x.scale, y: spec.y.scale },
+    axes: [{ ...axis, ...spec.x.axis }, { ...axis, ...spec.y.axis }],
+    series: [{}, ...lines.map((line) => ({
+      label: line.label,
+      stroke: line.stroke,
+      dash: line.dash,
+      width: 1.8,
+      points: { show: false },
+      show: selection.shows(line.run),
+      paths: spec.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
+    }))],
+    plugins: [tooltip(spec, lines)],
+  }, [grid, ...lines.map((line) => padded(line.values))], frame);
+  chart.over.addEventListener("mouseleave", () => tip.hide());
+  const size = new ResizeObserver(() => chart.setSize({ width: frame.clientWidth, height: CHART_HEIGHT }));
+  size.observe(frame);
+  const count = () => { section.dataset.visible = String(lines.filter((l) => selection.shows(l.run)).length); };
+  count();
+  return {
+    follow() {
+      lines.forEach((line, i) => chart.setSeries(i + 1, { show: selection.shows(line.run) }));
+      count();
+    },
+    destroy() { size.disconnect(); chart.destroy(); },
+  };
+}
+
+const CHARTS = [
+  { id: "plot-jct", x: X_LOG, y: Y_SHARE, grid: DATA.jct_grid_s, values: (run) => run.jct, none: "No job finished." },
+  { id: "plot-queue", x: X_LOG, y: Y_SHARE, grid: DATA.queue_grid_s, values: (run) => run.queue, none: "No job finished." },
+  ...[["utilisation", Y_SHARE], ["fragmentation", Y_SHARE], ["waiting", Y_COUNT]].map(([name, y]) => ({
+    id: `plot-${name}`, x: X_TIME, y, grid: DATA.time_s, sync: "time",
+    values: (run) => run.over_time[name],
+    none: "No events were recorded, so there is nothing to show over time.",
+  })),
+];
+
+function runCharts() {
+  return CHARTS.map((spec) => {
+    const section = document.getElementById(spec.id);
+    const lines = RUNS
+      .map((run, i) => ({ label: run.label, stroke: runColour(i), dash: runDash(i), values: spec.values(run), run: i }))
+      .filter((line) => line.values.length > 0);
+    if (lines.length > 0) return draw(section, spec, spec.grid, lines);
+    empty($(".frame", section), spec.none);
+    return null;
+  }).filter(Boolean);
+}
+
+// Timers belong to one policy at a time: demand by colour, machine solid, rack dashed.
+function timersChart() {
+  const section = $("#plot-timers");
+  const select = $("select", section);
+  const timed = RUNS.map((run, i) => i).filter((i) => RUNS[i].timers.length > 0);
+  if (timed.length === 0) {
+    section.hidden = true;
+    return null;
+  }
+  let chart = null;
+  const show = () => {
+    chart?.destroy();
+    chart = null;
+    const run = Number(select.value);
+    if (!timed.includes(run)) {
+      section.dataset.visible = "0";
+      return empty($(".frame", section), `${RUNS[run].label} sets no delay timers.`);
+    }
+    const lines = RUNS[run].timers.flatMap((timer, i) => [
+      { label: `${timer.gpus} GPUs, machine`, values: timer.machine_s, stroke: runColour(i), run },
+      { label: `${timer.gpus} GPUs, rack`, values: timer.rack_s, stroke: runColour(i), dash: [6, 4], run },
+    ]);
+    chart = draw(section, { x: X_TIME, y: Y_DURATION, sync: "time", stepped: true }, DATA.time_s, lines);
+  };
+  const follow = () => {
+    // With all policies shown it keeps the one it had, if that has timers.
+    const wanted = selection.run ?? (timed.includes(Number(select.value)) ? Number(select.value) : timed[0]);
+    options(select, timed.includes(wanted) ? timed : [...timed, wanted], wanted);
+    show();
+  };
+  select.onchange = show;
+  follow();
+  return { follow, destroy: () => chart?.destroy() };
+}
+
+function options(select, runs, chosen) {
+  select.replaceChildren(...runs.map((run) => {
+    const option = el("option", "", RUNS[run].label);
+    option.value = String(run);
+    option.selected = run === chosen;
+    return option;
+  }));
+}
+
+function tierBars() {
+  const bars = $("#tiers .bars");
+  bars.replaceChildren(...RUNS.flatMap((run, i) => {
+    if (!selection.shows(i)) return [];
+    const name = el("span", "name", run.label);
+    name.title = run.label;
+    const stack = el("div", "stack");
+    run.tier_share.forEach((share, tier) => {
+      if (!(share > 0)) return;
+      const part = el("span", `tier-${tier}`, share >= 0.07 ? `${Math.round(share * 100)} %` : "");
+      part.style.flex = `${share} 0 0`;
+      part.title = percent(share);
+      stack.append(part);
+    });
+    return [name, stack];
+  }));
+}

@@ -1,0 +1,244 @@
+//! Curves with few points, whatever the run's length: time series as means over equal spans of
+//! time, distributions on a logarithmic grid. All runs of a page share the grids, so that their
+//! curves can be compared point by point.
+
+use std::collections::BTreeMap;
+
+use hither_core::record::{ClusterRow, EventRow, Happening};
+use serde::Serialize;
+
+use crate::format::rounded;
+use crate::replay::{Gauges, Replay};
+
+pub const POINTS: usize = 480;
+
+/// When the run's record begins and ends.
+pub fn bounds(events: &[EventRow]) -> Option<(f64, f64)> {
+    let mut times = events.iter().map(|e| e.t).filter(|t| t.is_finite());
+    let first = times.next()?;
+    Some(times.fold((first, first), |(lo, hi), t| (lo.min(t), hi.max(t))))
+}
+
+/// Middles of the spans into which `POINTS` divides the time from 0 to `length_s`.
+pub fn time_grid(length_s: f64) -> Vec<f64> {
+    (0..POINTS).map(|i| rounded((i as f64 + 0.5) * length_s / POINTS as f64)).collect()
+}
+
+/// Time-weighted means of the gauges in each span of the grid; the curves end with the run.
+#[derive(Debug, Default, Serialize)]
+pub struct OverTime {
+    pub utilisation: Vec<f64>,
+    pub fragmentation: Vec<f64>,
+    pub waiting: Vec<f64>,
+}
+
+pub fn over_time(cluster: &ClusterRow, events: &[EventRow], length_s: f64) -> OverTime {
+    let Some((start, end)) = bounds(events) else { return OverTime::default() };
+    let mut sums = Means::new(length_s);
+    let mut replay = Replay::new(cluster);
+    let mut now = 0.0;
+    for event in events.iter().filter(|e| e.t.is_finite()) {
+        let t = event.t - start;
+        sums.add(now, t, replay.gauges());
+        replay.apply(event);
+        now = t;
+    }
+    sums.finish(end - start)
+}
+
+struct Means {
+    width_s: f64,
+    sums: Vec<[f64; 3]>,
+}
+
+impl Means {
+    fn new(length_s: f64) -> Self {
+        Self { width_s: length_s / POINTS as f64, sums: vec![[0.0; 3]; POINTS] }
+    }
+
+    fn slot(&self, t: f64) -> usize {
+        ((t / self.width_s) as usize).min(POINTS - 1)
+    }
+
+    fn add(&mut self, from: f64, to: f64, gauges: Gauges) {
+        // Not `from >= to`: rows out of order or a record without length must add nothing.
+        if !(from < to && self.width_s > 0.0) {
+            return;
+        }
+        let values = [gauges.utilisation, gauges.fragmentation, gauges.waiting];
+        for slot in self.slot(from)..=self.slot(to) {
+            let lo = from.max(slot as f64 * self.width_s);
+            let hi = to.min((slot + 1) as f64 * self.width_s);
+            for (sum, value) in self.sums[slot].iter_mut().zip(values) {
+                *sum += value * (hi - lo).max(0.0);
+            }
+        }
+    }
+
+    fn finish(self, length_s: f64) -> OverTime {
+        let mut out = OverTime::default();
+        for (slot, [utilisation, fragmentation, waiting]) in self.sums.iter().enumerate() {
+            let covered = (length_s - slot as f64 * self.width_s).min(self.width_s);
+            // Less than a thousandth of a span is rounding at the run's end, not a measurement.
+            if covered <= self.width_s * 1e-3 || covered <= 0.0 {
+                break;
+            }
+            out.utilisation.push(rounded(utilisation / covered));
+            out.fragmentation.push(rounded(fragmentation / covered));
+            out.waiting.push(rounded(waiting / covered));
+        }
+        out
+    }
+}
+
+/// The delay timers of one demand at the end of each span of the grid; none before they were set.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Timers {
+    pub gpus: u32,
+    pub machine_s: Vec<Option<f64>>,
+    pub rack_s: Vec<Option<f64>>,
+}
+
+pub fn timers(events: &[EventRow], length_s: f64) -> Vec<Timers> {
+    let Some((start, end)) = bounds(events) else { return Vec::new() };
+    let width_s = length_s / POINTS as f64;
+    let mut changes: BTreeMap<u32, Vec<(f64, f64, f64)>> = BTreeMap::new();
+    for event in events {
+        if let Happening::Timers { gpus, machine_s, rack_s } = event.what {
+            changes.entry(gpus).or_default().push((event.t - start, machine_s, rack_s));
+        }
+    }
+    let curve = |(gpus, changes): (u32, Vec<(f64, f64, f64)>)| {
+        let mut out = Timers { gpus, machine_s: Vec::new(), rack_s: Vec::new() };
+        for slot in 0..POINTS {
+            if slot as f64 * width_s > end - start {
+                break;
+            }
+            let until = (slot + 1) as f64 * width_s;
+            let seen = changes.partition_point(|change| change.0 <= until);
+            let current = seen.checked_sub(1).map(|i| changes[i]);
+            out.machine_s.push(current.map(|c| rounded(c.1)));
+            out.rack_s.push(current.map(|c| rounded(c.2)));
+        }
+        out
+    };
+    changes.into_iter().map(curve).collect()
+}
+
+/// The shortest time that a logarithmic axis shows; shorter ones count as this.
+pub const LOG_FLOOR_S: f64 = 1.0;
+
+/// A logarithmic grid over all samples.
+pub fn log_grid(samples: &[Vec<f64>]) -> Vec<f64> {
+    let finite = || samples.iter().flatten().copied().filter(|v| v.is_finite());
+    let lo = finite().fold(f64::INFINITY, f64::min).max(LOG_FLOOR_S);
+    let hi = finite().fold(LOG_FLOOR_S, f64::max);
+    if !lo.is_finite() {
+        return Vec::new();
+    }
+    // A little room on both sides, and an axis even where all values are equal.
+    let (lo, hi) = ((lo / 1.1).max(LOG_FLOOR_S).ln(), (hi.max(lo) * 1.1).ln());
+    let step = (hi - lo) / (POINTS - 1) as f64;
+    (0..POINTS).map(|i| rounded((lo + step * i as f64).exp())).collect()
+}
+
+/// Share of the values that are at most each grid point.
+pub fn cdf(values: &[f64], grid: &[f64]) -> Vec<f64> {
+    if values.is_empty() {
+        return Vec::new();
+    }
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let share = |x: &f64| sorted.partition_point(|v| v <= x) as f64 / sorted.len() as f64;
+    grid.iter().map(share).map(rounded).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hither_core::record::MachineRow;
+
+    fn cluster() -> ClusterRow {
+        let machine = MachineRow { name: "m".into(), rack: 0, gpus: 4, gpu_type: "x".into() };
+        ClusterRow { name: "c".into(), racks: vec!["r".into()], machines: vec![machine] }
+    }
+
+    fn at(t: f64, what: Happening) -> EventRow {
+        EventRow { t, what }
+    }
+
+    #[test]
+    fn means_keep_the_area_under_the_curve() {
+        // 4 of 4 GPUs from 10.3 to 57.9 of 100 seconds, whatever the grid cuts.
+        let events = [
+            at(0.0, Happening::Arrive { job: 0, gpus: 4 }),
+            at(10.3, Happening::Start { job: 0, tier: 0, machines: vec![(0, 4)] }),
+            at(57.9, Happening::Finish { job: 0 }),
+            at(100.0, Happening::Arrive { job: 1, gpus: 1 }),
+        ];
+        let curves = over_time(&cluster(), &events, 100.0);
+        assert_eq!(curves.utilisation.len(), POINTS);
+        let area = curves.utilisation.iter().sum::<f64>() * 100.0 / POINTS as f64;
+        assert!((area - 47.6).abs() < 1e-3, "{area}");
+        let waited = curves.waiting.iter().sum::<f64>() * 100.0 / POINTS as f64;
+        assert!((waited - 10.3).abs() < 1e-3, "{waited}");
+    }
+
+    #[test]
+    fn a_shorter_run_ends_early_on_a_shared_grid() {
+        let events = [
+            at(1000.0, Happening::Arrive { job: 0, gpus: 4 }),
+            at(1050.0, Happening::Cancel { job: 0 }),
+        ];
+        let curves = over_time(&cluster(), &events, 100.0);
+        assert_eq!(curves.waiting.len(), POINTS / 2);
+        assert!(curves.waiting.iter().all(|w| *w == 1.0));
+    }
+
+    #[test]
+    fn a_record_without_length_or_order_is_survived() {
+        let one = [at(5.0, Happening::Arrive { job: 0, gpus: 1 })];
+        assert!(over_time(&cluster(), &one, 0.0).waiting.is_empty());
+        let wild = [
+            at(9.0, Happening::Arrive { job: 0, gpus: 1 }),
+            at(f64::NAN, Happening::Finish { job: 3 }),
+            at(1.0, Happening::Finish { job: 0 }),
+        ];
+        assert_eq!(over_time(&cluster(), &wild, 8.0).waiting.len(), POINTS);
+        assert!(over_time(&cluster(), &[], 1.0).waiting.is_empty());
+    }
+
+    #[test]
+    fn timers_hold_until_they_change() {
+        let set = |t, machine_s| at(t, Happening::Timers { gpus: 8, machine_s, rack_s: 60.0 });
+        let events = [at(0.0, Happening::Finish { job: 0 }), set(50.0, 30.0), set(75.0, 10.0)];
+        let curves = timers(&events, 100.0);
+        assert_eq!(curves.len(), 1);
+        let machine = &curves[0].machine_s;
+        assert_eq!(
+            (machine[0], machine[POINTS / 2], *machine.last().unwrap()),
+            (None, Some(30.0), Some(10.0))
+        );
+        assert_eq!(machine.len(), POINTS * 3 / 4 + 1);
+    }
+
+    #[test]
+    fn cdf_counts_zeros_and_ends_at_one() {
+        let values = vec![0.0, 0.0, 10.0, 1000.0];
+        let grid = log_grid(std::slice::from_ref(&values));
+        let curve = cdf(&values, &grid);
+        assert_eq!(grid.len(), POINTS);
+        assert_eq!((grid[0], curve[0], curve[POINTS - 1]), (LOG_FLOOR_S, 0.5, 1.0));
+        assert!(curve.windows(2).all(|w| w[0] <= w[1]));
+        assert!(grid.windows(2).all(|w| w[0] < w[1]));
+    }
+
+    #[test]
+    fn cdf_of_nothing_or_of_equal_values() {
+        assert!(log_grid(&[vec![]]).is_empty());
+        let grid = log_grid(&[vec![60.0, 60.0]]);
+        assert!(grid[0] < 60.0 && grid[POINTS - 1] > 60.0);
+        let zeros = log_grid(&[vec![0.0]]);
+        assert!(zeros.windows(2).all(|w| w[0] <= w[1]) && zeros[POINTS - 1] > zeros[0]);
+    }
+}

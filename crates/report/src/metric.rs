@@ -1,0 +1,122 @@
+//! The figures that policies are compared by, and which of them is best. Terminal and page share
+//! this one list, so that they cannot disagree.
+
+use hither_core::record::Summary;
+
+use crate::format::{duration, percent};
+
+pub struct Metric {
+    pub name: &'static str,
+    /// What the page tells on hovering over the column.
+    pub meaning: &'static str,
+    /// Whether a smaller value is better.
+    pub smaller: bool,
+    /// None where the run has no such figure, as a completion time where no job finished.
+    pub value: fn(&Summary) -> Option<f64>,
+    pub text: fn(&Summary) -> String,
+}
+
+pub const METRICS: &[Metric] = &[
+    Metric {
+        name: "finished",
+        meaning: "Jobs that ran to their end, of all jobs in the trace",
+        smaller: false,
+        value: |s| Some(s.finished as f64),
+        text: |s| format!("{}/{}", s.finished, s.jobs),
+    },
+    Metric {
+        name: "avg JCT",
+        meaning: "Mean job completion time: submission to end, over finished jobs",
+        smaller: true,
+        value: |s| of_finished(s, s.jct_s.mean),
+        text: |s| time(of_finished(s, s.jct_s.mean)),
+    },
+    Metric {
+        name: "p95 JCT",
+        meaning: "95 % of finished jobs completed within this time",
+        smaller: true,
+        value: |s| of_finished(s, s.jct_s.p95),
+        text: |s| time(of_finished(s, s.jct_s.p95)),
+    },
+    Metric {
+        name: "p99 JCT",
+        meaning: "99 % of finished jobs completed within this time",
+        smaller: true,
+        value: |s| of_finished(s, s.jct_s.p99),
+        text: |s| time(of_finished(s, s.jct_s.p99)),
+    },
+    Metric {
+        name: "avg queue",
+        meaning: "Mean time without GPUs between submission and end",
+        smaller: true,
+        value: |s| of_finished(s, s.queue_s.mean),
+        text: |s| time(of_finished(s, s.queue_s.mean)),
+    },
+    Metric {
+        name: "makespan",
+        meaning: "First submission to last end",
+        smaller: true,
+        value: |s| of_finished(s, s.makespan_s),
+        text: |s| time(of_finished(s, s.makespan_s)),
+    },
+    Metric {
+        name: "GPU util",
+        meaning: "Share of the GPU time up to the makespan that was allocated to jobs",
+        smaller: false,
+        value: |s| Some(s.gpu_utilisation),
+        text: |s| percent(s.gpu_utilisation),
+    },
+    Metric {
+        name: "comm share",
+        meaning: "Exposed communication time over running time",
+        smaller: true,
+        value: |s| of_finished(s, s.comm_share),
+        text: |s| percent(s.comm_share),
+    },
+    Metric {
+        name: "tiers 0/1/2",
+        meaning: "GPU time of multi-GPU jobs inside a machine / inside a rack / across racks; \
+                  best is the largest share inside a machine",
+        smaller: false,
+        value: |s| Some(s.tier_share[0]),
+        text: |s| {
+            let [machine, rack, across] = s.tier_share.map(|share| (share * 100.0).round());
+            format!("{machine}/{rack}/{across} %")
+        },
+    },
+    Metric {
+        name: "preempt",
+        meaning: "Times that a running job lost its GPUs to the policy",
+        smaller: true,
+        value: |s| Some(s.preemptions as f64),
+        text: |s| s.preemptions.to_string(),
+    },
+];
+
+fn of_finished(summary: &Summary, value: f64) -> Option<f64> {
+    (summary.finished > 0).then_some(value)
+}
+
+fn time(seconds: Option<f64>) -> String {
+    seconds.map_or_else(|| "–".to_owned(), duration)
+}
+
+impl Metric {
+    /// Which runs are best. Nobody is where all runs agree, and so where there is only one.
+    pub fn winners(&self, runs: &[&Summary]) -> Vec<bool> {
+        let values: Vec<Option<f64>> =
+            runs.iter().map(|s| (self.value)(s).filter(|v| v.is_finite())).collect();
+        let best = values
+            .iter()
+            .flatten()
+            .copied()
+            .reduce(|a, b| if self.smaller { a.min(b) } else { a.max(b) });
+        // Sums of the same times in another order differ in their last bits; that is no victory.
+        let is_best = |v: &Option<f64>| match (v, best) {
+            (Some(v), Some(best)) => (v - best).abs() <= best.abs() * 1e-9,
+            _ => false,
+        };
+        let marks: Vec<bool> = values.iter().map(is_best).collect();
+        if marks.iter().all(|&m| m) { vec![false; runs.len()] } else { marks }
+    }
+}

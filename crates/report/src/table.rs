@@ -1,0 +1,164 @@
+//! The comparison table for the terminal.
+
+use comfy_table::{CellAlignment, Table, presets};
+use hither_core::record::{Header, Summary};
+
+use crate::format::{cluster, printable};
+use crate::metric::METRICS;
+
+/// One row a policy, the best value of each column marked with `*`, and the winners below. Plain
+/// UTF-8 without colour, so that it can be piped and compared.
+pub fn table(header: &Header, runs: &[Summary]) -> String {
+    let summaries: Vec<&Summary> = runs.iter().collect();
+    let winners: Vec<Vec<bool>> = METRICS.iter().map(|m| m.winners(&summaries)).collect();
+
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED);
+    table.set_header(std::iter::once("policy").chain(METRICS.iter().map(|m| m.name)));
+    for (i, run) in runs.iter().enumerate() {
+        let figures = METRICS.iter().zip(&winners).map(|(metric, wins)| {
+            // The blank keeps the digits of marked and unmarked rows in one column.
+            format!("{}{}", (metric.text)(run), if wins[i] { '*' } else { ' ' })
+        });
+        table.add_row(std::iter::once(printable(&run.policy)).chain(figures));
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+
+    let facts = printable(&format!(
+        "trace {} · cluster {} · seed {} · congestion {}×",
+        header.trace,
+        cluster(header),
+        header.seed,
+        header.congestion,
+    ));
+    let mut text =
+        format!("{facts}\n{table}\nwinner per metric: {}\n", winner_line(runs, &winners));
+    for line in crate::label::notes(runs.iter().map(|r| (r.policy.as_str(), r.notes.as_slice()))) {
+        text.push_str(&format!("note: {}\n", printable(&line)));
+    }
+    text
+}
+
+fn winner_line(runs: &[Summary], winners: &[Vec<bool>]) -> String {
+    let mut parts = Vec::new();
+    for (metric, wins) in METRICS.iter().zip(winners) {
+        let names: Vec<String> = runs
+            .iter()
+            .zip(wins)
+            .filter(|(_, won)| **won)
+            .map(|(run, _)| printable(&run.policy))
+            .collect();
+        if !names.is_empty() {
+            parts.push(format!("{} {}", metric.name, names.join(" = ")));
+        }
+    }
+    match (parts.is_empty(), runs.len()) {
+        (false, _) => parts.join(" · "),
+        (true, 0 | 1) => "nothing to compare".to_owned(),
+        (true, _) => "all equal".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hither_core::record::{ClusterRow, MachineRow};
+    use hither_core::summary::Quantiles;
+
+    fn header() -> Header {
+        let machine = |i: u32| MachineRow {
+            name: format!("m{i}"),
+            rack: i / 2,
+            gpus: 8,
+            gpu_type: "V100".into(),
+        };
+        Header {
+            hither: "0.1.0".into(),
+            trace: "demo.csv".into(),
+            seed: 7,
+            congestion: 1.5,
+            cluster: ClusterRow {
+                name: "lab".into(),
+                racks: vec!["r0".into(), "r1".into()],
+                machines: (0..4).map(machine).collect(),
+            },
+        }
+    }
+
+    fn run(policy: &str, jct: f64, finished: u64) -> Summary {
+        Summary {
+            policy: policy.into(),
+            seed: 7,
+            jobs: 100,
+            finished,
+            cancelled: 100 - finished,
+            jct_s: Quantiles {
+                mean: jct,
+                p50: jct,
+                p95: 2.0 * jct,
+                p99: 3.0 * jct,
+                max: 4.0 * jct,
+            },
+            queue_s: Quantiles { mean: 90.0, ..Quantiles::default() },
+            makespan_s: 400_000.0,
+            gpu_utilisation: 0.5,
+            fragmentation: 0.1,
+            comm_s_total: 10.0,
+            comm_share: 0.0625,
+            tier_share: [0.5, 0.3, 0.2],
+            preemptions: 3,
+            failures: 0,
+            events: 300,
+            sim_cpu_s: 0.1,
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_whole_table() {
+        let text = table(&header(), &[run("fifo", 12_312.0, 100), run("delay", 9_000.0, 100)]);
+        let expected = "\
+trace demo.csv · cluster lab: 4 machines in 2 racks, 32 GPUs (V100) · seed 7 · congestion 1.5×
+┌────────┬──────────┬─────────┬─────────┬─────────┬───────────┬──────────┬──────────┬────────────┬─────────────┬─────────┐
+│ policy ┆ finished ┆ avg JCT ┆ p95 JCT ┆ p99 JCT ┆ avg queue ┆ makespan ┆ GPU util ┆ comm share ┆ tiers 0/1/2 ┆ preempt │
+╞════════╪══════════╪═════════╪═════════╪═════════╪═══════════╪══════════╪══════════╪════════════╪═════════════╪═════════╡
+│ fifo   ┆ 100/100  ┆ 3.42 h  ┆ 6.84 h  ┆ 10.3 h  ┆   90.0 s  ┆  4.63 d  ┆  50.0 %  ┆     6.2 %  ┆  50/30/20 %  ┆      3  │
+";
+        // Columns widen with their cells, so compare what must stand there, not the rules' length.
+        for line in expected.lines().filter(|l| !l.contains('─') && !l.contains('═')) {
+            let words = |l: &str| l.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(text.lines().any(|l| words(l) == words(line)), "no line {line:?} in\n{text}");
+        }
+        assert!(text.contains("2.50 h*"), "{text}");
+        assert!(!text.contains("3.42 h*"), "{text}");
+        assert!(
+            text.ends_with("winner per metric: avg JCT delay · p95 JCT delay · p99 JCT delay\n")
+        );
+    }
+
+    #[test]
+    fn a_run_that_finished_nothing_does_not_win_by_zeros() {
+        let mut none = run("stuck", 0.0, 0);
+        none.queue_s = Quantiles::default();
+        let text = table(&header(), &[none, run("fifo", 60.0, 100)]);
+        assert!(text.contains("avg JCT fifo"), "{text}");
+        assert!(text.contains('–'));
+    }
+
+    #[test]
+    fn one_run_or_equal_runs_have_no_winner() {
+        let one = table(&header(), &[run("fifo", 60.0, 100)]);
+        assert!(one.ends_with("nothing to compare\n") && !one.contains('*'), "{one}");
+        let two = table(&header(), &[run("a", 60.0, 100), run("b", 60.0, 100)]);
+        assert!(two.ends_with("all equal\n") && !two.contains('*'), "{two}");
+        assert!(table(&header(), &[]).ends_with("nothing to compare\n"));
+    }
+
+    #[test]
+    fn ties_share_the_mark() {
+        let runs = [run("a", 60.0, 100), run("b", 60.0, 100), run("c", 70.0, 100)];
+        assert!(table(&header(), &runs).contains("avg JCT a = b"));
+    }
+}

@@ -1,0 +1,85 @@
+//! Pages opened in a real browser by e2e/report/check-report.mjs.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use common::{HABITS, header, record};
+use hither_core::record::{Header, RunRecord};
+use hither_report::{Group, html};
+
+const SIZE_MAX: usize = 40_000_000;
+const RENDER_S_MAX: f64 = 20.0;
+
+fn runs(header: &Header, jobs: u32) -> Vec<RunRecord> {
+    HABITS.iter().map(|habit| record(header, habit, jobs)).collect()
+}
+
+/// Runs the checker, or tells how to get it. Skipping is for machines without a browser.
+fn check(name: &str, page: &str, flags: &[&str]) {
+    if std::env::var_os("HITHER_SKIP_BROWSER").is_some_and(|v| v == "1") {
+        eprintln!("HITHER_SKIP_BROWSER=1: {name} was not opened in a browser");
+        return;
+    }
+    let checker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e/report");
+    let missing = |what: &str| panic!("{what} is missing: run ./test.sh, which installs it");
+    if !checker.join("node_modules/playwright-core").is_dir() {
+        missing("e2e/report/node_modules");
+    }
+    if !Path::new("/usr/bin/chromium").exists() {
+        missing("/usr/bin/chromium");
+    }
+    let file: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&file, page).unwrap();
+    let run =
+        Command::new("node").arg(checker.join("check-report.mjs")).arg(&file).args(flags).output();
+    let Ok(output) = run else { return missing("node") };
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{out}");
+    assert!(output.status.success(), "{} failed:\n{out}{err}", file.display());
+}
+
+#[test]
+fn a_hundred_jobs() {
+    let header = header(1, 2, 4);
+    let runs = runs(&header, 100);
+    check("report-100.html", &html(&[Group { header: &header, runs: &runs }]), &[]);
+}
+
+#[test]
+fn a_hundred_thousand_jobs() {
+    let header = header(2, 16, 8);
+    let runs = runs(&header, 100_000);
+    let begin = Instant::now();
+    let page = html(&[Group { header: &header, runs: &runs }]);
+    let render_s = begin.elapsed().as_secs_f64();
+    println!("{} bytes in {render_s:.1} s", page.len());
+    assert!(page.len() < SIZE_MAX, "{} bytes", page.len());
+    assert!(render_s < RENDER_S_MAX, "{render_s} s");
+    check("report-100k.html", &page, &[]);
+}
+
+#[test]
+fn several_groups_and_more_policies_than_colours() {
+    let quiet = header(1, 2, 4);
+    let busy = Header { congestion: 4.0, ..quiet.clone() };
+    let other = Header { congestion: 9.0, ..quiet.clone() };
+    let runs = runs(&quiet, 60);
+    let groups = [&quiet, &busy, &other].map(|header| Group { header, runs: &runs });
+    check("report-groups.html", &html(&groups), &[]);
+}
+
+#[test]
+fn a_run_without_events_says_so() {
+    let header = header(1, 2, 4);
+    let mut run = record(&header, &HABITS[0], 50);
+    run.events.clear();
+    check(
+        "report-no-events.html",
+        &html(&[Group { header: &header, runs: &[run] }]),
+        &["--no-events"],
+    );
+}

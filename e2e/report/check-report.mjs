@@ -1,0 +1,165 @@
+// Opens a report as a reader would and checks what there is to see.
+//   node check-report.mjs FILE.html [--screenshot out.png] [--dark] [--no-events]
+// One line a check; exit 0 if all hold, 1 if one does not, 2 on wrong usage.
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+import { parseArgs } from "node:util";
+import { chromium } from "playwright-core";
+
+const { values: flags, positionals } = parseArgs({
+  allowPositionals: true,
+  options: { screenshot: { type: "string" }, dark: { type: "boolean" }, "no-events": { type: "boolean" } },
+});
+if (positionals.length !== 1) {
+  console.error("usage: node check-report.mjs FILE.html [--screenshot out.png] [--dark] [--no-events]");
+  process.exit(2);
+}
+const url = pathToFileURL(resolve(positionals[0])).href;
+const DRAW_MS_MAX = 500;
+
+let failed = false;
+function check(name, ok, detail = "") {
+  console.log(`${ok ? "ok  " : "FAIL"} ${name}${detail === "" ? "" : `: ${detail}`}`);
+  if (!ok) failed = true;
+}
+
+// Distinct colours on a canvas, sampled; one colour alone is a blank.
+const colours = (canvas) => {
+  const { width, height } = canvas;
+  // Read from a copy: reading a canvas itself moves it off the graphics path that readers see.
+  const copy = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(canvas, 0, 0);
+  const pixels = new Uint32Array(copy.getImageData(0, 0, width, height).data.buffer);
+  const seen = new Set();
+  for (let i = 0; i < pixels.length && seen.size < 64; i += 3) seen.add(pixels[i]);
+  return seen.size;
+};
+
+const visible = (page) => page.$$eval("section.plot[data-visible]:not(#plot-timers)", (plots) => plots.map((p) => Number(p.dataset.visible)));
+const range = (page) => page.$eval("#schedule .base", (canvas) => canvas.dataset.range);
+
+async function checkStatic(page, runs) {
+  const rows = await page.$$eval("#comparison tbody tr", (all) => all.length);
+  check("table has a row a run", rows > 0 && rows === runs, `${rows} rows`);
+  const bars = await page.$$eval("#tiers .stack span", (all) => all.map((s) => s.getBoundingClientRect().width));
+  check("tier bars have parts", bars.some((w) => w > 5), `${bars.length} parts`);
+  for (const id of ["plot-jct", "plot-queue"]) await checkCanvas(page, `#${id} canvas`);
+}
+
+async function checkCanvas(page, selector) {
+  const canvas = await page.$(selector);
+  const count = canvas ? await canvas.evaluate(colours) : 0;
+  check(`${selector} is drawn`, count >= 4, `${count} colours`);
+}
+
+async function checkFilter(page, runs) {
+  const before = await visible(page);
+  check("all policies are shown at first", before.every((n) => n === runs), before.join(" "));
+  for (const [where, selector] of [["table", ".policy"], ["chips", ".chip:not(.all)"]]) {
+    const button = (await page.$$(selector)).at(-1);
+    await button.click();
+    const one = await visible(page);
+    const named = await page.evaluate(() => document.body.dataset.policy);
+    check(`click in the ${where} shows one policy`, one.every((n) => n === 1) && named !== "", `${named}: ${one.join(" ")}`);
+    check(`pressed state in the ${where}`, await button.getAttribute("aria-pressed") === "true");
+    check("tier bars follow", await page.$$eval("#tiers .stack", (all) => all.length) === 1);
+    await button.click();
+    const again = await visible(page);
+    check("second click shows all", again.every((n) => n === runs) && await page.evaluate(() => document.body.dataset.policy) === "", again.join(" "));
+  }
+}
+
+async function checkSort(page) {
+  const values = () => page.$$eval("#comparison tbody tr td:nth-child(3)", (all) => all.map((td) => Number(td.dataset.value)));
+  await page.click("#comparison .sort[data-column='2']");
+  const sorted = await values();
+  check("a heading sorts", sorted.every((v, i) => i === 0 || sorted[i - 1] <= v), sorted.map((v) => v.toFixed(0)).join(" "));
+}
+
+async function checkSchedule(page) {
+  const canvas = await page.$("#schedule .base");
+  await canvas.scrollIntoViewIfNeeded();
+  await checkCanvas(page, "#schedule .base");
+  const box = await canvas.boundingBox();
+  const middle = [box.x + box.width * 0.5, box.y + box.height * 0.4];
+  const changed = (old) => page.waitForFunction((o) => document.querySelector("#schedule .base").dataset.range !== o, old, { timeout: 5000 }).then(() => true, () => false);
+  const length = (text) => { const [from, to] = text.split(",").map(Number); return to - from; };
+
+  const whole = await range(page);
+  await page.mouse.move(...middle);
+  await page.mouse.wheel(0, -500);
+  check("wheel zooms the schedule", await changed(whole) && length(await range(page)) < length(whole), await range(page));
+  const zoomed = await range(page);
+  await page.mouse.down();
+  await page.mouse.move(middle[0] - 80, middle[1], { steps: 4 });
+  await page.mouse.up();
+  check("drag pans it", await range(page) !== zoomed && Math.abs(length(await range(page)) / length(zoomed) - 1) < 1e-6, await range(page));
+
+  let told = "";
+  for (let i = 0; i < 60 && told === ""; i++) {
+    await page.mouse.move(box.x + box.width * (0.2 + 0.012 * i), box.y + box.height * (0.1 + 0.011 * i));
+    told = await page.$eval("#tip", (tip) => tip.hidden ? "" : tip.innerText.replace(/\s+/g, " "));
+  }
+  check("hover tells about a job", /model.*GPUs.*placed/.test(told), told.slice(0, 120));
+  await page.mouse.dblclick(...middle);
+  check("double click resets", await range(page) === whole);
+  for (const mode of ["job", "model", "tier"]) {
+    await page.click(`#schedule .switch label:has(input[value=${mode}])`);
+    await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+    await checkCanvas(page, "#schedule .base");
+  }
+  const ms = await canvas.evaluate((c) => Number(c.dataset.drawMs));
+  check("whole schedule is drawn fast", ms < DRAW_MS_MAX, `${ms} ms`);
+}
+
+async function checkEmpty(page) {
+  for (const id of ["plot-utilisation", "plot-fragmentation", "plot-waiting", "schedule"]) {
+    const text = await page.$eval(`#${id} .empty`, (p) => p.textContent).catch(() => "");
+    check(`#${id} says that there are no events`, /events/.test(text), text);
+  }
+}
+
+const profile = await mkdtemp(join(tmpdir(), "hither-report-"));
+const browser = await chromium.launchPersistentContext(profile, {
+  executablePath: "/usr/bin/chromium",
+  headless: true,
+  args: ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
+  viewport: { width: 1400, height: 900 },
+  colorScheme: flags.dark ? "dark" : "light",
+});
+try {
+  const errors = [];
+  const requests = [];
+  browser.on("request", (request) => { if (request.url() !== url) requests.push(request.url()); });
+  const page = await browser.newPage();
+  page.on("console", (message) => { if (["error", "warning"].includes(message.type())) errors.push(message.text()); });
+  page.on("pageerror", (error) => errors.push(String(error)));
+  page.on("dialog", (dialog) => { errors.push(`dialog: ${dialog.message()}`); dialog.dismiss(); });
+
+  const begin = Date.now();
+  await page.goto(url, { timeout: 60_000 });
+  await page.waitForSelector("body[data-ready]", { timeout: 60_000 });
+  await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+  check("page is ready", true, `${Date.now() - begin} ms`);
+  const runs = await page.$$eval(".chip:not(.all)", (all) => all.length);
+  await checkStatic(page, runs);
+  if (flags["no-events"]) {
+    await checkEmpty(page);
+  } else {
+    for (const id of ["utilisation", "fragmentation", "waiting", "timers"]) await checkCanvas(page, `#plot-${id} canvas`);
+    if (flags.screenshot) await page.screenshot({ path: flags.screenshot, fullPage: true });
+    await checkFilter(page, runs);
+    await checkSort(page);
+    await checkSchedule(page);
+  }
+  check("no console or page errors", errors.length === 0, errors.join(" | "));
+  check("no request but the file itself", requests.length === 0, requests.join(" "));
+} catch (error) {
+  check("ran to its end", false, String(error));
+} finally {
+  await browser.close();
+  await rm(profile, { recursive: true, force: true });
+}
+process.exit(failed ? 1 : 0);
