@@ -68,6 +68,9 @@ pub struct Summary {
     pub events: u64,
     /// CPU seconds that the simulation took; the only figure that differs between equal runs.
     pub sim_cpu_s: f64,
+    /// What the reader of the figures should know, such as extrapolated profiles.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

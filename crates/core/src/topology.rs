@@ -46,6 +46,18 @@ pub struct Links {
     pub oversubscription: f64,
     /// Latency of a message inside a machine, inside a rack, across racks.
     pub latency_us: [f64; 3],
+    pub all_reduce: AllReduce,
+}
+
+/// How gradients are summed over a job's GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AllReduce {
+    /// Inside each machine, then inside each rack, then across racks.
+    #[default]
+    Hierarchical,
+    /// One ring over all GPUs, as fast as its slowest link.
+    Ring,
 }
 
 impl Default for Links {
@@ -58,6 +70,7 @@ impl Default for Links {
             core_gbit: None,
             oversubscription: 4.0,
             latency_us: [1.0, 5.0, 15.0],
+            all_reduce: AllReduce::Hierarchical,
         }
     }
 }

@@ -1,1 +1,18 @@
+//! The scheduler and its simulator. `decide.rs` is the entry for drivers, `policy/dally` the
+//! algorithm, `sim.rs` the simulator that plays traces against it. Nothing here reads a file or a
+//! clock.
+
+pub mod check;
+pub mod cluster;
+pub mod compat;
+pub mod contention;
+pub mod decide;
+pub mod event;
 pub mod job;
+pub mod network;
+pub mod order;
+pub mod outcome;
+mod place;
+pub mod policy;
+pub mod sim;
+pub mod state;

@@ -1,0 +1,211 @@
+//! Outside checkers: they keep books of their own, from events and actions alone, and compare them
+//! with the scheduler's after every event.
+
+use std::collections::BTreeMap;
+
+use hither_core::Seconds;
+use hither_core::record::Reason;
+
+use crate::cluster::Placement;
+use crate::event::{Action, Event};
+use crate::job::JobId;
+use crate::state::State;
+
+/// Iterations may differ by this share from rounding alone.
+const ROUNDING: f64 = 1e-6;
+
+#[derive(Debug)]
+pub struct Checker {
+    used: Vec<u32>,
+    up: Vec<bool>,
+    running: BTreeMap<JobId, Placement>,
+    /// Waiting jobs and since when.
+    waiting: BTreeMap<JobId, Seconds>,
+    /// Progress of every running job just before the event.
+    done: BTreeMap<JobId, f64>,
+    arrived: u32,
+}
+
+impl Checker {
+    pub fn new(state: &State) -> Self {
+        Self {
+            used: vec![0; state.cluster.machines.len()],
+            up: vec![true; state.cluster.machines.len()],
+            running: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            done: BTreeMap::new(),
+            arrived: 0,
+        }
+    }
+
+    pub fn before(&mut self, now: Seconds, event: &Event, state: &State) -> Result<(), String> {
+        self.done = self.running.keys().map(|&id| (id, state.job(id).done_at(now))).collect();
+        match event {
+            Event::Arrive(jobs) => {
+                for _ in jobs {
+                    self.waiting.insert(self.arrived, now);
+                    self.arrived += 1;
+                }
+            }
+            Event::Finish(id) => {
+                let job = state.job(*id);
+                let done = self.done.get(id).copied().ok_or(format!("job {id} ended unstarted"))?;
+                if done < job.iterations * (1.0 - ROUNDING) - ROUNDING {
+                    return Err(format!("job {id} ended after {done} of {}", job.iterations));
+                }
+                self.free(*id);
+            }
+            Event::Cancel(id) => {
+                self.free(*id);
+                self.waiting.remove(id);
+            }
+            Event::MachineDown(machine) => self.up[*machine as usize] = false,
+            Event::MachineUp(machine) => self.up[*machine as usize] = true,
+            Event::Timer(_) => {}
+        }
+        Ok(())
+    }
+
+    pub fn after(
+        &mut self,
+        now: Seconds,
+        actions: &[Action],
+        state: &State,
+        overtaking_s_max: Option<Seconds>,
+    ) -> Result<(), String> {
+        let mut newly_started = Vec::new();
+        for action in actions {
+            match action {
+                Action::Start { job, placement } => {
+                    self.start(*job, placement, state)?;
+                    newly_started.push(*job);
+                }
+                Action::Preempt { job, reason } => self.preempt(now, *job, *reason, state)?,
+                Action::SetTimer { .. } | Action::Tuned { .. } => {}
+            }
+        }
+        self.books_agree(state)?;
+        if let Some(bound) = overtaking_s_max {
+            newly_started.retain(|id| !self.done.contains_key(id));
+            for id in newly_started {
+                self.nobody_starved(now, id, state, bound)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, id: JobId, placement: &Placement, state: &State) -> Result<(), String> {
+        if self.waiting.remove(&id).is_none() {
+            return Err(format!("job {id} started without waiting"));
+        }
+        let job = state.job(id);
+        let given: u32 = placement.slots.iter().map(|s| s.gpus).sum();
+        if given != job.gpus() {
+            return Err(format!("job {id} wants {} GPUs and got {given}", job.gpus()));
+        }
+        let pool = |m: u32| state.cluster.machines[m as usize].pool;
+        let first_pool = placement.slots.first().map(|s| pool(s.machine));
+        let mut seen = Vec::new();
+        for slot in &placement.slots {
+            if slot.gpus == 0 || seen.contains(&slot.machine) {
+                return Err(format!("job {id}: machine {} is listed in vain", slot.machine));
+            }
+            seen.push(slot.machine);
+            if !self.up[slot.machine as usize] {
+                return Err(format!("job {id} started on machine {}, which is down", slot.machine));
+            }
+            if Some(pool(slot.machine)) != first_pool || job.pool.is_some_and(|p| Some(p) != first_pool) {
+                return Err(format!("job {id} got GPUs of the wrong type"));
+            }
+            let used = &mut self.used[slot.machine as usize];
+            *used += slot.gpus;
+            if *used > state.cluster.machines[slot.machine as usize].gpus {
+                return Err(format!("machine {} is booked twice", slot.machine));
+            }
+        }
+        if placement.tier != state.cluster.tier_of(&placement.slots) {
+            return Err(format!("job {id}: the placement is not of tier {:?}", placement.tier));
+        }
+        self.running.insert(id, placement.clone());
+        Ok(())
+    }
+
+    fn preempt(&mut self, now: Seconds, id: JobId, reason: Reason, state: &State) -> Result<(), String> {
+        if !self.free(id) {
+            return Err(format!("job {id} was preempted and did not run"));
+        }
+        self.waiting.insert(id, now);
+        let Some(&before) = self.done.get(&id) else {
+            return Ok(()); // started in this very turn: nothing to lose
+        };
+        let job = state.job(id);
+        let after = job.done_at(now);
+        let lossless = match reason {
+            Reason::TimeSlice => true,
+            Reason::Priority | Reason::Upgrade => state.checkpoints.on_preempt,
+            Reason::Failure => false,
+        };
+        let lost_max = match lossless {
+            true => 0.0,
+            // No iteration takes less than its computing time.
+            false => state.checkpoints.interval_s / job.job.profile.compute_s,
+        };
+        if before - after > lost_max * (1.0 + ROUNDING) + ROUNDING * job.iterations {
+            return Err(format!("job {id} fell back from {before} to {after} iterations"));
+        }
+        Ok(())
+    }
+
+    /// Takes the job off the books; false if it did not run.
+    fn free(&mut self, id: JobId) -> bool {
+        let Some(placement) = self.running.remove(&id) else {
+            return false;
+        };
+        for slot in &placement.slots {
+            self.used[slot.machine as usize] -= slot.gpus;
+        }
+        true
+    }
+
+    fn books_agree(&self, state: &State) -> Result<(), String> {
+        for (id, machine) in state.cluster.machines.iter().enumerate() {
+            let free = if self.up[id] { machine.gpus - self.used[id] } else { 0 };
+            if machine.free != free {
+                return Err(format!("machine {id}: {free} GPUs are free, not {}", machine.free));
+            }
+            if !self.up[id] && self.used[id] > 0 {
+                return Err(format!("machine {id} is down and holds jobs"));
+            }
+        }
+        if self.running.len() != state.running.len() || self.waiting.len() != state.waiting {
+            return Err("the scheduler lost count of its jobs".into());
+        }
+        for &id in self.running.keys() {
+            let done = state.job(id).done_at(state.now);
+            if done > state.job(id).iterations * (1.0 + ROUNDING) {
+                return Err(format!("job {id} ran past its end"));
+            }
+        }
+        Ok(())
+    }
+
+    /// `id` has just started from the queue: was an older job left behind for too long?
+    fn nobody_starved(&self, now: Seconds, id: JobId, state: &State, bound: Seconds) -> Result<(), String> {
+        let started = state.job(id);
+        for (&other, &since) in &self.waiting {
+            let waiting = state.job(other);
+            let older = waiting.job.submit_s < started.job.submit_s;
+            if older && now - since > bound && shares_pool(waiting.pool, started.pool) {
+                return Err(format!(
+                    "job {id} overtook job {other}, which has waited {} s (bound {bound} s)",
+                    now - since
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn shares_pool(a: Option<u16>, b: Option<u16>) -> bool {
+    a.is_none() || b.is_none() || a == b
+}

@@ -1,0 +1,3 @@
+//! Rules of other simulators, kept to the digit so that their published results can be checked.
+
+pub mod muri;

@@ -1,0 +1,257 @@
+//! Turns what happens in a simulation into the rows of [`hither_core::record`].
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use hither_core::Seconds;
+use hither_core::record::{EventRow, Happening, JobRow, JobState, Reason, RunRecord, Summary};
+use hither_core::summary::Quantiles;
+
+use crate::cluster::Placement;
+use crate::event::{Action, Event};
+use crate::job::JobId;
+use crate::network::{Shape, measured_step_s};
+use crate::state::State;
+
+/// Measures one job.
+#[derive(Debug, Clone, Default)]
+struct Meter {
+    first_start_s: Option<Seconds>,
+    finish_s: Option<(Seconds, bool)>,
+    /// Since when the current share of communication holds.
+    pace_since_s: Seconds,
+    comm_share: f64,
+    comm_s: Seconds,
+    run_since_s: Seconds,
+    running: bool,
+    placement: Option<Arc<Placement>>,
+    preemptions: u32,
+    failures: u32,
+}
+
+/// Integrals over time of what the whole cluster does.
+#[derive(Debug, Default)]
+struct Gauge {
+    last_s: Seconds,
+    busy: u64,
+    fragmentation: f64,
+    busy_gpu_s: f64,
+    fragmentation_s: f64,
+}
+
+#[derive(Debug)]
+pub struct Recorder {
+    keep_events: bool,
+    events: Vec<EventRow>,
+    meters: Vec<Meter>,
+    gauge: Gauge,
+    tier_gpu_s: [f64; 3],
+    event_count: u64,
+    extrapolated: BTreeSet<String>,
+}
+
+impl Recorder {
+    pub fn new(jobs: usize, keep_events: bool) -> Self {
+        Self {
+            keep_events,
+            events: Vec::new(),
+            meters: vec![Meter::default(); jobs],
+            gauge: Gauge::default(),
+            tier_gpu_s: [0.0; 3],
+            event_count: 0,
+            extrapolated: BTreeSet::new(),
+        }
+    }
+
+    pub fn before(&mut self, now: Seconds, event: &Event, state: &State) {
+        self.event_count += 1;
+        let gauge = &mut self.gauge;
+        let elapsed = now - gauge.last_s;
+        gauge.busy_gpu_s += elapsed * gauge.busy as f64;
+        gauge.fragmentation_s += elapsed * gauge.fragmentation;
+        gauge.last_s = now;
+        match event {
+            Event::Arrive(jobs) => {
+                let first = state.jobs.len() as u32;
+                for (id, job) in (first..).zip(jobs) {
+                    self.note(now, Happening::Arrive { job: id, gpus: job.gpus });
+                }
+            }
+            Event::Finish(id) | Event::Cancel(id) => {
+                let finished = matches!(event, Event::Finish(_));
+                self.stop(now, *id, state);
+                let meter = &mut self.meters[*id as usize];
+                if meter.finish_s.is_none() {
+                    meter.finish_s = Some((now, finished));
+                    let job = *id;
+                    let happening =
+                        if finished { Happening::Finish { job } } else { Happening::Cancel { job } };
+                    self.note(now, happening);
+                }
+            }
+            Event::MachineDown(machine) => {
+                self.note(now, Happening::MachineDown { machine: *machine });
+            }
+            Event::MachineUp(machine) => self.note(now, Happening::MachineUp { machine: *machine }),
+            Event::Timer(_) => {}
+        }
+    }
+
+    pub fn after(&mut self, now: Seconds, actions: &[Action], state: &State) {
+        for action in actions {
+            match action {
+                Action::Start { job, placement } => self.start(now, *job, placement, state),
+                Action::Preempt { job, reason } => {
+                    self.stop(now, *job, state);
+                    let meter = &mut self.meters[*job as usize];
+                    match reason {
+                        Reason::Failure => meter.failures += 1,
+                        _ => meter.preemptions += 1,
+                    }
+                    self.note(now, Happening::Preempt { job: *job, reason: *reason });
+                }
+                Action::Tuned { gpus, machine_s, rack_s } => {
+                    let (gpus, machine_s, rack_s) = (*gpus, *machine_s, *rack_s);
+                    self.note(now, Happening::Timers { gpus, machine_s, rack_s });
+                }
+                Action::SetTimer { .. } => {}
+            }
+        }
+        let free = state.cluster.free_total();
+        let fragmented = state.cluster.fragmented;
+        self.gauge.fragmentation =
+            if free == 0 { 0.0 } else { f64::from(fragmented) / f64::from(free) };
+    }
+
+    /// From now on this share of the job's running time is exposed communication.
+    pub fn pace(&mut self, now: Seconds, id: JobId, share: f64, state: &State, shape: &Shape) {
+        let job = state.job(id);
+        let meter = &mut self.meters[id as usize];
+        if meter.running {
+            bank(meter, now);
+        }
+        meter.pace_since_s = now.max(job.run().map_or(now, |run| run.begin_s));
+        meter.comm_share = share;
+        let profile = &job.job.profile;
+        if !profile.table.is_empty() && shape.gpus > 1 && measured_step_s(profile, shape).1 {
+            self.extrapolated.insert(profile.name.clone());
+        }
+    }
+
+    fn start(&mut self, now: Seconds, id: JobId, placement: &Arc<Placement>, state: &State) {
+        let meter = &mut self.meters[id as usize];
+        meter.first_start_s.get_or_insert(now);
+        meter.running = true;
+        meter.run_since_s = now;
+        meter.placement = Some(placement.clone());
+        self.gauge.busy += u64::from(state.job(id).gpus());
+        if self.keep_events {
+            let machines = machines(placement);
+            let tier = placement.tier as u8;
+            self.note(now, Happening::Start { job: id, tier, machines });
+        }
+    }
+
+    fn stop(&mut self, now: Seconds, id: JobId, state: &State) {
+        let meter = &mut self.meters[id as usize];
+        if !std::mem::take(&mut meter.running) {
+            return;
+        }
+        bank(meter, now);
+        meter.comm_share = 0.0;
+        let gpus = state.job(id).gpus();
+        self.gauge.busy -= u64::from(gpus);
+        if let (Some(placement), true) = (&meter.placement, gpus > 1) {
+            self.tier_gpu_s[placement.tier as usize] += (now - meter.run_since_s) * f64::from(gpus);
+        }
+    }
+
+    fn note(&mut self, t: Seconds, what: Happening) {
+        if self.keep_events {
+            self.events.push(EventRow { t, what });
+        }
+    }
+
+    /// The record of a run that is over. `sim_cpu_s` is the driver's to fill in.
+    pub fn record(self, policy: &str, seed: u64, state: &State) -> RunRecord {
+        let rows: Vec<JobRow> = state
+            .jobs
+            .iter()
+            .zip(&self.meters)
+            .enumerate()
+            .map(|(id, (job, meter))| job_row(id as u32, job, meter, state.now))
+            .collect();
+        let done: Vec<&JobRow> = rows.iter().filter(|r| r.state == JobState::Finished).collect();
+        let over = |f: fn(&JobRow) -> f64| Quantiles::of(&done.iter().map(|r| f(r)).collect::<Vec<_>>());
+        let first_s = rows.first().map_or(0.0, |r| r.submit_s);
+        let makespan_s = rows.iter().map(|r| r.finish_s).fold(first_s, f64::max) - first_s;
+        let gpus: u64 = state.cluster.machines.iter().map(|m| u64::from(m.gpus)).sum();
+        let comm_s_total: f64 = rows.iter().map(|r| r.comm_s).sum();
+        let run_s_total: f64 = rows.iter().map(|r| r.run_s).sum();
+        let tier_total: f64 = self.tier_gpu_s.iter().sum();
+        let summary = Summary {
+            policy: policy.into(),
+            seed,
+            jobs: rows.len() as u64,
+            finished: done.len() as u64,
+            cancelled: (rows.len() - done.len()) as u64,
+            jct_s: over(JobRow::jct_s),
+            queue_s: over(|r| r.queue_s),
+            makespan_s,
+            gpu_utilisation: ratio(self.gauge.busy_gpu_s, makespan_s * gpus as f64),
+            fragmentation: ratio(self.gauge.fragmentation_s, makespan_s),
+            comm_s_total,
+            comm_share: ratio(comm_s_total, run_s_total),
+            tier_share: self.tier_gpu_s.map(|t| ratio(t, tier_total)),
+            preemptions: rows.iter().map(|r| u64::from(r.preemptions)).sum(),
+            failures: rows.iter().map(|r| u64::from(r.failures)).sum(),
+            events: self.event_count,
+            sim_cpu_s: 0.0,
+            notes: self.extrapolated.iter().map(|name| extrapolation_note(name)).collect(),
+        };
+        RunRecord { summary, jobs: rows, events: self.events }
+    }
+}
+
+fn extrapolation_note(profile: &str) -> String {
+    format!(
+        "profile {profile}: some placements lie beyond the measured ones; \
+         their step time was taken from the nearest measured number of GPUs"
+    )
+}
+
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+fn bank(meter: &mut Meter, now: Seconds) {
+    meter.comm_s += (now - meter.pace_since_s).max(0.0) * meter.comm_share;
+}
+
+fn machines(placement: &Placement) -> Vec<(u32, u32)> {
+    placement.slots.iter().map(|s| (s.machine, s.gpus)).collect()
+}
+
+fn job_row(id: u32, job: &crate::state::JobState, meter: &Meter, now: Seconds) -> JobRow {
+    let (finish_s, finished) = meter.finish_s.unwrap_or((now, false));
+    JobRow {
+        job: id,
+        name: job.job.name.clone(),
+        user: job.job.user.clone(),
+        model: job.job.profile.name.clone(),
+        gpus: job.job.gpus,
+        submit_s: job.job.submit_s,
+        start_s: meter.first_start_s,
+        finish_s,
+        run_s: job.held_s,
+        // Rounding may leave a job that never waited a hair below zero.
+        queue_s: (finish_s - job.job.submit_s - job.held_s).max(0.0),
+        comm_s: meter.comm_s,
+        ideal_s: job.ideal_s(),
+        tier: meter.placement.as_ref().map_or(0, |p| p.tier as u8),
+        preemptions: meter.preemptions,
+        failures: meter.failures,
+        state: if finished { JobState::Finished } else { JobState::Cancelled },
+        machines: meter.placement.as_ref().map_or_else(Vec::new, |p| machines(p)),
+    }
+}

@@ -1,0 +1,93 @@
+//! Fair share by user: the next job comes from the user who holds the fewest GPUs now; among equals
+//! from the one who has used the least, with a half-life.
+
+use std::collections::BTreeMap;
+
+use hither_core::Seconds;
+
+use crate::job::JobId;
+use crate::policy::Policy;
+use crate::policy::queue::{Queue, class_of};
+use crate::state::Turn;
+
+pub const ABOUT: &str = "users take turns: next is the one with the least decayed GPU use";
+
+/// Past use counts half after a week, as Slurm's default.
+const HALF_LIFE_S: Seconds = 7.0 * 86_400.0;
+
+#[derive(Debug, Default)]
+struct User {
+    queue: Queue<()>,
+    held: u32,
+    /// Decayed GPU seconds, as of `as_of_s`.
+    used: f64,
+    as_of_s: Seconds,
+}
+
+impl User {
+    fn used_at(&self, now: Seconds) -> f64 {
+        let elapsed = now - self.as_of_s;
+        let decay = (-elapsed / HALF_LIFE_S * std::f64::consts::LN_2).exp();
+        // While GPUs are held, use grows towards held × half-life / ln 2.
+        let steady = f64::from(self.held) * HALF_LIFE_S / std::f64::consts::LN_2;
+        steady + (self.used - steady) * decay
+    }
+
+    fn hold(&mut self, now: Seconds, held: u32) {
+        self.used = self.used_at(now);
+        self.as_of_s = now;
+        self.held = held;
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct FairShare {
+    users: BTreeMap<String, User>,
+    holding: BTreeMap<JobId, u32>,
+}
+
+impl FairShare {
+    fn release(&mut self, turn: &Turn, id: JobId) {
+        if let Some(gpus) = self.holding.remove(&id) {
+            let user = self.users.entry(turn.state.job(id).job.user.clone()).or_default();
+            user.hold(turn.now(), user.held - gpus);
+        }
+    }
+}
+
+impl Policy for FairShare {
+    fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
+        self.release(turn, id);
+        let job = turn.state.job(id);
+        let user = self.users.entry(job.job.user.clone()).or_default();
+        user.queue.insert(class_of(job), (), id);
+    }
+
+    fn forget(&mut self, turn: &mut Turn, id: JobId) {
+        self.release(turn, id);
+        let job = turn.state.job(id);
+        if let Some(user) = self.users.get_mut(&job.job.user) {
+            user.queue.remove(class_of(job), (), id);
+        }
+    }
+
+    fn schedule(&mut self, turn: &mut Turn) {
+        let now = turn.now();
+        loop {
+            let cluster = &turn.state.cluster;
+            let fitting = self.users.values_mut().filter_map(|user| {
+                let (class, key, id) = user.queue.first_fitting(cluster)?;
+                Some((user.used_at(now), id, class, key, user))
+            });
+            let least = fitting.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            let Some((_, id, class, key, user)) = least else {
+                return;
+            };
+            let placement = cluster.best_offer(class.0, class.1).expect("the class fits");
+            user.queue.remove(class, key, id);
+            user.hold(now, user.held + class.0);
+            self.holding.insert(id, class.0);
+            turn.start(id, placement);
+        }
+    }
+}

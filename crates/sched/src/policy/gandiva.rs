@@ -1,0 +1,315 @@
+//! Gandiva (OSDI 2018), for gangs: machines are set aside by job size; a job goes to the least
+//! loaded machines of its size, else to empty ones, else it shares GPUs in turns. Suspended jobs
+//! move to GPUs that fall free, and jobs that are spread thinly move together when they can.
+
+use std::collections::BTreeSet;
+
+use hither_core::Seconds;
+use hither_core::record::Reason;
+use serde::Deserialize;
+
+use crate::cluster::{Cluster, MachineId, Placement, PoolId, Slot};
+use crate::event::Timer;
+use crate::job::JobId;
+use crate::order::Total;
+use crate::policy::Policy;
+use crate::state::Turn;
+
+pub const ABOUT: &str = "Gandiva: machines by job size, time slicing, migration";
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    /// How long a job runs before one that shares its GPUs takes its turn.
+    pub slice_s: Seconds,
+    /// How often jobs are moved to improve the packing.
+    pub rebalance_s: Seconds,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { slice_s: 60.0, rebalance_s: 600.0 }
+    }
+}
+
+pub fn gandiva(options: &Options) -> Box<dyn Policy> {
+    Box::new(Gandiva {
+        options: options.clone(),
+        homes: Vec::new(),
+        waiting: BTreeSet::new(),
+        machines: Vec::new(),
+        slice_set: false,
+        rebalanced_s: 0.0,
+    })
+}
+
+#[derive(Debug)]
+struct Gandiva {
+    options: Options,
+    /// By job: the GPUs that it uses, alone or in turns.
+    homes: Vec<Option<Placement>>,
+    /// (since when, job).
+    waiting: BTreeSet<(Total, JobId)>,
+    machines: Vec<Room>,
+    slice_set: bool,
+    rebalanced_s: Seconds,
+}
+
+/// What lives on a machine.
+#[derive(Debug, Clone, Default)]
+struct Room {
+    /// GPUs promised, over the machine's number where jobs take turns.
+    promised: u32,
+    /// Size of the jobs that the machine is set aside for.
+    size: Option<u32>,
+    jobs: Vec<JobId>,
+}
+
+impl Gandiva {
+    fn settle(&mut self, id: JobId, home: Placement, size: u32) {
+        for slot in &home.slots {
+            let room = &mut self.machines[slot.machine as usize];
+            room.promised += slot.gpus;
+            room.size.get_or_insert(size);
+            room.jobs.push(id);
+        }
+        self.homes[id as usize] = Some(home);
+    }
+
+    fn unsettle(&mut self, id: JobId) {
+        let Some(home) = self.homes[id as usize].take() else { return };
+        for slot in &home.slots {
+            let room = &mut self.machines[slot.machine as usize];
+            room.promised -= slot.gpus;
+            room.jobs.retain(|&j| j != id);
+            if room.jobs.is_empty() {
+                room.size = None;
+            }
+        }
+    }
+
+    /// Where a job of this size should live: machines of its size with room, else empty machines,
+    /// else the least loaded of its size, else the least loaded of all.
+    fn find_home(&self, cluster: &Cluster, gpus: u32, pool: PoolId) -> Option<Placement> {
+        let up = |m: &MachineId| {
+            let machine = &cluster.machines[*m as usize];
+            machine.up && machine.pool == pool
+        };
+        let candidates: Vec<MachineId> = (0..cluster.machines.len() as MachineId).filter(up).collect();
+        let room = |m: MachineId| {
+            cluster.machines[m as usize].gpus.saturating_sub(self.machines[m as usize].promised)
+        };
+        let set_aside = |m: MachineId, size: Option<u32>| self.machines[m as usize].size == size;
+        let own: Vec<_> = candidates.iter().copied().filter(|&m| set_aside(m, Some(gpus))).collect();
+        let empty: Vec<_> = candidates.iter().copied().filter(|&m| set_aside(m, None)).collect();
+        self.pack(cluster, &own, gpus, room)
+            .or_else(|| self.pack(cluster, &empty, gpus, room))
+            .or_else(|| self.pack(cluster, &candidates, gpus, room))
+            .or_else(|| self.share(cluster, &own, gpus))
+            .or_else(|| self.share(cluster, &candidates, gpus))
+    }
+
+    /// The fewest of these machines with so much room; the fullest one that fits if one does.
+    fn pack(
+        &self,
+        cluster: &Cluster,
+        machines: &[MachineId],
+        gpus: u32,
+        room: impl Fn(MachineId) -> u32,
+    ) -> Option<Placement> {
+        if machines.iter().map(|&m| u64::from(room(m))).sum::<u64>() < u64::from(gpus) {
+            return None;
+        }
+        let one = machines.iter().copied().filter(|&m| room(m) >= gpus).min_by_key(|&m| (room(m), m));
+        let slots = match one {
+            Some(machine) => vec![Slot { machine, gpus }],
+            None => {
+                let mut roomy: Vec<MachineId> = machines.iter().copied().filter(|&m| room(m) > 0).collect();
+                roomy.sort_unstable_by_key(|&m| (std::cmp::Reverse(room(m)), m));
+                take(roomy.into_iter().map(|m| (m, room(m))), gpus)
+            }
+        };
+        Some(Placement { tier: cluster.tier_of(&slots), slots })
+    }
+
+    /// The least loaded of these machines, in turns with those who are there.
+    fn share(&self, cluster: &Cluster, machines: &[MachineId], gpus: u32) -> Option<Placement> {
+        let size = |m: MachineId| cluster.machines[m as usize].gpus;
+        if machines.iter().map(|&m| u64::from(size(m))).sum::<u64>() < u64::from(gpus) {
+            return None;
+        }
+        let load = |m: MachineId| {
+            Total(f64::from(self.machines[m as usize].promised) / f64::from(size(m)))
+        };
+        let fitting = machines.iter().copied().filter(|&m| size(m) >= gpus);
+        let slots = match fitting.min_by_key(|&m| (load(m), m)) {
+            Some(machine) => vec![Slot { machine, gpus }],
+            None => {
+                let mut by_load: Vec<MachineId> = machines.to_vec();
+                by_load.sort_unstable_by_key(|&m| (load(m), m));
+                take(by_load.into_iter().map(|m| (m, size(m))), gpus)
+            }
+        };
+        Some(Placement { tier: cluster.tier_of(&slots), slots })
+    }
+
+    fn home_is_free(&self, turn: &Turn, home: &Placement) -> bool {
+        let machines = &turn.state.cluster.machines;
+        home.slots.iter().all(|s| machines[s.machine as usize].free >= s.gpus)
+    }
+
+    fn start(&mut self, turn: &mut Turn, id: JobId) {
+        let since = turn.state.job(id).since_s;
+        self.waiting.remove(&(Total(since), id));
+        turn.start(id, self.homes[id as usize].clone().expect("it has a home"));
+    }
+
+    /// A waiting job whose own GPUs are busy moves to free ones, if there are.
+    fn settle_on_free(&mut self, turn: &mut Turn, id: JobId) -> bool {
+        let job = turn.state.job(id);
+        let (gpus, wanted) = (job.gpus(), job.pool);
+        let cluster = &turn.state.cluster;
+        let Some((_, pool)) = cluster.best_pool(gpus, wanted) else {
+            return false;
+        };
+        let machines: Vec<MachineId> = (0..cluster.machines.len() as MachineId)
+            .filter(|&m| cluster.machines[m as usize].pool == pool)
+            .collect();
+        let Some(home) = self.pack(cluster, &machines, gpus, |m| cluster.machines[m as usize].free) else {
+            return false;
+        };
+        self.unsettle(id);
+        self.settle(id, home, gpus);
+        let job = &mut turn.state.jobs[id as usize];
+        if job.starts > 0 {
+            job.restart_s = job.job.profile.restart_s; // its state is on the old machines
+        }
+        true
+    }
+
+    /// Suspends those who have had their slice where `id` lives, if that makes room for it.
+    fn take_turn(&mut self, turn: &mut Turn, id: JobId) {
+        let Some(home) = self.homes[id as usize].clone() else { return };
+        let mut suspended: BTreeSet<JobId> = BTreeSet::new();
+        for slot in &home.slots {
+            let mut free = turn.state.cluster.machines[slot.machine as usize].free;
+            let held = |j: JobId| {
+                let home = self.homes[j as usize].as_ref().expect("it lives here");
+                home.slots.iter().find(|s| s.machine == slot.machine).map_or(0, |s| s.gpus)
+            };
+            free += suspended.iter().map(|&j| held(j)).sum::<u32>();
+            for &other in &self.machines[slot.machine as usize].jobs {
+                if free >= slot.gpus {
+                    break;
+                }
+                let job = turn.state.job(other);
+                let had_slice = turn.now() - job.since_s >= self.options.slice_s - 1e-6;
+                if job.run().is_some() && had_slice && suspended.insert(other) {
+                    free += held(other);
+                }
+            }
+            if free < slot.gpus {
+                return;
+            }
+        }
+        for other in suspended {
+            turn.preempt(other, Reason::TimeSlice);
+            self.waiting.insert((Total(turn.now()), other));
+        }
+        self.start(turn, id);
+    }
+
+    /// Jobs on more machines than they need move together where that is possible.
+    fn rebalance(&mut self, turn: &mut Turn) {
+        let spread: Vec<JobId> = turn
+            .state
+            .running
+            .iter()
+            .copied()
+            .filter(|&id| turn.state.job(id).run().is_some_and(|r| r.placement.slots.len() > 1))
+            .collect();
+        for id in spread {
+            let job = turn.state.job(id);
+            let (gpus, pool) = (job.gpus(), turn.state.pool_of_run(id));
+            let slots = job.run().map_or(0, |r| r.placement.slots.len());
+            let better = turn.state.cluster.best_offer(gpus, Some(pool));
+            let Some(better) = better.filter(|p| p.slots.len() < slots) else {
+                continue;
+            };
+            turn.preempt(id, Reason::Upgrade);
+            self.unsettle(id);
+            self.settle(id, better, gpus);
+            self.waiting.insert((Total(turn.now()), id));
+            self.start(turn, id);
+        }
+    }
+}
+
+/// As much of each as there is until `gpus` are taken.
+fn take(rooms: impl Iterator<Item = (MachineId, u32)>, gpus: u32) -> Vec<Slot> {
+    let mut left = gpus;
+    let mut slots = Vec::new();
+    for (machine, room) in rooms {
+        let gpus = room.min(left);
+        slots.push(Slot { machine, gpus });
+        left -= gpus;
+        if left == 0 {
+            break;
+        }
+    }
+    slots
+}
+
+impl Policy for Gandiva {
+    fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
+        self.machines.resize(turn.state.cluster.machines.len(), Room::default());
+        self.homes.resize(turn.state.jobs.len(), None);
+        // After a failure the old home is gone.
+        self.unsettle(id);
+        self.waiting.insert((Total(turn.now()), id));
+    }
+
+    fn forget(&mut self, turn: &mut Turn, id: JobId) {
+        self.unsettle(id);
+        self.waiting.remove(&(Total(turn.state.job(id).since_s), id));
+    }
+
+    fn schedule(&mut self, turn: &mut Turn) {
+        let order: Vec<JobId> = self.waiting.iter().map(|&(_, id)| id).collect();
+        for id in order {
+            if let Some(home) = &self.homes[id as usize]
+                && home.slots.iter().any(|s| !turn.state.cluster.machines[s.machine as usize].up)
+            {
+                self.unsettle(id);
+            }
+            if self.homes[id as usize].is_none() {
+                let job = turn.state.job(id);
+                let (gpus, wanted) = (job.gpus(), job.pool);
+                let cluster = &turn.state.cluster;
+                let home = cluster.pools_for(wanted).find_map(|p| self.find_home(cluster, gpus, p));
+                match home {
+                    Some(home) => self.settle(id, home, gpus),
+                    None => continue, // too many machines are down
+                }
+            }
+            let home = self.homes[id as usize].as_ref().expect("settled above");
+            if self.home_is_free(turn, home) || self.settle_on_free(turn, id) {
+                self.start(turn, id);
+            } else {
+                self.take_turn(turn, id);
+            }
+        }
+        if turn.now() - self.rebalanced_s >= self.options.rebalance_s {
+            self.rebalanced_s = turn.now();
+            self.rebalance(turn);
+        }
+        if !self.waiting.is_empty() && !self.slice_set {
+            self.slice_set = true;
+            turn.set_timer(Timer::Round, turn.now() + self.options.slice_s);
+        }
+    }
+
+    fn timer(&mut self, _turn: &mut Turn, _round: Timer) {
+        self.slice_set = false;
+    }
+}

@@ -1,0 +1,76 @@
+//! The policies, one file each. To add one: write its file, and add its line to [`TABLE`].
+
+use hither_core::Seconds;
+use serde::Deserialize;
+
+use crate::event::Timer;
+use crate::job::JobId;
+use crate::state::Turn;
+
+pub mod dally;
+mod fair_share;
+mod fifo;
+mod first_fit;
+mod gandiva;
+mod queue;
+mod replan;
+mod shortest;
+mod themis;
+mod tiresias;
+
+/// Chooses who runs where. Called by [`crate::decide::Scheduler`], which keeps the books.
+pub trait Policy: Send {
+    /// The job waits from now on: it has arrived, or a failure took its GPUs.
+    fn enqueue(&mut self, turn: &mut Turn, id: JobId);
+
+    /// The job is over: finished or cancelled.
+    fn forget(&mut self, turn: &mut Turn, id: JobId);
+
+    /// A timer that this policy set has run out.
+    fn timer(&mut self, _turn: &mut Turn, _timer: Timer) {}
+
+    /// The state has changed: start and preempt.
+    fn schedule(&mut self, turn: &mut Turn);
+
+    /// How long a job may wait until no younger one overtakes it.
+    fn overtaking_s_max(&self) -> Option<Seconds> {
+        None
+    }
+}
+
+/// Options of all policies that have any, as `--set policy.option=value` or TOML gives them.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    pub dally: dally::Options,
+    pub tiresias: tiresias::Options,
+    pub gandiva: gandiva::Options,
+    pub themis: themis::Options,
+}
+
+pub struct Entry {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub build: fn(&Settings) -> Box<dyn Policy>,
+}
+
+pub const TABLE: &[Entry] = &[
+    Entry { name: "dally", about: dally::ABOUT, build: |s| dally::auto(&s.dally) },
+    Entry { name: "dally-no-wait", about: dally::ABOUT_NO_WAIT, build: |s| dally::no_wait(&s.dally) },
+    Entry { name: "dally-consolidate", about: dally::ABOUT_CONSOLIDATE, build: |s| dally::consolidate(&s.dally) },
+    Entry { name: "dally-manual", about: dally::ABOUT_MANUAL, build: |s| dally::manual(&s.dally) },
+    Entry { name: "dally-no-preempt", about: dally::ABOUT_NO_PREEMPT, build: |s| dally::no_preempt(&s.dally) },
+    Entry { name: "tiresias", about: tiresias::ABOUT, build: |s| tiresias::las(&s.tiresias) },
+    Entry { name: "gittins", about: tiresias::ABOUT_GITTINS, build: |s| tiresias::gittins(&s.tiresias) },
+    Entry { name: "gandiva", about: gandiva::ABOUT, build: |s| gandiva::gandiva(&s.gandiva) },
+    Entry { name: "themis", about: themis::ABOUT, build: |s| themis::themis(&s.themis) },
+    Entry { name: "fifo", about: fifo::ABOUT, build: |_| Box::<fifo::Fifo>::default() },
+    Entry { name: "first-fit", about: first_fit::ABOUT, build: |_| Box::<first_fit::FirstFit>::default() },
+    Entry { name: "srtf", about: shortest::ABOUT_SRTF, build: |_| shortest::srtf() },
+    Entry { name: "srsf", about: shortest::ABOUT_SRSF, build: |_| shortest::srsf() },
+    Entry { name: "fair-share", about: fair_share::ABOUT, build: |_| Box::<fair_share::FairShare>::default() },
+];
+
+pub fn find(name: &str) -> Option<&'static Entry> {
+    TABLE.iter().find(|entry| entry.name == name)
+}

@@ -1,0 +1,47 @@
+//! Waiting jobs, grouped by what they ask for: all jobs of a class fit or none does, so a policy
+//! looks at the heads of the classes and not at every job.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cluster::{Cluster, PoolId};
+use crate::job::JobId;
+use crate::state::JobState;
+
+/// Demand and GPU type: what decides where a job fits.
+pub type Class = (u32, Option<PoolId>);
+
+pub fn class_of(job: &JobState) -> Class {
+    (job.gpus(), job.pool)
+}
+
+#[derive(Debug, Default)]
+pub struct Queue<K: Ord + Copy> {
+    classes: BTreeMap<Class, BTreeSet<(K, JobId)>>,
+}
+
+impl<K: Ord + Copy> Queue<K> {
+    pub fn insert(&mut self, class: Class, key: K, id: JobId) {
+        self.classes.entry(class).or_default().insert((key, id));
+    }
+
+    pub fn remove(&mut self, class: Class, key: K, id: JobId) -> bool {
+        let Some(set) = self.classes.get_mut(&class) else {
+            return false;
+        };
+        let removed = set.remove(&(key, id));
+        if set.is_empty() {
+            self.classes.remove(&class);
+        }
+        removed
+    }
+
+    /// The first job by key among the classes that fit somewhere now.
+    pub fn first_fitting(&self, cluster: &Cluster) -> Option<(Class, K, JobId)> {
+        self.classes
+            .iter()
+            .filter(|((gpus, pool), _)| cluster.best_pool(*gpus, *pool).is_some())
+            .filter_map(|(&class, set)| set.first().map(|&(key, id)| (key, id, class)))
+            .min()
+            .map(|(key, id, class)| (class, key, id))
+    }
+}

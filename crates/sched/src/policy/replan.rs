@@ -1,0 +1,118 @@
+//! Preemptive policies that plan anew at every event: empty the cluster on paper, walk all jobs in
+//! order of priority, take all that fit, preempt the rest.
+
+use std::collections::BTreeSet;
+
+use hither_core::record::Reason;
+
+use crate::cluster::{Placement, PoolId};
+use crate::job::JobId;
+use crate::state::Turn;
+
+/// Waiting jobs by priority; running ones are ranked when the plan is made, as their priority
+/// changes while they run.
+#[derive(Debug)]
+pub struct Ranks<K: Ord + Copy> {
+    waiting: BTreeSet<(K, JobId)>,
+    key_of: Vec<Option<K>>,
+}
+
+impl<K: Ord + Copy> Default for Ranks<K> {
+    fn default() -> Self {
+        Self { waiting: BTreeSet::new(), key_of: Vec::new() }
+    }
+}
+
+impl<K: Ord + Copy> Ranks<K> {
+    pub fn insert(&mut self, key: K, id: JobId) {
+        self.remove(id);
+        let index = id as usize;
+        if self.key_of.len() <= index {
+            self.key_of.resize(index + 1, None);
+        }
+        self.key_of[index] = Some(key);
+        self.waiting.insert((key, id));
+    }
+
+    pub fn remove(&mut self, id: JobId) {
+        if let Some(key) = self.key_of.get_mut(id as usize).and_then(Option::take) {
+            self.waiting.remove(&(key, id));
+        }
+    }
+
+    /// All waiting jobs, most deserving first.
+    pub fn ids(&self) -> Vec<JobId> {
+        self.waiting.iter().map(|&(_, id)| id).collect()
+    }
+
+    /// Plans and carries the plan out. `key` ranks a job as it is now, least first; `place` puts a
+    /// chosen job on free GPUs of the pool. Returns who started.
+    pub fn replan(
+        &mut self,
+        turn: &mut Turn,
+        key: impl Fn(&Turn, JobId) -> K,
+        place: impl Fn(&Turn, JobId, PoolId) -> Option<Placement>,
+    ) -> Vec<JobId> {
+        if self.waiting.is_empty() {
+            return Vec::new(); // nobody to preempt for
+        }
+        let mut running: Vec<(K, JobId)> =
+            turn.state.running.iter().map(|&id| (key(turn, id), id)).collect();
+        running.sort_unstable();
+        let ranked = merge(running.into_iter().peekable(), self.waiting.iter().copied().peekable());
+        let (preempted, chosen) = choose(turn, ranked);
+        for id in preempted {
+            turn.preempt(id, Reason::Priority);
+            self.insert(key(turn, id), id);
+        }
+        for &(id, pool) in &chosen {
+            let placement = place(turn, id, pool).expect("the plan counted its GPUs");
+            self.remove(id);
+            turn.start(id, placement);
+        }
+        chosen.into_iter().map(|(id, _)| id).collect()
+    }
+}
+
+fn merge<T: Ord + Copy, A: Iterator<Item = T>, B: Iterator<Item = T>>(
+    mut a: std::iter::Peekable<A>,
+    mut b: std::iter::Peekable<B>,
+) -> impl Iterator<Item = T> {
+    std::iter::from_fn(move || match (a.peek(), b.peek()) {
+        (Some(x), Some(y)) if x <= y => a.next(),
+        (_, Some(_)) => b.next(),
+        _ => a.next(),
+    })
+}
+
+/// Who must go, and who comes in and in which pool, when jobs are taken in this order.
+fn choose<K>(
+    turn: &Turn,
+    ranked: impl Iterator<Item = (K, JobId)>,
+) -> (BTreeSet<JobId>, Vec<(JobId, PoolId)>) {
+    let cluster = &turn.state.cluster;
+    let pools = 0..cluster.pool_count() as PoolId;
+    let mut room: Vec<u32> = pools.map(|p| cluster.free_gpus(p)).collect();
+    for &id in &turn.state.running {
+        room[turn.state.pool_of_run(id) as usize] += turn.state.job(id).gpus();
+    }
+    let mut unchosen = turn.state.running.clone();
+    let mut chosen = Vec::new();
+    for (_, id) in ranked {
+        let job = turn.state.job(id);
+        let pool = match job.run() {
+            // A running job stays where it is, or makes room.
+            Some(_) => Some(turn.state.pool_of_run(id)).filter(|&p| room[p as usize] >= job.gpus()),
+            None => cluster.pools_for(job.pool).find(|&p| room[p as usize] >= job.gpus()),
+        };
+        let Some(pool) = pool else { continue };
+        room[pool as usize] -= job.gpus();
+        if !unchosen.remove(&id) {
+            chosen.push((id, pool));
+        }
+        if room.iter().all(|&r| r == 0) {
+            break;
+        }
+    }
+    (unchosen, chosen)
+}

@@ -1,0 +1,96 @@
+//! Themis (NSDI 2020), reduced to rigid gangs: GPUs are leased, and when leases end they go to the
+//! jobs that are furthest behind, by finish-time fairness ρ = time in the shared cluster over time
+//! alone. The paper's auction among applications that could use any number of GPUs has no part
+//! here: a gang bids for all its GPUs or none. This is our reconstruction.
+
+use hither_core::Seconds;
+use serde::Deserialize;
+
+use crate::event::Timer;
+use crate::job::JobId;
+use crate::order::Total;
+use crate::policy::Policy;
+use crate::policy::replan::Ranks;
+use crate::state::Turn;
+
+pub const ABOUT: &str = "Themis: finish-time fairness with leases, for rigid gangs";
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    /// How long a job keeps its GPUs for certain.
+    pub lease_s: Seconds,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { lease_s: 1200.0 }
+    }
+}
+
+/// Leases that still hold first, then the most unfairly treated.
+type Rank = (bool, Total);
+
+#[derive(Debug)]
+struct Themis {
+    options: Options,
+    ranks: Ranks<Rank>,
+    /// Whether this turn is an auction; otherwise free GPUs are given out and nobody is moved.
+    auction: bool,
+    /// Whether the next auction has been called.
+    called: bool,
+}
+
+pub fn themis(options: &Options) -> Box<dyn Policy> {
+    let options = options.clone();
+    Box::new(Themis { options, ranks: Ranks::default(), auction: false, called: false })
+}
+
+/// ρ: what the job will have taken in all if it runs undisturbed from now on, over what it takes
+/// alone.
+fn unfairness(turn: &Turn, id: JobId) -> f64 {
+    let job = turn.state.job(id);
+    let elapsed = turn.now() - job.job.submit_s;
+    (elapsed + job.remaining_at(turn.now())) / job.ideal_s().max(1.0)
+}
+
+impl Themis {
+    fn rank(&self, turn: &Turn, id: JobId) -> Rank {
+        let job = turn.state.job(id);
+        let leased = !self.auction || turn.now() < job.since_s + self.options.lease_s;
+        (!(leased && job.run().is_some()), Total(-unfairness(turn, id)))
+    }
+}
+
+impl Policy for Themis {
+    fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
+        self.ranks.insert(self.rank(turn, id), id);
+    }
+
+    fn forget(&mut self, _turn: &mut Turn, id: JobId) {
+        self.ranks.remove(id);
+    }
+
+    fn timer(&mut self, turn: &mut Turn, _round: Timer) {
+        self.auction = true;
+        self.called = false;
+        for id in self.ranks.ids() {
+            self.ranks.insert(self.rank(turn, id), id);
+        }
+    }
+
+    fn schedule(&mut self, turn: &mut Turn) {
+        let mut ranks = std::mem::take(&mut self.ranks);
+        ranks.replan(
+            turn,
+            |turn, id| self.rank(turn, id),
+            |turn, id, pool| turn.state.cluster.best_offer(turn.state.job(id).gpus(), Some(pool)),
+        );
+        self.ranks = ranks;
+        self.auction = false;
+        if turn.state.waiting > 0 && !self.called {
+            self.called = true;
+            turn.set_timer(Timer::Round, turn.now() + self.options.lease_s / 4.0);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Tiresias (NSDI 2019): least attained service in two dimensions, discretised into queues, and
+//! placement that consolidates only models whose largest tensor is a large part of the whole.
+
+use hither_core::Seconds;
+use serde::Deserialize;
+
+use crate::cluster::{Placement, PoolId};
+use crate::event::Timer;
+use crate::job::JobId;
+use crate::order::Total;
+use crate::policy::Policy;
+use crate::policy::replan::Ranks;
+use crate::state::Turn;
+
+pub const ABOUT: &str = "Tiresias: discretised 2D-LAS, consolidates models with a skewed tensor";
+pub const ABOUT_GITTINS: &str = "Tiresias with the Gittins index learned from finished jobs";
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    /// GPU seconds of service at which a job moves to the next queue.
+    pub thresholds: Vec<f64>,
+    /// A job that has waited this many times its executed time starts over in the first queue.
+    pub promote_knob: Option<f64>,
+    /// Largest tensor's share of the gradient from which a model is consolidated.
+    pub skew: f64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        // The thresholds of the authors' simulator.
+        Self { thresholds: vec![3250.0, 7200.0], promote_knob: None, skew: 0.5 }
+    }
+}
+
+pub fn las(options: &Options) -> Box<dyn Policy> {
+    Box::new(Tiresias::new(options, None))
+}
+
+pub fn gittins(options: &Options) -> Box<dyn Policy> {
+    Box::new(Tiresias::new(options, Some(History::default())))
+}
+
+/// Queue; running before waiting; Gittins index, highest first. Then the order of submission.
+type Rank = (usize, bool, Total);
+
+#[derive(Debug)]
+struct Tiresias {
+    options: Options,
+    history: Option<History>,
+    ranks: Ranks<Rank>,
+    /// Service forgiven by a promotion, by job.
+    forgiven: Vec<f64>,
+}
+
+impl Tiresias {
+    fn new(options: &Options, history: Option<History>) -> Self {
+        Self {
+            options: options.clone(),
+            history,
+            ranks: Ranks::default(),
+            forgiven: Vec::new(),
+        }
+    }
+
+    fn service(&self, turn: &Turn, id: JobId) -> f64 {
+        let job = turn.state.job(id);
+        f64::from(job.gpus()) * job.held_at(turn.now()) - self.forgiven[id as usize]
+    }
+
+    fn rank(&self, turn: &Turn, id: JobId) -> Rank {
+        let service = self.service(turn, id);
+        // A queue jump is due exactly when the service reaches the threshold: allow for rounding.
+        let queue = self.options.thresholds.iter().filter(|&&t| service >= t * (1.0 - 1e-9)).count();
+        let index = match &self.history {
+            Some(history) => {
+                let limit = self.options.thresholds.get(queue).copied().unwrap_or(f64::INFINITY);
+                -history.gittins_index(service, limit - service)
+            }
+            None => 0.0,
+        };
+        (queue, turn.state.job(id).is_waiting(), Total(index))
+    }
+
+    /// The moment at which a job that has just started reaches the next queue.
+    fn next_jump_s(&self, turn: &Turn, id: JobId) -> Option<Seconds> {
+        let service = self.service(turn, id);
+        let limit = self.options.thresholds.iter().find(|&&t| service < t * (1.0 - 1e-9))?;
+        Some(turn.now() + (limit - service) / f64::from(turn.state.job(id).gpus()))
+    }
+
+    fn await_promotion(&self, turn: &mut Turn, id: JobId) {
+        let job = turn.state.job(id);
+        if let (Some(knob), true) = (self.options.promote_knob, job.held_s > 0.0) {
+            turn.set_timer(Timer::Job(id), job.since_s + knob * job.held_s);
+        }
+    }
+}
+
+/// Skewed models as close together as possible; the others wherever there are holes.
+fn place(turn: &Turn, id: JobId, pool: PoolId, skew: f64) -> Option<Placement> {
+    let job = turn.state.job(id);
+    match job.job.profile.skew >= skew {
+        true => turn.state.cluster.best_offer(job.gpus(), Some(pool)),
+        false => turn.state.cluster.scatter(job.gpus(), pool),
+    }
+}
+
+impl Policy for Tiresias {
+    fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
+        self.forgiven.resize(turn.state.jobs.len(), 0.0);
+        self.ranks.insert(self.rank(turn, id), id);
+        self.await_promotion(turn, id);
+    }
+
+    fn forget(&mut self, turn: &mut Turn, id: JobId) {
+        self.ranks.remove(id);
+        let job = turn.state.job(id);
+        if let Some(history) = &mut self.history {
+            history.add(f64::from(job.gpus()) * job.held_s);
+        }
+    }
+
+    fn timer(&mut self, turn: &mut Turn, timer: Timer) {
+        let Timer::Job(id) = timer else { return };
+        let job = turn.state.job(id);
+        match self.options.promote_knob {
+            Some(knob) if job.is_waiting() && turn.now() >= job.since_s + knob * job.held_s => {
+                self.forgiven[id as usize] = f64::from(job.gpus()) * job.held_s;
+                self.ranks.insert(self.rank(turn, id), id);
+            }
+            _ => {
+                if job.run().is_some()
+                    && let Some(at_s) = self.next_jump_s(turn, id)
+                {
+                    turn.set_timer(timer, at_s);
+                }
+            }
+        }
+    }
+
+    fn schedule(&mut self, turn: &mut Turn) {
+        let mut ranks = std::mem::take(&mut self.ranks);
+        let skew = self.options.skew;
+        let before = turn.actions.len();
+        let started = ranks.replan(
+            turn,
+            |turn, id| self.rank(turn, id),
+            |turn, id, pool| place(turn, id, pool, skew),
+        );
+        self.ranks = ranks;
+        for id in started {
+            if let Some(at_s) = self.next_jump_s(turn, id) {
+                turn.set_timer(Timer::Job(id), at_s);
+            }
+        }
+        for at in before..turn.actions.len() {
+            if let crate::event::Action::Preempt { job, .. } = turn.actions[at] {
+                self.await_promotion(turn, job);
+            }
+        }
+    }
+}
+
+/// Total services of finished jobs: the distribution that the Gittins index is about.
+#[derive(Debug, Default)]
+struct History {
+    /// Sorted, and the sums of its prefixes.
+    services: Vec<f64>,
+    prefix: Vec<f64>,
+    fresh: Vec<f64>,
+}
+
+impl History {
+    fn add(&mut self, service: f64) {
+        self.fresh.push(service);
+        // Merge in batches that grow with the history: amortised O(log n) a job.
+        if self.fresh.len() * 8 >= self.services.len() {
+            self.services.append(&mut self.fresh);
+            self.services.sort_by(f64::total_cmp);
+            self.prefix.clear();
+            self.prefix.push(0.0);
+            for s in &self.services {
+                self.prefix.push(self.prefix[self.prefix.len() - 1] + s);
+            }
+        }
+    }
+
+    /// Chance that a job of this age ends within the quantum, over the service that it then
+    /// expects to get: P(S − a ≤ Δ | S > a) / E[min(S − a, Δ) | S > a].
+    fn gittins_index(&self, age: f64, quantum: f64) -> f64 {
+        let n = self.services.len();
+        let from = self.services.partition_point(|&s| s <= age);
+        let to = self.services.partition_point(|&s| s <= age + quantum);
+        if from >= n {
+            return 0.0;
+        }
+        let ending = (to - from) as f64;
+        let spent = self.prefix[to] - self.prefix[from] - age * ending;
+        let beyond = if to < n { (n - to) as f64 * quantum } else { 0.0 };
+        ending / (spent + beyond).max(f64::MIN_POSITIVE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gittins_index_of_a_known_distribution() {
+        let mut history = History::default();
+        [10.0, 20.0, 100.0, 100.0].into_iter().for_each(|s| history.add(s));
+        // Age 0, quantum 20: two of four end; they expect (10 + 20 + 20 + 20) service.
+        assert!((history.gittins_index(0.0, 20.0) - 2.0 / 70.0).abs() < 1e-12);
+        // Age 20: both that are left end at 100.
+        assert!((history.gittins_index(20.0, f64::INFINITY) - 2.0 / 160.0).abs() < 1e-12);
+        assert_eq!(history.gittins_index(100.0, 5.0), 0.0);
+    }
+}

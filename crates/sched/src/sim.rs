@@ -1,0 +1,319 @@
+//! The simulator: plays a workload against the scheduler, event by event, exactly.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+
+use hither_core::Seconds;
+use hither_core::record::RunRecord;
+use hither_core::topology::Topology;
+
+use crate::check::Checker;
+use crate::cluster::MachineId;
+use crate::contention::Contention;
+use crate::decide::Scheduler;
+use crate::event::{Action, Event, Timer};
+use crate::job::{Job, JobId};
+use crate::network::{Network, Shape};
+use crate::outcome::Recorder;
+use crate::policy::Policy;
+use crate::state::{Checkpoints, State};
+
+/// What happens to the cluster while it runs the workload.
+#[derive(Debug, Clone, Default)]
+pub struct Scenario {
+    /// In order of submission.
+    pub jobs: Vec<Arc<Job>>,
+    /// (when, index into `jobs`): the user takes the job back.
+    pub cancels: Vec<(Seconds, JobId)>,
+    /// (when, machine, whether it comes up again or goes down).
+    pub machines: Vec<(Seconds, MachineId, bool)>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// The seed that the scenario was drawn from, for the record.
+    pub seed: u64,
+    /// Divides the bandwidth of all links outside the machines.
+    pub congestion: f64,
+    pub checkpoints: Checkpoints,
+    /// Keep every event for events.jsonl and the report.
+    pub record: bool,
+    /// Let the outside checkers look at the state after every event.
+    pub check: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            congestion: 1.0,
+            checkpoints: Checkpoints::default(),
+            record: false,
+            check: false,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error, PartialEq)]
+pub enum Error {
+    #[error(
+        "job {name} wants {gpus} GPUs{}, and the cluster holds at most {most}; \
+         hint: give a larger --cluster, or --drop-impossible",
+        kind.as_deref().map(|k| format!(" of type {k}")).unwrap_or_default()
+    )]
+    NeverFits { name: String, gpus: u32, kind: Option<String>, most: u64 },
+    #[error("{policy}: {waiting} jobs wait and nothing can happen any more (at {now} s)")]
+    Stuck { policy: String, waiting: usize, now: Seconds },
+    #[error("{policy}: invariant broken at {now} s: {what}")]
+    Invariant { policy: String, now: Seconds, what: String },
+}
+
+/// Timers may go off in vain this many times in a row while nothing runs before we call it stuck.
+const IDLE_TIMERS_MAX: u32 = 100_000;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum What {
+    Finish(JobId, u32),
+    Machine(MachineId, bool),
+    Cancel(JobId),
+    /// The next group of arrivals.
+    Arrive,
+    Timer(Timer, u32),
+}
+
+impl What {
+    /// Order of things that happen at the same moment: what frees GPUs first, timers last.
+    fn rank(self) -> u8 {
+        match self {
+            What::Finish(..) => 0,
+            What::Machine(..) => 1,
+            What::Cancel(_) => 2,
+            What::Arrive => 3,
+            What::Timer(..) => 4,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Pending {
+    at_s: Seconds,
+    /// Breaks ties in the order of creation.
+    serial: u64,
+    what: What,
+}
+
+impl Eq for Pending {}
+impl PartialOrd for Pending {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Pending {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let key = |p: &Self| (p.what.rank(), p.serial);
+        self.at_s.total_cmp(&other.at_s).then(key(self).cmp(&key(other)))
+    }
+}
+
+/// Runs the workload under the policy to its end.
+pub fn simulate(
+    name: &str,
+    policy: Box<dyn Policy>,
+    topology: &Topology,
+    scenario: &Scenario,
+    options: &Options,
+) -> Result<RunRecord, Error> {
+    let network = Network::new(topology, options.congestion);
+    let state = State::new(topology, network, options.checkpoints);
+    for job in &scenario.jobs {
+        if !state.admits(job) {
+            return Err(Error::NeverFits {
+                name: job.name.clone(),
+                gpus: job.gpus,
+                kind: job.gpu_type.clone(),
+                most: topology.gpus(),
+            });
+        }
+    }
+    let mut sim = Sim {
+        name,
+        contention: Contention::new(topology.machines.len()),
+        recorder: Recorder::new(scenario.jobs.len(), options.record),
+        checker: options.check.then(|| Checker::new(&state)),
+        scheduler: Scheduler::new(state, policy),
+        pending: BinaryHeap::new(),
+        serial: 0,
+        finish_version: vec![0; scenario.jobs.len()],
+        timer_version: HashMap::new(),
+        idle_timers: 0,
+        actions: Vec::new(),
+    };
+    sim.run(scenario)?;
+    Ok(sim.recorder.record(name, options.seed, &sim.scheduler.state))
+}
+
+struct Sim<'a> {
+    name: &'a str,
+    scheduler: Scheduler,
+    contention: Contention,
+    recorder: Recorder,
+    checker: Option<Checker>,
+    pending: BinaryHeap<Reverse<Pending>>,
+    serial: u64,
+    /// The finish that counts; earlier ones were overtaken by a change of rate.
+    finish_version: Vec<u32>,
+    timer_version: HashMap<Timer, u32>,
+    idle_timers: u32,
+    actions: Vec<Action>,
+}
+
+impl Sim<'_> {
+    fn run(&mut self, scenario: &Scenario) -> Result<(), Error> {
+        for &(at_s, machine, up) in &scenario.machines {
+            self.push(at_s, What::Machine(machine, up));
+        }
+        for &(at_s, job) in &scenario.cancels {
+            // A job cannot be taken back before it was given.
+            let at_s = at_s.max(scenario.jobs[job as usize].submit_s);
+            self.push(at_s, What::Cancel(job));
+        }
+        let mut arrivals = &scenario.jobs[..];
+        if let Some(first) = arrivals.first() {
+            self.push(first.submit_s, What::Arrive);
+        }
+        while let Some(Reverse(next)) = self.pending.pop() {
+            let event = match next.what {
+                What::Finish(id, version) if self.finish_version[id as usize] == version => {
+                    Event::Finish(id)
+                }
+                What::Timer(timer, version) if self.timer_version.get(&timer) == Some(&version) => {
+                    Event::Timer(timer)
+                }
+                What::Finish(..) | What::Timer(..) => continue,
+                What::Machine(id, true) => Event::MachineUp(id),
+                What::Machine(id, false) => Event::MachineDown(id),
+                What::Cancel(id) => Event::Cancel(id),
+                What::Arrive => {
+                    let together = arrivals.iter().take_while(|j| j.submit_s == next.at_s).count();
+                    let (now, later) = arrivals.split_at(together);
+                    arrivals = later;
+                    if let Some(first) = later.first() {
+                        self.push(first.submit_s, What::Arrive);
+                    }
+                    Event::Arrive(now.to_vec())
+                }
+            };
+            self.step(next.at_s, event)?;
+            if arrivals.is_empty() && self.over() {
+                return Ok(());
+            }
+        }
+        match self.scheduler.state.waiting {
+            0 => Ok(()),
+            _ => Err(self.stuck()),
+        }
+    }
+
+    /// All arrived jobs are over: machines that fail from here on concern nobody.
+    fn over(&self) -> bool {
+        self.scheduler.state.waiting == 0 && self.scheduler.state.running.is_empty()
+    }
+
+    fn stuck(&self) -> Error {
+        let state = &self.scheduler.state;
+        Error::Stuck { policy: self.name.into(), waiting: state.waiting, now: state.now }
+    }
+
+    fn step(&mut self, now: Seconds, event: Event) -> Result<(), Error> {
+        self.recorder.before(now, &event, &self.scheduler.state);
+        let invariant = |what| Error::Invariant { policy: self.name.into(), now, what };
+        if let Some(checker) = &mut self.checker {
+            checker.before(now, &event, &self.scheduler.state).map_err(invariant)?;
+        }
+        // Jobs that leave give their bandwidth back before anyone else starts.
+        let mut changed = Vec::new();
+        if let Event::Finish(id) | Event::Cancel(id) = event {
+            self.finish_version[id as usize] += 1;
+            changed = self.contention.stop(id, &self.scheduler.state.network);
+        }
+        let is_timer = matches!(event, Event::Timer(_));
+        let mut actions = std::mem::take(&mut self.actions);
+        actions.clear();
+        actions.extend_from_slice(self.scheduler.decide(now, event));
+        for action in &actions {
+            self.carry_out(now, action, &mut changed);
+        }
+        self.set_rates(now, changed);
+        let started = actions.iter().any(|a| matches!(a, Action::Start { .. }));
+        let idle = is_timer && !started && self.scheduler.state.running.is_empty();
+        self.idle_timers = if idle { self.idle_timers + 1 } else { 0 };
+        self.recorder.after(now, &actions, &self.scheduler.state);
+        if let Some(checker) = &mut self.checker {
+            let bound = self.scheduler.overtaking_s_max();
+            let checked = checker.after(now, &actions, &self.scheduler.state, bound);
+            checked.map_err(invariant)?;
+        }
+        self.actions = actions;
+        if self.idle_timers > IDLE_TIMERS_MAX { Err(self.stuck()) } else { Ok(()) }
+    }
+
+    fn carry_out(&mut self, now: Seconds, action: &Action, changed: &mut Vec<(JobId, Shape)>) {
+        match action {
+            Action::Start { job, placement } => {
+                let state = &self.scheduler.state;
+                let profile = &state.job(*job).job.profile;
+                let network = &state.network;
+                let touched =
+                    self.contention.start(*job, profile, placement, &state.cluster, network);
+                changed.extend(touched);
+            }
+            Action::Preempt { job, .. } => {
+                self.finish_version[*job as usize] += 1;
+                changed.extend(self.contention.stop(*job, &self.scheduler.state.network));
+            }
+            Action::SetTimer { timer, at_s } => {
+                let version = self.timer_version.entry(*timer).or_default();
+                *version += 1;
+                let version = *version;
+                self.push(at_s.max(now), What::Timer(*timer, version));
+            }
+            Action::Tuned { .. } => {}
+        }
+    }
+
+    /// Jobs whose share of the network changed go on at another pace, and end at another time.
+    fn set_rates(&mut self, now: Seconds, mut changed: Vec<(JobId, Shape)>) {
+        // Later entries are newer; a stable sort keeps them last among equals.
+        changed.sort_by_key(|c| c.0);
+        for at in 0..changed.len() {
+            let (id, shape) = changed[at];
+            let superseded = changed.get(at + 1).is_some_and(|next| next.0 == id);
+            let state = &mut self.scheduler.state;
+            let job = state.job(id);
+            let Some(run) = job.run().filter(|_| !superseded) else {
+                continue;
+            };
+            let profile = &job.job.profile;
+            let exposed_s = state.network.exposed_s(profile, &shape);
+            let iteration_s = profile.compute_s + exposed_s;
+            let rate = 1.0 / iteration_s;
+            if rate == run.rate {
+                continue;
+            }
+            self.recorder.pace(now, id, exposed_s / iteration_s, state, &shape);
+            state.set_rate(id, now, rate);
+            let job = state.job(id);
+            let run = job.run().expect("it runs");
+            let finish_s = run.rate_since_s + (job.iterations - run.rate_done) / rate;
+            self.finish_version[id as usize] += 1;
+            let version = self.finish_version[id as usize];
+            self.push(finish_s, What::Finish(id, version));
+        }
+    }
+
+    fn push(&mut self, at_s: Seconds, what: What) {
+        self.serial += 1;
+        self.pending.push(Reverse(Pending { at_s, serial: self.serial, what }));
+    }
+}

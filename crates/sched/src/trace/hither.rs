@@ -1,0 +1,79 @@
+//! Hither's own CSV: one row a job, one of `iterations` and `duration_s` filled.
+
+use std::fmt::Write as _;
+
+use hither_core::seed;
+
+use super::table::{Table, quote};
+use super::{Error, Intake};
+use crate::job::{Job, Length};
+
+pub(super) const COLUMNS: [&str; 8] =
+    ["job", "gpus", "submit_s", "duration_s", "iterations", "model", "user", "gpu_type"];
+/// The first three columns identify the format; `duration_s` and `iterations` may miss one.
+pub(super) const REQUIRED: usize = 3;
+
+pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
+    let table = Table::open(intake.source, COLUMNS, REQUIRED, true)?;
+    let mut draws = seed::stream(intake.options.seed, "trace models");
+    let mut assigned = 0u64;
+    for row in table.rows() {
+        let (line, [job, gpus, submit, duration, iterations, model, user, gpu_type]) = row?;
+        let gpus = gpus.gpus()?;
+        let length = match (duration.is_empty(), iterations.is_empty()) {
+            (false, true) => Length::Seconds(duration.duration_s()?),
+            (true, false) => Length::Iterations(iterations.iterations()?),
+            (true, true) => return Err(duration.error("either duration_s or iterations")),
+            (false, false) => return Err(iterations.error("nothing, as duration_s is filled")),
+        };
+        let profile = match length {
+            Length::Seconds(seconds) if model.is_empty() => {
+                assigned += 1;
+                intake.options.library.assign(gpus, seconds, &mut draws)
+            }
+            _ if model.is_empty() => {
+                return Err(model.error("a model, as the length is in iterations"));
+            }
+            _ => intake.profile(&model)?,
+        };
+        let gpu_type = gpu_type.name_or_empty()?;
+        let job = Job {
+            name: job.name()?,
+            user: user.name_or_empty()?,
+            gpus,
+            gpu_type: (!gpu_type.is_empty()).then_some(gpu_type),
+            submit_s: submit.seconds()?,
+            length,
+            profile,
+        };
+        intake.push(line, job)?;
+    }
+    if assigned > 0 {
+        intake.notes.push(super::assigned_note(assigned, intake.options.seed));
+    }
+    Ok(())
+}
+
+/// Jobs as a CSV that [`super::read`] takes back unchanged.
+pub fn write(jobs: &[Job]) -> String {
+    let mut text = String::with_capacity(64 * (jobs.len() + 1));
+    text.push_str("job,user,gpus,gpu_type,submit_s,model,iterations,duration_s\n");
+    for job in jobs {
+        let (iterations, duration) = match job.length {
+            Length::Iterations(count) => (count.to_string(), String::new()),
+            Length::Seconds(seconds) => (String::new(), seconds.to_string()),
+        };
+        writeln!(
+            text,
+            "{},{},{},{},{},{},{iterations},{duration}",
+            quote(&job.name),
+            quote(&job.user),
+            job.gpus,
+            quote(job.gpu_type.as_deref().unwrap_or("")),
+            job.submit_s,
+            quote(&job.profile.name),
+        )
+        .expect("writing to a string does not fail");
+    }
+    text
+}

@@ -1,0 +1,250 @@
+//! What the generator is asked for, as a TOML file or as command-line words.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::Error;
+use super::table::{GPUS_MAX, TIME_MAX_S};
+
+const JOBS_MAX: u64 = 10_000_000;
+
+/// A workload to draw. Either `span_s`, or `load` with `gpus`, sets how fast jobs arrive.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Generate {
+    pub jobs: u64,
+    /// Time within which all jobs arrive.
+    #[serde(default)]
+    pub span_s: Option<f64>,
+    /// Offered GPU time over what `gpus` GPUs give in the span.
+    #[serde(default)]
+    pub load: Option<f64>,
+    #[serde(default)]
+    pub gpus: Option<u32>,
+    #[serde(default)]
+    pub arrivals: Arrivals,
+    #[serde(default)]
+    pub demand: Demand,
+    #[serde(default)]
+    pub duration: Duration,
+    /// Weights by model. Empty: by GPU-time class, as for traces that name no models.
+    #[serde(default)]
+    pub models: BTreeMap<String, f64>,
+    #[serde(default = "default_users")]
+    pub users: u32,
+    #[serde(default)]
+    pub seed: u64,
+}
+
+fn default_users() -> u32 {
+    20
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Arrivals {
+    /// Independent of each other.
+    #[default]
+    Poisson,
+    /// In bursts: the squared coefficient of variation of the gaps is about 32.
+    Bursty,
+    /// At a rate that follows Philly's hours and days of the week, from Monday midnight.
+    Diurnal,
+    /// All at once.
+    Batch,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Demand {
+    #[default]
+    Philly,
+    Helios,
+    /// Mostly 4 to 64 GPUs.
+    Heavy,
+    #[serde(untagged)]
+    Custom(Weights),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Weights {
+    pub gpus: Vec<u32>,
+    pub weights: Vec<f64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Duration {
+    /// By class of demand, as in the Philly trace.
+    #[default]
+    Philly,
+    /// Log-normal with a median that grows with the demand, as in Helios' summary.
+    Helios,
+    #[serde(untagged)]
+    LogNormal { median_s: f64, sigma: f64 },
+}
+
+impl Default for Generate {
+    fn default() -> Self {
+        Self {
+            jobs: 1000,
+            span_s: None,
+            load: None,
+            gpus: None,
+            arrivals: Arrivals::default(),
+            demand: Demand::default(),
+            duration: Duration::default(),
+            models: BTreeMap::new(),
+            users: default_users(),
+            seed: 0,
+        }
+    }
+}
+
+pub(super) fn wrong(key: &str, found: impl ToString, expected: impl Into<Box<str>>) -> Error {
+    Error::new("generate", expected).column(key).found(&found.to_string())
+}
+
+impl Generate {
+    pub fn parse_toml(text: &str, file: &str) -> Result<Self, Error> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let settings: Self = toml::from_str(text)
+            .map_err(|error| Error::toml(file, text, "settings of the generator", &error))?;
+        settings.check().map_err(|error| Error { file: file.into(), ..error })?;
+        Ok(settings)
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if !(1..=JOBS_MAX).contains(&self.jobs) {
+            let expected = format!("a whole number from 1 to {JOBS_MAX}");
+            return Err(wrong("jobs", self.jobs, expected));
+        }
+        if !(1..=1_000_000).contains(&self.users) {
+            return Err(wrong("users", self.users, "a whole number from 1 to 1000000"));
+        }
+        match (self.span_s, self.load, self.gpus) {
+            (None, None, None) if self.arrivals == Arrivals::Batch => {}
+            _ if self.arrivals == Arrivals::Batch => {
+                return Err(wrong("arrivals", "batch", "neither span_s nor load with batch"));
+            }
+            (Some(span_s), None, None) if (1.0..=TIME_MAX_S).contains(&span_s) => {}
+            (Some(span_s), None, None) => {
+                return Err(wrong("span_s", span_s, format!("a number from 1 to {TIME_MAX_S}")));
+            }
+            (None, Some(load), Some(gpus)) => {
+                if !(1e-6..=1e6).contains(&load) {
+                    return Err(wrong("load", load, "a number from 0.000001 to 1000000"));
+                }
+                if gpus == 0 {
+                    return Err(wrong("gpus", gpus, "at least one GPU"));
+                }
+            }
+            _ => return Err(wrong("span_s", "", "either span_s, or load together with gpus")),
+        }
+        if let Demand::Custom(demand) = &self.demand {
+            demand.check()?;
+        }
+        if let Duration::LogNormal { median_s, sigma } = self.duration {
+            if !(1e-3..=1e7).contains(&median_s) {
+                return Err(wrong("median_s", median_s, "a number from 0.001 to 10000000"));
+            }
+            if !(0.0..=10.0).contains(&sigma) {
+                return Err(wrong("sigma", sigma, "a number from 0 to 10"));
+            }
+        }
+        for (model, &weight) in &self.models {
+            check_weight(model, weight)?;
+        }
+        if !self.models.is_empty() && self.models.values().sum::<f64>() <= 0.0 {
+            return Err(wrong("models", 0, "at least one weight above 0"));
+        }
+        Ok(())
+    }
+}
+
+impl Weights {
+    fn check(&self) -> Result<(), Error> {
+        if self.gpus.len() != self.weights.len() || self.gpus.is_empty() {
+            let found = format!("{} gpus, {} weights", self.gpus.len(), self.weights.len());
+            return Err(wrong("demand", found, "as many weights as gpus, at least one"));
+        }
+        if let Some(gpus) = self.gpus.iter().find(|&&g| !(1..=GPUS_MAX).contains(&u64::from(g))) {
+            return Err(wrong("demand", gpus, format!("GPUs from 1 to {GPUS_MAX}")));
+        }
+        for &weight in &self.weights {
+            check_weight("demand", weight)?;
+        }
+        if self.weights.iter().sum::<f64>() <= 0.0 {
+            return Err(wrong("demand", 0, "at least one weight above 0"));
+        }
+        Ok(())
+    }
+}
+
+fn check_weight(key: &str, weight: f64) -> Result<(), Error> {
+    if (0.0..=1e12).contains(&weight) {
+        return Ok(());
+    }
+    Err(wrong(key, weight, "a weight from 0 to 1000000000000"))
+}
+
+impl FromStr for Arrivals {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text {
+            "poisson" => Ok(Self::Poisson),
+            "bursty" => Ok(Self::Bursty),
+            "diurnal" => Ok(Self::Diurnal),
+            "batch" => Ok(Self::Batch),
+            _ => Err(wrong("arrivals", text, "poisson, bursty, diurnal or batch")),
+        }
+    }
+}
+
+impl FromStr for Demand {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text {
+            "philly" => return Ok(Self::Philly),
+            "helios" => return Ok(Self::Helios),
+            "heavy" => return Ok(Self::Heavy),
+            _ => {}
+        }
+        let pairs: Option<Vec<(u32, f64)>> = text
+            .split(',')
+            .map(|pair| {
+                let (gpus, weight) = pair.split_once(':')?;
+                Some((gpus.trim().parse().ok()?, weight.trim().parse().ok()?))
+            })
+            .collect();
+        let expected = "philly, helios, heavy, or GPUS:WEIGHT,… such as 1:5,8:1";
+        let (gpus, weights) =
+            pairs.ok_or_else(|| wrong("demand", text, expected))?.into_iter().unzip();
+        let demand = Weights { gpus, weights };
+        demand.check()?;
+        Ok(Self::Custom(demand))
+    }
+}
+
+impl FromStr for Duration {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text {
+            "philly" => return Ok(Self::Philly),
+            "helios" => return Ok(Self::Helios),
+            _ => {}
+        }
+        let numbers = text.split_once(':').and_then(|(median, sigma)| {
+            Some((median.trim().parse().ok()?, sigma.trim().parse().ok()?))
+        });
+        let expected = "philly, helios, or MEDIAN_S:SIGMA such as 600:1.5";
+        let (median_s, sigma) = numbers.ok_or_else(|| wrong("duration", text, expected))?;
+        Ok(Self::LogNormal { median_s, sigma })
+    }
+}
