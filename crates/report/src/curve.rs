@@ -12,6 +12,12 @@ use crate::replay::{Gauges, Replay};
 
 pub const POINTS: usize = 480;
 
+/// Fragmentation jumps with every job on a small cluster: its curve is a moving mean over this many
+/// points to either side.
+const SMOOTH_REACH: usize = 6;
+/// The same as a share of the whole time.
+pub const SMOOTH_SHARE: f64 = (2 * SMOOTH_REACH + 1) as f64 / POINTS as f64;
+
 /// When the run's record begins and ends.
 pub fn bounds(events: &[EventRow]) -> Option<(f64, f64)> {
     let mut times = events.iter().map(|e| e.t).filter(|t| t.is_finite());
@@ -87,8 +93,18 @@ impl Means {
             out.fragmentation.push(rounded(fragmentation / covered));
             out.waiting.push(rounded(waiting / covered));
         }
+        out.fragmentation = smoothed(&out.fragmentation);
         out
     }
+}
+
+fn smoothed(values: &[f64]) -> Vec<f64> {
+    let around = |i: usize| {
+        let window =
+            &values[i.saturating_sub(SMOOTH_REACH)..values.len().min(i + SMOOTH_REACH + 1)];
+        rounded(window.iter().sum::<f64>() / window.len() as f64)
+    };
+    (0..values.len()).map(around).collect()
 }
 
 /// The delay timers of one demand at the end of each span of the grid; none before they were set.
@@ -182,6 +198,16 @@ mod tests {
         assert!((area - 47.6).abs() < 1e-3, "{area}");
         let waited = curves.waiting.iter().sum::<f64>() * 100.0 / POINTS as f64;
         assert!((waited - 10.3).abs() < 1e-3, "{waited}");
+    }
+
+    #[test]
+    fn smoothing_is_a_mean_of_the_neighbours_there_are() {
+        assert_eq!(smoothed(&[0.0, 1.0]), [0.5, 0.5]);
+        let mut spike = vec![0.0; 40];
+        spike[20] = 13.0;
+        let curve = smoothed(&spike);
+        assert_eq!((curve[13], curve[14], curve[26], curve[27]), (0.0, 1.0, 1.0, 0.0));
+        assert!(smoothed(&[]).is_empty());
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub fn labels(groups: &[(&Header, Vec<&str>)]) -> Vec<String> {
 }
 
 /// For each header, the facts in which not all headers agree.
-pub fn differences(headers: &[&Header]) -> Vec<String> {
+fn differences(headers: &[&Header]) -> Vec<String> {
     let facts: [fn(&Header) -> String; 4] = [
         |h| h.trace.clone(),
         |h| h.cluster.name.clone(),

@@ -5,6 +5,7 @@
 //! rows give the same bytes.
 
 mod curve;
+mod data;
 mod format;
 mod label;
 mod metric;

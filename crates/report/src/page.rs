@@ -1,16 +1,13 @@
 //! One self-contained HTML page: the template, styles, scripts and data in one string.
 
-use std::collections::HashMap;
-
-use hither_core::record::{Header, JobRow, JobState, RunRecord, Summary};
+use hither_core::record::{Header, RunRecord, Summary};
 use minijinja::{Environment, Value, context};
-use serde::Serialize;
 
-use crate::curve::{OverTime, Timers, bounds, cdf, log_grid, over_time, time_grid, timers};
-use crate::format::{cluster, gpus, plural, rounded};
-use crate::label::{differences, labels, notes};
-use crate::metric::METRICS;
-use crate::{pack, span};
+use crate::curve::SMOOTH_SHARE;
+use crate::data::data;
+use crate::format::{cluster, count, duration, gpus, plural};
+use crate::label::{labels, notes};
+use crate::metric::{METRICS, Metric};
 
 const TEMPLATE: &str = include_str!("../assets/report.html");
 const STYLES: [&str; 2] =
@@ -33,58 +30,12 @@ pub struct Group<'a> {
     pub runs: &'a [RunRecord],
 }
 
-/// What the scripts read.
-#[derive(Serialize)]
-struct Data {
-    time_s: Vec<f64>,
-    length_s: f64,
-    jct_grid_s: Vec<f64>,
-    queue_grid_s: Vec<f64>,
-    groups: Vec<GroupData>,
-    runs: Vec<RunData>,
-}
-
-#[derive(Serialize)]
-struct GroupData {
-    racks: Vec<String>,
-    /// In the order in which they are drawn.
-    machines: Vec<MachineData>,
-}
-
-#[derive(Serialize)]
-struct MachineData {
-    name: String,
-    rack: u32,
-    gpus: u32,
-    gpu_type: String,
-}
-
-#[derive(Serialize)]
-struct RunData {
-    label: String,
-    group: usize,
-    has_events: bool,
-    length_s: f64,
-    jct: Vec<f64>,
-    queue: Vec<f64>,
-    over_time: OverTime,
-    timers: Vec<Timers>,
-    tier_share: [f64; 3],
-    spans_dropped: usize,
-    /// Indices of packed blocks.
-    spans: usize,
-    jobs: usize,
-    names: usize,
-    models: usize,
-}
-
 /// One page for all groups. It needs no network, no other file, and no script for its table.
 pub fn html(groups: &[Group]) -> String {
     let named: Vec<(&Header, Vec<&str>)> =
         groups.iter().map(|g| (g.header, policies(g.runs))).collect();
     let labels = labels(&named);
-    let mut blocks = Blocks::default();
-    let data = data(groups, &labels, &mut blocks);
+    let (data, blocks) = data(groups, &labels);
     let json = serde_json::to_string(&data).expect("rows of numbers and strings are JSON");
 
     let mut environment = Environment::new();
@@ -93,7 +44,10 @@ pub fn html(groups: &[Group]) -> String {
     template
         .render(context! {
             title => title(groups),
+            headline => headline(groups),
+            smooth => duration(data.length_s * SMOOTH_SHARE),
             facts => facts(groups),
+            settings => groups.len(),
             notes => notes(labels.iter().map(String::as_str).zip(
                 groups.iter().flat_map(|g| g.runs).map(|r| r.summary.notes.as_slice()),
             )),
@@ -108,7 +62,7 @@ pub fn html(groups: &[Group]) -> String {
             plot_library => PLOT_LIBRARY,
             script => SCRIPTS.concat(),
             data => inert_json(&json),
-            blocks => blocks.texts,
+            blocks => blocks,
         })
         .expect("the template uses only the names above")
 }
@@ -137,20 +91,47 @@ fn title(groups: &[Group]) -> String {
     }
 }
 
-fn facts(groups: &[Group]) -> Vec<Value> {
-    let headers: Vec<&Header> = groups.iter().map(|g| g.header).collect();
-    let fact = |(group, difference): (&Group, String)| {
-        context! {
-            difference => difference,
-            trace => group.header.trace.as_str(),
-            cluster => cluster(group.header),
-            seed => group.header.seed,
-            congestion => group.header.congestion.to_string(),
-            version => group.header.hither.as_str(),
-            jobs => group.runs.iter().map(|r| r.summary.jobs).max().unwrap_or(0),
+/// The first thing that a reader wants to know, where there is something to compare.
+fn headline(groups: &[Group]) -> Option<String> {
+    let [group] = groups else { return None };
+    let mut runs: Vec<&Summary> = group.runs.iter().map(|r| &r.summary).collect();
+    runs.retain(|s| s.finished > 0 && s.jct_s.mean.is_finite());
+    runs.sort_by(|a, b| a.jct_s.mean.total_cmp(&b.jct_s.mean));
+    let name = |s: &Summary| format!("{} {}", s.policy, duration(s.jct_s.mean));
+    match runs.as_slice() {
+        [] | [_] => None,
+        [best, last] => {
+            Some(format!("Lowest average completion time: {}; then {}.", name(best), name(last)))
         }
+        [best, next, .., last] => Some(format!(
+            "Lowest average completion time: {}; next {}, last {}.",
+            name(best),
+            name(next),
+            name(last)
+        )),
+    }
+}
+
+/// Each fact once, with all its values where the groups differ in it.
+fn facts(groups: &[Group]) -> Vec<Value> {
+    let facts: [(&str, fn(&Group) -> String); 6] = [
+        ("Trace", |g| g.header.trace.clone()),
+        ("Jobs", |g| count(g.runs.iter().map(|r| r.summary.jobs).max().unwrap_or(0))),
+        ("Cluster", |g| cluster(g.header)),
+        ("Seed", |g| g.header.seed.to_string()),
+        ("Congestion", |g| format!("{}×", g.header.congestion)),
+        ("Version", |g| format!("hither {}", g.header.hither)),
+    ];
+    let fact = |(name, value): (&str, fn(&Group) -> String)| {
+        let mut values = Vec::new();
+        for value in groups.iter().map(value) {
+            if !values.contains(&value) {
+                values.push(value);
+            }
+        }
+        context! { name => name, values => values }
     };
-    groups.iter().zip(differences(&headers)).map(fact).collect()
+    facts.into_iter().map(fact).collect()
 }
 
 /// The best of a column is the best within its group: other groups had another task.
@@ -160,7 +141,7 @@ fn table_rows(groups: &[Group], labels: &[String]) -> Vec<Value> {
         let summaries: Vec<&Summary> = group.runs.iter().map(|r| &r.summary).collect();
         let winners: Vec<Vec<bool>> = METRICS.iter().map(|m| m.winners(&summaries)).collect();
         for (i, summary) in summaries.iter().enumerate() {
-            let cell = |(m, wins): (&crate::metric::Metric, &Vec<bool>)| {
+            let cell = |(m, wins): (&Metric, &Vec<bool>)| {
                 // What the column sorts by; empty where there is no figure.
                 let value = (m.value)(summary).filter(|v| v.is_finite());
                 context! {
@@ -175,121 +156,4 @@ fn table_rows(groups: &[Group], labels: &[String]) -> Vec<Value> {
         }
     }
     rows
-}
-
-/// Packed columns, each text once: policies of one trace share their jobs' names.
-#[derive(Default)]
-struct Blocks {
-    texts: Vec<String>,
-    known: HashMap<String, usize>,
-}
-
-impl Blocks {
-    fn add(&mut self, text: String) -> usize {
-        if let Some(&at) = self.known.get(&text) {
-            return at;
-        }
-        self.known.insert(text.clone(), self.texts.len());
-        self.texts.push(text);
-        self.texts.len() - 1
-    }
-}
-
-fn data(groups: &[Group], labels: &[String], blocks: &mut Blocks) -> Data {
-    let runs: Vec<(usize, &RunRecord)> = groups
-        .iter()
-        .enumerate()
-        .flat_map(|(i, group)| group.runs.iter().map(move |run| (i, run)))
-        .collect();
-    let length = |run: &RunRecord| bounds(&run.events).map_or(0.0, |(start, end)| end - start);
-    let length_s = runs.iter().map(|(_, run)| length(run)).fold(0.0, f64::max);
-    let jct: Vec<Vec<f64>> = runs.iter().map(|(_, r)| finished(r, JobRow::jct_s)).collect();
-    let queue: Vec<Vec<f64>> = runs.iter().map(|(_, r)| finished(r, |job| job.queue_s)).collect();
-    let (jct_grid_s, queue_grid_s) = (log_grid(&jct), log_grid(&queue));
-    let run_data = |(i, &(group, run)): (usize, &(usize, &RunRecord))| {
-        let cluster = &groups[group].header.cluster;
-        let position: HashMap<u32, u32> =
-            run.jobs.iter().zip(0..).map(|(job, at)| (job.job, at)).collect();
-        let schedule = span::schedule(cluster, &run.events, &position);
-        let (jobs, names, models) = job_blocks(run, blocks);
-        RunData {
-            label: labels[i].clone(),
-            group,
-            has_events: !run.events.is_empty(),
-            length_s: rounded(length(run)),
-            jct: cdf(&jct[i], &jct_grid_s),
-            queue: cdf(&queue[i], &queue_grid_s),
-            over_time: over_time(cluster, &run.events, length_s),
-            timers: timers(&run.events, length_s),
-            tier_share: run.summary.tier_share.map(rounded),
-            spans_dropped: schedule.dropped,
-            spans: blocks.add(pack_spans(&schedule.spans)),
-            jobs,
-            names,
-            models,
-        }
-    };
-    let run_data = runs.iter().enumerate().map(run_data).collect();
-    Data {
-        time_s: time_grid(length_s),
-        length_s,
-        groups: groups.iter().map(|g| group_data(g.header)).collect(),
-        runs: run_data,
-        jct_grid_s,
-        queue_grid_s,
-    }
-}
-
-fn finished(run: &RunRecord, value: impl Fn(&JobRow) -> f64) -> Vec<f64> {
-    run.jobs.iter().filter(|job| job.state == JobState::Finished).map(value).collect()
-}
-
-fn group_data(header: &Header) -> GroupData {
-    let machine = |m: usize| {
-        let machine = &header.cluster.machines[m];
-        MachineData {
-            name: machine.name.clone(),
-            rack: machine.rack,
-            gpus: machine.gpus,
-            gpu_type: machine.gpu_type.clone(),
-        }
-    };
-    GroupData {
-        racks: header.cluster.racks.clone(),
-        machines: span::rows(&header.cluster).into_iter().map(machine).collect(),
-    }
-}
-
-fn pack_spans(spans: &[span::Span]) -> String {
-    let columns: [fn(&span::Span) -> i64; 7] = [
-        |s| s.row,
-        |s| s.lane,
-        |s| s.start_ms,
-        |s| s.end_ms - s.start_ms,
-        |s| s.gpus,
-        |s| s.job,
-        |s| s.tier,
-    ];
-    pack::columns(&columns.map(|column| spans.iter().map(column).collect()))
-}
-
-/// What hovering over a bar tells about its job: numbers, names, names of models.
-fn job_blocks(run: &RunRecord, blocks: &mut Blocks) -> (usize, usize, usize) {
-    let start = bounds(&run.events).map_or(0.0, |(start, _)| start);
-    let ms = |t: f64| ((t - start) * 1000.0).round() as i64;
-    let mut models: Vec<&str> = run.jobs.iter().map(|job| job.model.as_str()).collect();
-    models.sort_unstable();
-    models.dedup();
-    let model = |job: &JobRow| models.partition_point(|m| *m < job.model.as_str()) as i64;
-    let numbers = pack::columns(&[
-        run.jobs.iter().map(|job| i64::from(job.gpus)).collect(),
-        run.jobs.iter().map(model).collect(),
-        run.jobs.iter().map(|job| ms(job.submit_s)).collect(),
-        run.jobs.iter().map(|job| ms(job.finish_s)).collect(),
-    ]);
-    (
-        blocks.add(numbers),
-        blocks.add(pack::lines(run.jobs.iter().map(|job| job.name.as_str()))),
-        blocks.add(pack::lines(models.into_iter())),
-    )
 }

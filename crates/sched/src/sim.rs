@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use hither_core::Seconds;
 use hither_core::record::RunRecord;
+use hither_core::seed::stream;
 use hither_core::topology::Topology;
+use rand_distr::{Distribution, Exp};
+use rand_pcg::Pcg64Mcg;
 
 use crate::check::Checker;
 use crate::cluster::MachineId;
@@ -28,6 +31,18 @@ pub struct Scenario {
     pub cancels: Vec<(Seconds, JobId)>,
     /// (when, machine, whether it comes up again or goes down).
     pub machines: Vec<(Seconds, MachineId, bool)>,
+    /// Machines that also fail at random.
+    pub faults: Option<Faults>,
+}
+
+/// Failures and repairs, exponentially distributed. Each machine draws from a stream of its own, so
+/// that every policy meets the same failures.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Faults {
+    pub seed: u64,
+    /// Mean time of a machine between a repair and the next failure.
+    pub between_s: Seconds,
+    pub repair_s: Seconds,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -65,12 +80,21 @@ pub enum Error {
     NeverFits { name: String, gpus: u32, kind: Option<String>, most: u64 },
     #[error("{policy}: {waiting} jobs wait and nothing can happen any more (at {now} s)")]
     Stuck { policy: String, waiting: usize, now: Seconds },
+    #[error(
+        "{policy}: no end in sight after {now} s: jobs fail faster than they get on; \
+         hint: checkpoint more often (--checkpoint-s) or let machines fail less often (--mtbf-h)"
+    )]
+    Endless { policy: String, now: Seconds },
     #[error("{policy}: invariant broken at {now} s: {what}")]
     Invariant { policy: String, now: Seconds, what: String },
 }
 
 /// Timers may go off in vain this many times in a row while nothing runs before we call it stuck.
 const IDLE_TIMERS_MAX: u32 = 100_000;
+
+/// A workload may take this many times as long as all its jobs one after the other at their worst
+/// places. Only failures that outrun the checkpoints make it longer.
+const SERIAL_TIMES_MAX: f64 = 50.0;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum What {
@@ -88,8 +112,8 @@ impl What {
         match self {
             What::Finish(..) => 0,
             What::Machine(..) => 1,
-            What::Cancel(_) => 2,
-            What::Arrive => 3,
+            What::Arrive => 2,
+            What::Cancel(_) => 3,
             What::Timer(..) => 4,
         }
     }
@@ -148,6 +172,8 @@ pub fn simulate(
         timer_version: HashMap::new(),
         idle_timers: 0,
         actions: Vec::new(),
+        faults: scenario.faults.map(|faults| FaultStreams::new(faults, topology.machines.len())),
+        worst_s: scenario.jobs.last().map_or(0.0, |job| job.submit_s),
     };
     sim.run(scenario)?;
     Ok(sim.recorder.record(name, options.seed, &sim.scheduler.state))
@@ -166,6 +192,33 @@ struct Sim<'a> {
     timer_version: HashMap<Timer, u32>,
     idle_timers: u32,
     actions: Vec<Action>,
+    faults: Option<FaultStreams>,
+    /// When the workload should be over by any measure.
+    worst_s: Seconds,
+}
+
+struct FaultStreams {
+    between: Exp<f64>,
+    repair: Exp<f64>,
+    machines: Vec<Pcg64Mcg>,
+}
+
+impl FaultStreams {
+    fn new(faults: Faults, machines: usize) -> Self {
+        let exponential = |mean_s: Seconds| Exp::new(1.0 / mean_s).expect("a positive mean");
+        let named = |id| stream(faults.seed, &format!("faults of machine {id}"));
+        Self {
+            between: exponential(faults.between_s),
+            repair: exponential(faults.repair_s),
+            machines: (0..machines).map(named).collect(),
+        }
+    }
+
+    /// Time until the machine, which is up or not, changes.
+    fn next_s(&mut self, machine: MachineId, up: bool) -> Seconds {
+        let rng = &mut self.machines[machine as usize];
+        if up { self.between.sample(rng) } else { self.repair.sample(rng) }
+    }
 }
 
 impl Sim<'_> {
@@ -177,6 +230,11 @@ impl Sim<'_> {
             // A job cannot be taken back before it was given.
             let at_s = at_s.max(scenario.jobs[job as usize].submit_s);
             self.push(at_s, What::Cancel(job));
+        }
+        if self.faults.is_some() {
+            for machine in 0..self.scheduler.state.cluster.machines.len() as MachineId {
+                self.push_fault(0.0, machine, true);
+            }
         }
         let mut arrivals = &scenario.jobs[..];
         if let Some(first) = arrivals.first() {
@@ -191,8 +249,10 @@ impl Sim<'_> {
                     Event::Timer(timer)
                 }
                 What::Finish(..) | What::Timer(..) => continue,
-                What::Machine(id, true) => Event::MachineUp(id),
-                What::Machine(id, false) => Event::MachineDown(id),
+                What::Machine(id, up) => {
+                    self.push_fault(next.at_s, id, up);
+                    if up { Event::MachineUp(id) } else { Event::MachineDown(id) }
+                }
                 What::Cancel(id) => Event::Cancel(id),
                 What::Arrive => {
                     let together = arrivals.iter().take_while(|j| j.submit_s == next.at_s).count();
@@ -207,6 +267,9 @@ impl Sim<'_> {
             self.step(next.at_s, event)?;
             if arrivals.is_empty() && self.over() {
                 return Ok(());
+            }
+            if next.at_s > self.worst_s {
+                return Err(Error::Endless { policy: self.name.into(), now: next.at_s });
             }
         }
         match self.scheduler.state.waiting {
@@ -237,6 +300,7 @@ impl Sim<'_> {
             self.finish_version[id as usize] += 1;
             changed = self.contention.stop(id, &self.scheduler.state.network);
         }
+        let arrived_before = self.scheduler.state.jobs.len();
         let is_timer = matches!(event, Event::Timer(_));
         let mut actions = std::mem::take(&mut self.actions);
         actions.clear();
@@ -245,6 +309,9 @@ impl Sim<'_> {
             self.carry_out(now, action, &mut changed);
         }
         self.set_rates(now, changed);
+        let arrived = &self.scheduler.state.jobs[arrived_before..];
+        let serial_s: f64 = arrived.iter().map(|j| j.iterations * j.iteration_s[2] + j.job.profile.restart_s).sum();
+        self.worst_s += SERIAL_TIMES_MAX * serial_s;
         let started = actions.iter().any(|a| matches!(a, Action::Start { .. }));
         let idle = is_timer && !started && self.scheduler.state.running.is_empty();
         self.idle_timers = if idle { self.idle_timers + 1 } else { 0 };
@@ -309,6 +376,14 @@ impl Sim<'_> {
             self.finish_version[id as usize] += 1;
             let version = self.finish_version[id as usize];
             self.push(finish_s, What::Finish(id, version));
+        }
+    }
+
+    /// The machine is up or down from `now` on; when will that change?
+    fn push_fault(&mut self, now: Seconds, machine: MachineId, up: bool) {
+        if let Some(faults) = &mut self.faults {
+            let after_s = faults.next_s(machine, up);
+            self.push(now + after_s, What::Machine(machine, !up));
         }
     }
 

@@ -231,6 +231,16 @@ impl State {
         self.running.iter().copied().filter(holds).collect()
     }
 
+    /// How long the job has been at work since its last start, if stopping it now would keep some
+    /// of that work. A policy that preempts jobs before can keep all of them from getting on.
+    pub fn worked_s(&self, id: JobId) -> Option<Seconds> {
+        let job = self.job(id);
+        let run = job.run()?;
+        let keeps = self.checkpoints.on_preempt
+            || job.checkpointed_at(self.now, self.checkpoints.interval_s) > job.done;
+        keeps.then_some(self.now - run.begin_s)
+    }
+
     /// The driver says how fast a running job goes from `from_s` on.
     pub fn set_rate(&mut self, id: JobId, from_s: Seconds, rate: f64) {
         let job = &mut self.jobs[id as usize];

@@ -2,8 +2,21 @@
 const CHART_HEIGHT = 264;
 const LOG_TICKS = [
   [1, "1 s"], [10, "10 s"], [60, "1 min"], [600, "10 min"], [HOUR, "1 h"], [10 * HOUR, "10 h"],
-  [DAY, "1 d"], [10 * DAY, "10 d"], [100 * DAY, "100 d"], [1000 * DAY, "1000 d"],
+  [4 * DAY, "4 d"], [40 * DAY, "40 d"], [400 * DAY, "400 d"],
 ];
+const LOG_TICKS_BETWEEN = [
+  [3, "3 s"], [30, "30 s"], [180, "3 min"], [1800, "30 min"], [3 * HOUR, "3 h"], [30 * HOUR, "30 h"],
+  [10 * DAY, "10 d"], [100 * DAY, "100 d"],
+];
+const LOG_TICK_TEXT = new Map([...LOG_TICKS, ...LOG_TICKS_BETWEEN]);
+
+function logTicks(min, max, width) {
+  const inside = (ticks) => ticks.map((t) => t[0]).filter((t) => t >= min * 0.999 && t <= max * 1.001);
+  const coarse = inside(LOG_TICKS);
+  const ticks = coarse.length > width / 140 ? coarse : inside([...LOG_TICKS, ...LOG_TICKS_BETWEEN]).sort((a, b) => a - b);
+  // Zoomed between two round times: ends and middle say where we are.
+  return ticks.length > 1 ? ticks : [min, Math.sqrt(min * max), max];
+}
 
 function empty(frame, text) {
   frame.replaceChildren(el("p", "empty", text));
@@ -17,13 +30,9 @@ function axisStyle() {
 const X_LOG = {
   scale: { time: false, distr: 3, range: (_, min, max) => [min, max] },
   axis: {
-    splits: (u, _, min, max) => {
-      const inside = LOG_TICKS.map((t) => t[0]).filter((t) => t >= min * 0.999 && t <= max * 1.001);
-      // Zoomed between two round times: ends and middle say where we are.
-      return inside.length > 1 ? inside : [min, Math.sqrt(min * max), max];
-    },
+    splits: (u, _, min, max) => logTicks(min, max, u.width),
     filter: (_, splits) => splits,
-    values: (_, splits) => splits.map((s) => (LOG_TICKS.find((t) => t[0] === s) ?? [0, duration(s)])[1]),
+    values: (_, splits) => splits.map((s) => LOG_TICK_TEXT.get(s) ?? duration(s)),
   },
   head: (s) => `within ${duration(s)}`,
 };
@@ -89,7 +98,7 @@ function draw(section, spec, grid, lines) {
     cursor: { sync: spec.sync ? { key: spec.sync } : undefined, focus: { prox: 26 }, y: false, drag: { setScale: true, x: true, y: false } },
     focus: { alpha: 0.3 },
     scales: { x: spec.x.scale, y: spec.y.scale },
-    axes: [{ ...axis, ...spec.x.axis }, { ...axis, ...spec.y.axis }],
+    axes: [{ ...axis, size: 34, ...spec.x.axis }, { ...axis, ...spec.y.axis }],
     series: [{}, ...lines.map((line) => ({
       label: line.label,
       stroke: line.stroke,
@@ -153,12 +162,16 @@ function timersChart() {
     const run = Number(select.value);
     if (!timed.includes(run)) {
       section.dataset.visible = "0";
+      $(".keys", section).replaceChildren();
       return empty($(".frame", section), `${RUNS[run].label} sets no delay timers.`);
     }
     const lines = RUNS[run].timers.flatMap((timer, i) => [
-      { label: `${timer.gpus} GPUs, machine`, values: timer.machine_s, stroke: runColour(i), run },
-      { label: `${timer.gpus} GPUs, rack`, values: timer.rack_s, stroke: runColour(i), dash: [6, 4], run },
+      { label: `${timer.gpus} GPUs, machine`, values: timer.machine_s, stroke: colour(i), run },
+      { label: `${timer.gpus} GPUs, rack`, values: timer.rack_s, stroke: colour(i), dash: [6, 4], run },
     ]);
+    $(".keys", section).replaceChildren(...RUNS[run].timers.map((timer, i) => (
+      keyed(colour(i), `${timer.gpus} GPU${timer.gpus === 1 ? "" : "s"}`)
+    )));
     chart = draw(section, { x: X_TIME, y: Y_DURATION, sync: "time", stepped: true }, DATA.time_s, lines);
   };
   const follow = () => {

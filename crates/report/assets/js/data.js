@@ -13,6 +13,14 @@ function el(tag, className, text) {
   return node;
 }
 
+// An entry of a legend.
+function keyed(colour, text) {
+  const item = el("span"), key = el("i", "key");
+  key.style.background = colour;
+  item.append(key, text);
+  return item;
+}
+
 async function inflate(block) {
   const text = atob(document.getElementById(`block-${block}`).textContent);
   const bytes = new Uint8Array(text.length);
@@ -108,11 +116,12 @@ function tick(s, step) {
 }
 
 // Colours live in the style sheet, where the dark theme changes them.
-const PALETTE = 8;
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const runColour = (run) => css(`--c${run % PALETTE}`);
-// The palette repeats after its last colour; dashes tell the second round from the first.
-const runDash = (run) => [undefined, [7, 4], [2, 3]][Math.min(2, Math.floor(run / PALETTE))];
+const PALETTE = 8;
+const colour = (i) => css(`--c${i % PALETTE}`);
+const DASHES = [undefined, [8, 4], [2, 3], [10, 3, 2, 3]];
+const runColour = (run) => colour(RUNS[run].colour);
+const runDash = (run) => DASHES[RUNS[run].dash % DASHES.length];
 
 const tip = {
   node: $("#tip"),

@@ -1,5 +1,4 @@
 // Wiring: the plots, the schedule's pointer and keys, and the theme.
-const TIERS = ["inside a machine", "inside a rack", "across racks"];
 
 function tellSpan(event, i) {
   const { data } = schedule;
@@ -77,7 +76,7 @@ function listenToSchedule() {
   const zoom = { in: () => schedule.zoomTime(0.5), out: () => schedule.zoomTime(2), reset: () => schedule.reset() };
   for (const button of $$(".zoom button", section)) button.addEventListener("click", () => schedule.data && zoom[button.dataset.zoom]());
   for (const input of $$(".switch input", section)) {
-    input.addEventListener("change", () => { schedule.mode = input.value; schedule.redraw(); });
+    input.addEventListener("change", () => { schedule.mode = input.value; if (schedule.data) schedule.tell(); schedule.redraw(); });
   }
   schedule.select.addEventListener("change", () => schedule.show(Number(schedule.select.value)));
   new ResizeObserver(() => { schedule.resize(); schedule.redraw(); }).observe(stage);
@@ -91,6 +90,7 @@ function main() {
     paintKeys();
     charts = [...runCharts(), timersChart()].filter(Boolean);
     tierBars();
+    if (schedule.data) schedule.tell();
     schedule.redraw();
   };
   rebuild();

@@ -1,5 +1,6 @@
 // The schedule's view: what is in sight, how it moves, and what the pointer is on.
-const GUTTER = 108, AXIS = 26, ROW_MIN = 3, ROW_MAX = 26, STAGE_MAX = 620, LABELS_MAX = 500;
+const GUTTER = 108, AXIS = 26, ROW_MIN = 3, ROW_MAX = 46, STAGE_MAX = 620, LABELS_MAX = 500, KEYS_MAX = 24;
+const TIERS = ["inside a machine", "inside a rack", "across racks"];
 
 const schedule = {
   section: $("#schedule"), stage: $("#schedule .stage"), base: $("#schedule .base"), over: $("#schedule .over"),
@@ -19,10 +20,20 @@ const schedule = {
     if (data.count === 0) return this.blank("No job ran.");
     $(".empty", this.section)?.remove();
     this.stage.hidden = false;
-    const dropped = RUNS[run].spans_dropped;
-    this.foot.textContent = `${data.count.toLocaleString("en")} bars` + (dropped ? `; the ${dropped.toLocaleString("en")} shortest are left out.` : ".");
+    this.tell();
     this.resize();
     if (!same || !this.view) this.reset(); else this.redraw();
+  },
+
+  // The legend of the colours, and how much is drawn.
+  tell() {
+    const { data, mode } = this, keys = [];
+    if (mode === "tier") TIERS.forEach((name, tier) => keys.push(keyed(css(`--tier-${tier}`), name)));
+    if (mode === "model") data.models.slice(0, KEYS_MAX).forEach((name, i) => keys.push(keyed(`rgb(${jobPalette()[i]})`, name)));
+    keys.push(keyed(css("--down"), "machine down"));
+    const dropped = RUNS[this.run].spans_dropped;
+    const left = dropped ? `, the ${dropped.toLocaleString("en")} shortest left out` : "";
+    this.foot.replaceChildren(...keys, el("span", "count", `${data.count.toLocaleString("en")} bars${left}`));
   },
 
   blank(text) {
@@ -200,12 +211,16 @@ const schedule = {
     context.beginPath();
     context.rect(plot.left, 0, plot.width, plot.height);
     context.clip();
-    context.lineWidth = 1.6 * this.ratio;
-    context.strokeStyle = css("--text");
+    // Two strokes, one of which stands out from any bar.
+    const strokes = [[4, css("--card")], [1.8, css("--text")]];
     for (let i = 0; i < data.count; i++) {
       if (job < 0 ? i !== this.hover : data.job[i] !== job) continue;
       const box = spanBox(data, view, scale, i);
-      context.strokeRect(plot.left + box.left, box.top, Math.max(2, box.right - box.left), box.bottom - box.top);
+      for (const [width, colour] of strokes) {
+        context.lineWidth = width * this.ratio;
+        context.strokeStyle = colour;
+        context.strokeRect(plot.left + box.left, box.top, Math.max(2, box.right - box.left), box.bottom - box.top);
+      }
     }
     context.restore();
   },

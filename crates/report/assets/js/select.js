@@ -23,7 +23,7 @@ function paintKeys() {
   for (const key of $$(".key[data-colour]")) {
     const run = Number(key.dataset.colour);
     key.style.backgroundColor = runColour(run);
-    key.classList.toggle("dashed", run >= PALETTE);
+    key.classList.add(`dash-${RUNS[run].dash % DASHES.length}`);
   }
 }
 

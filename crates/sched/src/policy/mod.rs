@@ -48,6 +48,7 @@ pub struct Settings {
     pub themis: themis::Options,
 }
 
+#[derive(Debug)]
 pub struct Entry {
     pub name: &'static str,
     pub about: &'static str,

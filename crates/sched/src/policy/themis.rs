@@ -56,9 +56,10 @@ fn unfairness(turn: &Turn, id: JobId) -> f64 {
 
 impl Themis {
     fn rank(&self, turn: &Turn, id: JobId) -> Rank {
-        let job = turn.state.job(id);
-        let leased = !self.auction || turn.now() < job.since_s + self.options.lease_s;
-        (!(leased && job.run().is_some()), Total(-unfairness(turn, id)))
+        let running = turn.state.job(id).run().is_some();
+        let lease_over = turn.state.worked_s(id).is_some_and(|s| s >= self.options.lease_s);
+        let leased = running && !(self.auction && lease_over);
+        (!leased, Total(-unfairness(turn, id)))
     }
 }
 

@@ -359,7 +359,7 @@ impl Dally {
         let now = turn.now();
         Candidates::new(turn.state, |id| {
             let job = turn.state.job(id);
-            let ripe = now - job.since_s >= self.options.quantum_s;
+            let ripe = turn.state.worked_s(id).is_some_and(|s| s >= self.options.quantum_s);
             ripe.then(|| self.options.score.claim(job, now))
         })
     }
@@ -408,7 +408,7 @@ impl Dally {
         for id in spread {
             let job = turn.state.job(id);
             let Some(run) = job.run() else { continue };
-            let settled = now - job.since_s >= self.options.quantum_s;
+            let settled = turn.state.worked_s(id).is_some_and(|s| s >= self.options.quantum_s);
             if run.placement.tier <= job.best || !settled || run.rate <= 0.0 {
                 continue;
             }
