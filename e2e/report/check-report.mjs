@@ -1,5 +1,6 @@
 // Opens a report as a reader would and checks what there is to see.
 //   node check-report.mjs FILE.html [--screenshot out.png] [--dark] [--no-events]
+// --no-events: the first policy recorded no events, and the plots over time must say so.
 // One line a check; exit 0 if all hold, 1 if one does not, 2 on wrong usage.
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -37,6 +38,7 @@ const colours = (canvas) => {
   return seen.size;
 };
 
+const inked = (page) => page.$eval("#plot-jct canvas", (canvas) => canvas.toDataURL());
 const visible = (page) => page.$$eval("section.plot[data-visible]:not(#plot-timers)", (plots) => plots.map((p) => Number(p.dataset.visible)));
 const range = (page) => page.$eval("#schedule .base", (canvas) => canvas.dataset.range);
 
@@ -56,6 +58,7 @@ async function checkCanvas(page, selector) {
 
 async function checkFilter(page, runs) {
   const before = await visible(page);
+  const drawn = await inked(page);
   check("all policies are shown at first", before.every((n) => n === runs), before.join(" "));
   for (const [where, selector] of [["table", ".policy"], ["chips", ".chip:not(.all)"]]) {
     const button = (await page.$$(selector)).at(-1);
@@ -63,6 +66,7 @@ async function checkFilter(page, runs) {
     const one = await visible(page);
     const named = await page.evaluate(() => document.body.dataset.policy);
     check(`click in the ${where} shows one policy`, one.every((n) => n === 1) && named !== "", `${named}: ${one.join(" ")}`);
+    if (runs > 1) check("the plots are drawn anew", await inked(page) !== drawn);
     check(`pressed state in the ${where}`, await button.getAttribute("aria-pressed") === "true");
     check("tier bars follow", await page.$$eval("#tiers .stack", (all) => all.length) === 1);
     await button.click();
@@ -114,9 +118,11 @@ async function checkSchedule(page) {
   check("whole schedule is drawn fast", ms < DRAW_MS_MAX, `${ms} ms`);
 }
 
+// The first policy has no events, whatever the others have.
 async function checkEmpty(page) {
+  await page.click(".chip[data-run='0']");
   for (const id of ["plot-utilisation", "plot-fragmentation", "plot-waiting", "schedule"]) {
-    const text = await page.$eval(`#${id} .empty`, (p) => p.textContent).catch(() => "");
+    const text = await page.$eval(`#${id} .empty`, (p) => p.checkVisibility() ? p.textContent : "").catch(() => "");
     check(`#${id} says that there are no events`, /events/.test(text), text);
   }
 }
@@ -144,12 +150,14 @@ try {
   await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
   check("page is ready", true, `${Date.now() - begin} ms`);
   const runs = await page.$$eval(".chip:not(.all)", (all) => all.length);
+  if (flags.screenshot) await page.screenshot({ path: flags.screenshot, fullPage: true });
   await checkStatic(page, runs);
   if (flags["no-events"]) {
     await checkEmpty(page);
   } else {
-    for (const id of ["utilisation", "fragmentation", "waiting", "timers"]) await checkCanvas(page, `#plot-${id} canvas`);
-    if (flags.screenshot) await page.screenshot({ path: flags.screenshot, fullPage: true });
+    for (const id of ["utilisation", "fragmentation", "waiting"]) await checkCanvas(page, `#plot-${id} canvas`);
+    // Not every policy has timers; without any there is no such plot.
+    if (await page.isVisible("#plot-timers")) await checkCanvas(page, "#plot-timers canvas");
     await checkFilter(page, runs);
     await checkSort(page);
     await checkSchedule(page);

@@ -114,7 +114,8 @@ fn headline(groups: &[Group]) -> Option<String> {
 
 /// Each fact once, with all its values where the groups differ in it.
 fn facts(groups: &[Group]) -> Vec<Value> {
-    let facts: [(&str, fn(&Group) -> String); 6] = [
+    type Read = fn(&Group) -> String;
+    let facts: [(&str, Read); 6] = [
         ("Trace", |g| g.header.trace.clone()),
         ("Jobs", |g| count(g.runs.iter().map(|r| r.summary.jobs).max().unwrap_or(0))),
         ("Cluster", |g| cluster(g.header)),
@@ -122,7 +123,7 @@ fn facts(groups: &[Group]) -> Vec<Value> {
         ("Congestion", |g| format!("{}×", g.header.congestion)),
         ("Version", |g| format!("hither {}", g.header.hither)),
     ];
-    let fact = |(name, value): (&str, fn(&Group) -> String)| {
+    let fact = |(name, value): (&str, Read)| {
         let mut values = Vec::new();
         for value in groups.iter().map(value) {
             if !values.contains(&value) {

@@ -75,11 +75,9 @@ fn several_groups_and_more_policies_than_colours() {
 #[test]
 fn a_run_without_events_says_so() {
     let header = header(1, 2, 4);
-    let mut run = record(&header, &HABITS[0], 50);
-    run.events.clear();
-    check(
-        "report-no-events.html",
-        &html(&[Group { header: &header, runs: &[run] }]),
-        &["--no-events"],
-    );
+    let mut runs = runs(&header, 50);
+    runs[0].events.clear();
+    let page = |runs| html(&[Group { header: &header, runs }]);
+    check("report-no-events.html", &page(&runs[..1]), &["--no-events"]);
+    check("report-some-events.html", &page(&runs[..]), &["--no-events"]);
 }

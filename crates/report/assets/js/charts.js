@@ -113,7 +113,15 @@ function draw(section, spec, grid, lines) {
   chart.over.addEventListener("mouseleave", () => tip.hide());
   const size = new ResizeObserver(() => chart.setSize({ width: frame.clientWidth, height: CHART_HEIGHT }));
   size.observe(frame);
-  const count = () => { section.dataset.visible = String(lines.filter((l) => selection.shows(l.run)).length); };
+  // A policy shown alone may have nothing to draw.
+  const nothing = el("p", "empty", spec.none);
+  frame.append(nothing);
+  const count = () => {
+    const visible = chart.series.filter((series, i) => i > 0 && series.show).length;
+    section.dataset.visible = String(visible);
+    nothing.hidden = visible > 0;
+    chart.root.hidden = visible === 0;
+  };
   count();
   return {
     follow() {
