@@ -1,0 +1,89 @@
+//! `hither`: parse, run, and one file a subcommand.
+
+mod inputs;
+mod muri;
+mod outputs;
+mod plan;
+mod policies;
+mod progress;
+mod record;
+mod settings;
+mod simulate;
+mod trace;
+mod vopr;
+
+use std::panic::{self, AssertUnwindSafe};
+use std::process::ExitCode;
+
+use clap::builder::FalseyValueParser;
+use clap::{Parser, Subcommand};
+
+/// Jobs near each other on the network: a scheduler for GPU clusters, and a simulator that plays
+/// traces against it and against its rivals.
+#[derive(Parser)]
+#[command(
+    name = "hither",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+#[command(after_help = "\
+Results go to standard output, progress to standard error.
+Exit status: 0 done, 1 a negative answer (a broken invariant), 2 wrong usage or unreadable files.")]
+struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every subcommand takes.
+#[derive(Debug, clap::Args)]
+pub struct Common {
+    /// Say nothing on standard error but errors
+    #[arg(long, short, global = true, env = "HITHER_QUIET", value_parser = FalseyValueParser::new())]
+    pub quiet: bool,
+    /// Threads to run on; results are the same for any number [default: all cores]
+    #[arg(long, global = true, value_name = "N", env = "HITHER_THREADS")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Simulate(simulate::Args),
+    #[command(subcommand)]
+    Trace(trace::Command),
+    Policies(policies::Args),
+    Vopr(vopr::Args),
+}
+
+fn main() -> ExitCode {
+    panic::set_hook(Box::new(|info| {
+        // A bug of ours is reported like any other error: one line, no backtrace.
+        outputs::say_error(&format!(
+            "internal error: {info}; please report the command line"
+        ));
+    }));
+    let cli = Cli::parse();
+    match panic::catch_unwind(AssertUnwindSafe(|| run(cli))) {
+        Ok(Ok(code)) => code,
+        // Whoever read our output has seen enough.
+        Ok(Err(error)) if outputs::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Ok(Err(error)) => {
+            outputs::say_error(&format!("{error:#}"));
+            ExitCode::from(2)
+        }
+        Err(_) => ExitCode::from(2),
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let common = &cli.common;
+    match cli.command {
+        Command::Simulate(args) => simulate::run(&args, common),
+        Command::Trace(command) => trace::run(&command, common),
+        Command::Policies(args) => policies::run(&args),
+        Command::Vopr(args) => vopr::run(&args, common),
+    }
+}

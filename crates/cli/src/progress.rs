@@ -1,0 +1,43 @@
+//! Progress for people: only where standard error is a terminal, and never with --quiet.
+
+use std::io::Write as _;
+
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::Common;
+
+const TEMPLATE: &str = "{msg} [{bar:30}] {pos}/{len}  {elapsed} gone, {eta} to go";
+
+impl Common {
+    /// One line about what goes on.
+    pub fn say(&self, line: &str) {
+        if !self.quiet {
+            // Nobody listens on a closed standard error: nothing to be done about it.
+            let _ = writeln!(std::io::stderr(), "{line}");
+        }
+    }
+
+    pub fn bar(&self, steps: u64, message: &'static str) -> ProgressBar {
+        if self.quiet {
+            return ProgressBar::hidden();
+        }
+        // indicatif draws on standard error, and on terminals only.
+        let style =
+            ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bar = ProgressBar::new(steps)
+            .with_style(style)
+            .with_message(message);
+        bar.enable_steady_tick(std::time::Duration::from_millis(200));
+        bar
+    }
+
+    pub fn pool(&self) -> anyhow::Result<ThreadPool> {
+        let threads = self.threads.map_or(0, usize::from);
+        ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .context("cannot start threads")
+    }
+}

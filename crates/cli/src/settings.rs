@@ -1,0 +1,168 @@
+//! Options of the policies, from a TOML file and from `--set policy.option=value`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow, bail};
+use hither_sched::policy::{self, Entry, Settings};
+use serde::Deserialize as _;
+use toml::{Table, Value};
+
+use crate::inputs::{shown, text};
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct PolicyArgs {
+    /// Policies to run, separated by commas, or `all` (see `hither policies`)
+    #[arg(long, short, value_name = "NAME,…", value_delimiter = ',')]
+    pub policy: Vec<String>,
+    /// Set an option of a policy, such as dally.score=slowdown (see `hither policies --options`)
+    #[arg(long, value_name = "POLICY.OPTION=VALUE")]
+    pub set: Vec<String>,
+    /// Options of policies as TOML: a table a policy; --set wins over it
+    #[arg(long, value_name = "FILE")]
+    pub settings: Option<PathBuf>,
+}
+
+impl PolicyArgs {
+    /// The policies asked for, each once, in the order asked.
+    pub fn entries(&self) -> anyhow::Result<Vec<&'static Entry>> {
+        let mut entries: Vec<&'static Entry> = Vec::new();
+        let mut add = |entry: &'static Entry| {
+            if entries.iter().all(|e| e.name != entry.name) {
+                entries.push(entry);
+            }
+        };
+        for name in self.policy.iter().map(|n| n.trim()) {
+            match policy::find(name) {
+                Some(entry) => add(entry),
+                None if name == "all" => policy::TABLE.iter().for_each(&mut add),
+                None => bail!("{}", unknown(name)),
+            }
+        }
+        if entries.is_empty() {
+            entries.extend(policy::find("dally"));
+        }
+        Ok(entries)
+    }
+
+    /// The options as a table, before any cell of a sweep changes them.
+    pub fn table(&self) -> anyhow::Result<Table> {
+        let mut table = match &self.settings {
+            Some(path) => read(path)?,
+            None => Table::new(),
+        };
+        for set in &self.set {
+            let (key, value) = set
+                .split_once('=')
+                .ok_or_else(|| anyhow!("--set {set}: expected POLICY.OPTION=VALUE"))?;
+            put(&mut table, key.trim(), value.trim())?;
+        }
+        Ok(table)
+    }
+}
+
+fn unknown(name: &str) -> String {
+    let names: Vec<&str> = policy::TABLE.iter().map(|e| e.name).collect();
+    format!(
+        "unknown policy {name:?}; the policies are {} and all",
+        names.join(", ")
+    )
+}
+
+fn read(path: &Path) -> anyhow::Result<Table> {
+    let text = text(path)?;
+    let fail = |error: toml::de::Error| {
+        let before = error
+            .span()
+            .and_then(|span| text.get(..span.start))
+            .unwrap_or("");
+        let line = 1 + before.matches('\n').count();
+        anyhow!("{}:{line}: {}", shown(path), error.message().trim_end())
+    };
+    let table: Table = toml::from_str(&text).map_err(fail)?;
+    // Straight from the text once more, as only that knows the lines.
+    toml::from_str::<Settings>(&text).map_err(fail)?;
+    Ok(table)
+}
+
+/// Sets `a.b.c` to a value, which is TOML or else a bare word.
+pub fn put(table: &mut Table, key: &str, value: &str) -> anyhow::Result<()> {
+    let mut path: Vec<&str> = key.split('.').collect();
+    if path.len() < 2 || path.iter().any(|part| part.is_empty()) {
+        bail!("{key}={value}: expected POLICY.OPTION=VALUE, such as dally.round_s=600");
+    }
+    let last = path.pop().unwrap_or_default();
+    let mut at = table;
+    for part in path {
+        let inner = at.entry(part).or_insert_with(|| Value::Table(Table::new()));
+        at = inner
+            .as_table_mut()
+            .with_context(|| format!("{key}: {part} is no table"))?;
+    }
+    at.insert(last.into(), word(value));
+    Ok(())
+}
+
+fn word(text: &str) -> Value {
+    let parsed: Option<Table> = toml::from_str(&format!("value = {text}")).ok();
+    match parsed
+        .filter(|t| t.len() == 1)
+        .and_then(|mut t| t.remove("value"))
+    {
+        // Options are seconds and factors: a whole number is as good as 600.0.
+        Some(value) => value,
+        None => Value::String(text.into()),
+    }
+}
+
+/// The options themselves; unknown ones are errors.
+pub fn settings(table: &Table) -> anyhow::Result<Settings> {
+    let settings = Settings::deserialize(Value::Table(table.clone()))
+        .map_err(|error| anyhow!("options of policies: {}", error.message().trim_end()))?;
+    check(&settings)?;
+    Ok(settings)
+}
+
+/// Values that would stop the clock or leave no timer to wait for.
+fn check(settings: &Settings) -> anyhow::Result<()> {
+    let dally = &settings.dally;
+    let tuner = &dally.tuner;
+    let at_least = [
+        ("dally.round_s", dally.round_s, 1.0),
+        ("dally.quantum_s", dally.quantum_s, 0.0),
+        ("dally.machine_s", dally.machine_s, 0.0),
+        ("dally.rack_s", dally.rack_s, 0.0),
+        ("dally.damping", dally.damping, 1.0),
+        ("dally.upgrade_gain", dally.upgrade_gain, 0.0),
+        ("dally.overdue_s", dally.overdue_s, 0.0),
+        ("dally.tuner.quantile", tuner.quantile, 0.0),
+        ("dally.tuner.initial_s", tuner.initial_s, 0.0),
+        ("dally.tuner.floor_s", tuner.floor_s, 0.0),
+        ("dally.tuner.ceiling_s", tuner.ceiling_s, tuner.floor_s),
+        ("tiresias.skew", settings.tiresias.skew, 0.0),
+        (
+            "tiresias.promote_knob",
+            settings.tiresias.promote_knob.unwrap_or(1.0),
+            1e-6,
+        ),
+        ("gandiva.slice_s", settings.gandiva.slice_s, 1.0),
+        ("gandiva.rebalance_s", settings.gandiva.rebalance_s, 1.0),
+        ("themis.lease_s", settings.themis.lease_s, 1.0),
+    ];
+    for (name, value, min) in at_least {
+        // Not `value < min`, which a NaN would pass.
+        if !(value >= min) {
+            bail!("{name} = {value}: expected a number of at least {min}");
+        }
+    }
+    if !(tuner.quantile <= 1.0) {
+        bail!(
+            "dally.tuner.quantile = {}: expected a number from 0 to 1",
+            tuner.quantile
+        );
+    }
+    let thresholds = &settings.tiresias.thresholds;
+    if !thresholds.iter().all(|t| *t > 0.0) || !thresholds.is_sorted() {
+        bail!("tiresias.thresholds = {thresholds:?}: expected rising numbers above 0");
+    }
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! `hither trace generate`.
+
+use std::path::PathBuf;
+
+use hither_sched::trace::{self, Arrivals, Demand, Duration, Generate};
+
+use crate::inputs::{library, number, shown, text};
+use crate::{Common, outputs};
+
+/// Draw a workload: arrivals, GPUs, durations and models as on known clusters
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  hither trace generate --jobs 1000 --load 0.8 --gpus 256 --seed 1 -o trace.csv
+  hither trace generate --jobs 500 --span-h 48 --demand heavy --arrivals diurnal
+  hither trace generate --config workload.toml --seed 2
+
+A load is the GPU time of all jobs over what that many GPUs give while the jobs arrive.")]
+pub struct Args {
+    /// Settings of the generator as TOML; flags win over them
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Number of jobs [default: 1000]
+    #[arg(long, value_name = "N")]
+    jobs: Option<u64>,
+    /// Offered load, of --gpus GPUs
+    #[arg(long, value_name = "F", value_parser = |t: &str| number(t, 1e-6, 1e6))]
+    load: Option<f64>,
+    /// GPUs that the load is meant for
+    #[arg(long, value_name = "N")]
+    gpus: Option<u32>,
+    /// Hours within which all jobs arrive, instead of a load
+    #[arg(long, value_name = "H", conflicts_with_all = ["load", "gpus"])]
+    #[arg(value_parser = |t: &str| number(t, 0.001, 1e6))]
+    span_h: Option<f64>,
+    /// poisson, bursty, diurnal, or batch (all at once)
+    #[arg(long, value_name = "HOW")]
+    arrivals: Option<Arrivals>,
+    /// GPUs a job: philly, helios, heavy (mostly 4 to 64), or GPUS:WEIGHT,… such as 1:5,8:1
+    #[arg(long, value_name = "WHAT")]
+    demand: Option<Demand>,
+    /// Length of a job: philly, helios, or MEDIAN_S:SIGMA of a log-normal such as 600:1.5
+    #[arg(long, value_name = "WHAT")]
+    duration: Option<Duration>,
+    /// Number of users that the jobs belong to
+    #[arg(long, value_name = "N")]
+    users: Option<u32>,
+    /// More model profiles, for models that the settings name
+    #[arg(long, value_name = "FILE")]
+    profiles: Option<PathBuf>,
+    /// Seed of all draws [default: 0, or the settings' own]
+    #[arg(long, value_name = "N", env = "HITHER_SEED")]
+    seed: Option<u64>,
+    /// File to write [default: standard output]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    let settings = settings(args)?;
+    let jobs = trace::generate(&settings, &library(args.profiles.as_deref())?)?;
+    let span_h = jobs.last().map_or(0.0, |job| job.submit_s) / 3600.0;
+    common.say(&format!(
+        "seed {}: {} jobs within {span_h:.1} h",
+        settings.seed,
+        jobs.len()
+    ));
+    outputs::write_or_print(args.output.as_deref(), &trace::write(&jobs))
+}
+
+fn settings(args: &Args) -> anyhow::Result<Generate> {
+    let mut settings = match &args.config {
+        Some(path) => Generate::parse_toml(&text(path)?, &shown(path))?,
+        None => Generate::default(),
+    };
+    if args.config.is_none() && args.jobs.is_none() && args.load.is_none() && args.span_h.is_none()
+    {
+        // A first try should work without reading the help.
+        settings.load = Some(0.8);
+        settings.gpus = Some(512);
+    }
+    settings.jobs = args.jobs.unwrap_or(settings.jobs);
+    settings.users = args.users.unwrap_or(settings.users);
+    settings.seed = args.seed.unwrap_or(settings.seed);
+    settings.arrivals = args.arrivals.unwrap_or(settings.arrivals);
+    if let Some(demand) = &args.demand {
+        settings.demand = demand.clone();
+    }
+    if let Some(duration) = &args.duration {
+        settings.duration = duration.clone();
+    }
+    // One way of saying how fast jobs arrive takes the place of another.
+    if let Some(hours) = args.span_h {
+        settings.span_s = Some(hours * 3600.0);
+        (settings.load, settings.gpus) = (None, None);
+    }
+    if args.load.is_some() || args.gpus.is_some() {
+        settings.span_s = None;
+        settings.load = args.load.or(settings.load).or(Some(0.8));
+        settings.gpus = args.gpus.or(settings.gpus).or(Some(512));
+    }
+    if args.arrivals == Some(Arrivals::Batch) && args.span_h.is_none() && args.load.is_none() {
+        (settings.span_s, settings.load, settings.gpus) = (None, None, None);
+    }
+    Ok(settings)
+}
