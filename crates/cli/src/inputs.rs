@@ -18,10 +18,7 @@ const BYTES_MAX: u64 = 4 << 30;
 pub fn bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = match is_stdin(path) {
-        true => std::io::stdin()
-            .lock()
-            .take(BYTES_MAX + 1)
-            .read_to_end(&mut bytes),
+        true => std::io::stdin().lock().take(BYTES_MAX + 1).read_to_end(&mut bytes),
         false => File::open(path).and_then(|f| f.take(BYTES_MAX + 1).read_to_end(&mut bytes)),
     };
     read.with_context(|| format!("cannot read {}", shown(path)))?;
@@ -35,10 +32,7 @@ pub fn text(path: &Path) -> anyhow::Result<String> {
     let bytes = bytes(path)?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok(text),
-        Err(_) => bail!(
-            "{} is not text in UTF-8; is it a compressed or binary file?",
-            shown(path)
-        ),
+        Err(_) => bail!("{} is not text in UTF-8; is it a compressed or binary file?", shown(path)),
     }
 }
 
@@ -48,11 +42,7 @@ pub fn is_stdin(path: &Path) -> bool {
 
 /// The path as it was given, for messages.
 pub fn shown(path: &Path) -> String {
-    if is_stdin(path) {
-        "standard input".into()
-    } else {
-        path.display().to_string()
-    }
+    if is_stdin(path) { "standard input".into() } else { path.display().to_string() }
 }
 
 /// The file's own name, for records: they must not depend on where the file lies.
@@ -83,17 +73,8 @@ fn format(name: &str) -> Result<Format, String> {
 
 /// A trace that has been read but not yet understood: its jobs may depend on a seed.
 pub enum Workload {
-    Trace {
-        bytes: Vec<u8>,
-        path: PathBuf,
-        format: Option<Format>,
-        library: Library,
-    },
-    Generator {
-        settings: Generate,
-        path: PathBuf,
-        library: Library,
-    },
+    Trace { bytes: Vec<u8>, path: PathBuf, format: Option<Format>, library: Library },
+    Generator { settings: Generate, path: PathBuf, library: Library },
 }
 
 /// The jobs of a workload at one seed.
@@ -107,24 +88,12 @@ impl Workload {
     pub fn open(args: &TraceArgs) -> anyhow::Result<Self> {
         let library = library(args.profiles.as_deref())?;
         let path = args.trace.clone();
-        if path
-            .extension()
-            .is_some_and(|e| e.eq_ignore_ascii_case("toml"))
-        {
+        if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
             let settings = Generate::parse_toml(&text(&path)?, &shown(&path))?;
-            return Ok(Self::Generator {
-                settings,
-                path,
-                library,
-            });
+            return Ok(Self::Generator { settings, path, library });
         }
         let bytes = bytes(&path)?;
-        Ok(Self::Trace {
-            bytes,
-            path,
-            format: args.format,
-            library,
-        })
+        Ok(Self::Trace { bytes, path, format: args.format, library })
     }
 
     pub fn name(&self) -> String {
@@ -136,29 +105,14 @@ impl Workload {
     /// A load is relative to the trace's own speed, or absolute for a generator that has one.
     pub fn jobs(&self, seed: Option<u64>, load: Option<f64>) -> anyhow::Result<Jobs> {
         match self {
-            Self::Trace {
-                bytes,
-                path,
-                format,
-                library,
-            } => {
-                let options = ReadOptions {
-                    format: *format,
-                    seed: seed.unwrap_or(0),
-                    library,
-                };
+            Self::Trace { bytes, path, format, library } => {
+                let options = ReadOptions { format: *format, seed: seed.unwrap_or(0), library };
                 let trace = trace::read(bytes, &shown(path), &options)?;
                 let mut jobs = trace.jobs;
                 hurry(&mut jobs, load);
-                Ok(Jobs {
-                    jobs,
-                    notes: trace.notes,
-                    format: Some(trace.format),
-                })
+                Ok(Jobs { jobs, notes: trace.notes, format: Some(trace.format) })
             }
-            Self::Generator {
-                settings, library, ..
-            } => {
+            Self::Generator { settings, library, .. } => {
                 let mut settings = settings.clone();
                 settings.seed = seed.unwrap_or(settings.seed);
                 let absolute = settings.load.is_some();
@@ -167,11 +121,7 @@ impl Workload {
                 }
                 let mut jobs = trace::generate(&settings, library)?;
                 hurry(&mut jobs, load.filter(|_| !absolute));
-                Ok(Jobs {
-                    jobs,
-                    notes: Vec::new(),
-                    format: None,
-                })
+                Ok(Jobs { jobs, notes: Vec::new(), format: None })
             }
         }
     }
@@ -189,10 +139,7 @@ pub fn library(path: Option<&Path>) -> anyhow::Result<Library> {
     let builtin = Library::builtin();
     let Some(path) = path else { return Ok(builtin) };
     let text = text(path)?;
-    let is_json = text
-        .trim_start_matches('\u{feff}')
-        .trim_start()
-        .starts_with('{');
+    let is_json = text.trim_start_matches('\u{feff}').trim_start().starts_with('{');
     let user = match is_json {
         true => Library::parse_json(&text, &shown(path))?,
         false => Library::parse_toml(&text, &shown(path))?,
@@ -217,11 +164,7 @@ impl ClusterArgs {
         let Some(path) = &self.cluster else {
             return Ok(None);
         };
-        Ok(Some(topo::read(
-            &bytes(path)?,
-            &shown(path),
-            self.gpus_per_machine,
-        )?))
+        Ok(Some(topo::read(&bytes(path)?, &shown(path), self.gpus_per_machine)?))
     }
 }
 

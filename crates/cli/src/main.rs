@@ -21,12 +21,7 @@ use clap::{Parser, Subcommand};
 /// Jobs near each other on the network: a scheduler for GPU clusters, and a simulator that plays
 /// traces against it and against its rivals.
 #[derive(Parser)]
-#[command(
-    name = "hither",
-    version,
-    max_term_width = 100,
-    arg_required_else_help = true
-)]
+#[command(name = "hither", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "\
 Results go to standard output, progress to standard error.
 Exit status: 0 done, 1 a negative answer (a broken invariant), 2 wrong usage or unreadable files.")]
@@ -61,9 +56,7 @@ enum Command {
 fn main() -> ExitCode {
     panic::set_hook(Box::new(|info| {
         // A bug of ours is reported like any other error: one line, no backtrace.
-        outputs::say_error(&format!(
-            "internal error: {info}; please report the command line"
-        ));
+        outputs::say_error(&format!("internal error: {info}; please report the command line"));
     }));
     let cli = Cli::parse();
     match panic::catch_unwind(AssertUnwindSafe(|| run(cli))) {

@@ -12,11 +12,8 @@ use crate::Common;
 use crate::inputs::{bytes, file_name, shown};
 use crate::plan::{PlanArgs, cpu_s, header};
 
-const POLICIES: [(&str, Policy); 3] = [
-    ("srtf", Policy::Srtf),
-    ("srsf", Policy::Srsf),
-    ("tiresias", Policy::Tiresias),
-];
+const POLICIES: [(&str, Policy); 3] =
+    [("srtf", Policy::Srtf), ("srsf", Policy::Srsf), ("tiresias", Policy::Tiresias)];
 
 /// Muri stretches the measured time of an iteration by this.
 const STRETCH: f64 = 1.015;
@@ -31,15 +28,8 @@ pub fn run(args: &PlanArgs, common: &Common) -> anyhow::Result<(Header, Vec<RunR
         // The cluster of the published results.
         None => Topology::uniform(1, 8, 8),
     };
-    let first = topology
-        .machines
-        .first()
-        .context("the cluster has no machines")?;
-    if topology
-        .machines
-        .iter()
-        .any(|m| m.gpus != first.gpus || m.gpu_type != first.gpu_type)
-    {
+    let first = topology.machines.first().context("the cluster has no machines")?;
+    if topology.machines.iter().any(|m| m.gpus != first.gpus || m.gpu_type != first.gpu_type) {
         bail!("--compat muri knows equal machines of one GPU type only; give such a --cluster");
     }
     let (nodes, gpus_per_node) = (topology.machines.len() as u32, first.gpus);
@@ -63,9 +53,8 @@ pub fn run(args: &PlanArgs, common: &Common) -> anyhow::Result<(Header, Vec<RunR
         let outcome = muri::run(&rows, nodes, gpus_per_node, policy)?;
         Ok(record(name, &header, &rows, &outcome, cpu_s() - begin_s))
     };
-    let outcomes: Vec<Result<RunRecord, muri::Error>> = common
-        .pool()?
-        .install(|| policies.par_iter().map(run).collect());
+    let outcomes: Vec<Result<RunRecord, muri::Error>> =
+        common.pool()?.install(|| policies.par_iter().map(run).collect());
     let runs: Result<Vec<RunRecord>, muri::Error> = outcomes.into_iter().collect();
     let runs = runs?;
     Ok((header, runs))
@@ -114,12 +103,7 @@ fn record(
         })
         .collect();
     let over = |f: fn(&JobRow) -> f64| Quantiles::of(&jobs.iter().map(f).collect::<Vec<_>>());
-    let gpus: u64 = header
-        .cluster
-        .machines
-        .iter()
-        .map(|m| u64::from(m.gpus))
-        .sum();
+    let gpus: u64 = header.cluster.machines.iter().map(|m| u64::from(m.gpus)).sum();
     let summary = Summary {
         policy: policy.into(),
         seed: header.seed,
@@ -127,10 +111,7 @@ fn record(
         finished: jobs.len() as u64,
         cancelled: 0,
         // Muri adds in order of completion, which the last digits show.
-        jct_s: Quantiles {
-            mean: outcome.mean_jct_s,
-            ..over(JobRow::jct_s)
-        },
+        jct_s: Quantiles { mean: outcome.mean_jct_s, ..over(JobRow::jct_s) },
         queue_s: over(|row| row.queue_s),
         makespan_s: outcome.makespan_s,
         gpu_utilisation: outcome.busy_gpu_s / (outcome.makespan_s * gpus as f64),
@@ -144,9 +125,5 @@ fn record(
         sim_cpu_s,
         notes: vec![NOTE.into()],
     };
-    RunRecord {
-        summary,
-        jobs,
-        events: Vec::new(),
-    }
+    RunRecord { summary, jobs, events: Vec::new() }
 }

@@ -10,9 +10,7 @@ use serde::Serialize;
 /// Prints a result.
 pub fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .context("cannot write the result")
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write the result")
 }
 
 pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
@@ -26,16 +24,8 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// One line, whatever the message holds.
 pub fn say_error(message: &str) {
-    let lines: Vec<&str> = message
-        .lines()
-        .map(str::trim)
-        .filter(|l| !l.is_empty())
-        .collect();
-    let line: String = lines
-        .join(" ")
-        .chars()
-        .filter(|c| !c.is_control())
-        .collect();
+    let lines: Vec<&str> = message.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    let line: String = lines.join(" ").chars().filter(|c| !c.is_control()).collect();
     let _ = writeln!(io::stderr(), "error: {line}");
 }
 
@@ -54,10 +44,7 @@ impl Staged {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         // The same directory, as only inside of one a rename is atomic.
         let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
-        let staged = Self {
-            temporary,
-            path: path.into(),
-        };
+        let staged = Self { temporary, path: path.into() };
         let write = || -> anyhow::Result<()> {
             let mut file = BufWriter::with_capacity(1 << 18, File::create(&staged.temporary)?);
             content(&mut file)?;

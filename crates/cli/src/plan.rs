@@ -105,10 +105,7 @@ impl Plan {
         settings::settings(&settings)?;
         Ok(Self {
             policies: args.policies.entries()?,
-            topology: args
-                .cluster
-                .read()?
-                .unwrap_or_else(|| Topology::uniform(8, 8, 8)),
+            topology: args.cluster.read()?.unwrap_or_else(|| Topology::uniform(8, 8, 8)),
             workload: Workload::open(&args.trace)?,
             settings,
             args: args.scenario.clone(),
@@ -117,18 +114,8 @@ impl Plan {
 
     /// The cell that the flags alone describe.
     pub fn cell(&self) -> Cell {
-        let ScenarioArgs {
-            seed,
-            congestion,
-            load,
-            ..
-        } = self.args;
-        Cell {
-            seed,
-            congestion,
-            load,
-            settings: self.settings.clone(),
-        }
+        let ScenarioArgs { seed, congestion, load, .. } = self.args;
+        Cell { seed, congestion, load, settings: self.settings.clone() }
     }
 
     pub fn case(&self, cell: &Cell, record: bool) -> anyhow::Result<Case<'_>> {
@@ -138,17 +125,10 @@ impl Plan {
             Workload::Generator { settings, .. } => cell.seed.unwrap_or(settings.seed),
             Workload::Trace { .. } => cell.seed.unwrap_or(0),
         };
-        let checkpoints = Checkpoints {
-            interval_s: args.checkpoint_s,
-            on_preempt: !args.lose_on_preempt,
-        };
-        let options = Options {
-            seed,
-            congestion: cell.congestion,
-            checkpoints,
-            record,
-            check: args.check,
-        };
+        let checkpoints =
+            Checkpoints { interval_s: args.checkpoint_s, on_preempt: !args.lose_on_preempt };
+        let options =
+            Options { seed, congestion: cell.congestion, checkpoints, record, check: args.check };
         let mut notes = read.notes;
         let mut jobs = read.jobs;
         let given = jobs.len();
@@ -162,17 +142,11 @@ impl Plan {
             bail!("none of the {given} jobs fits the cluster; hint: give a larger --cluster");
         }
         if dropped > 0 {
-            notes.push(format!(
-                "{dropped} of {given} jobs left out: they can never fit"
-            ));
+            notes.push(format!("{dropped} of {given} jobs left out: they can never fit"));
         }
         let faults = args.mtbf_h.map(|hours| {
             let (between_s, repair_s) = (hours * HOUR_S, args.repair_h * HOUR_S);
-            Faults {
-                seed,
-                between_s,
-                repair_s,
-            }
+            Faults { seed, between_s, repair_s }
         });
         notes.extend(self.notes());
         let mut name = self.workload.name();
@@ -183,11 +157,7 @@ impl Plan {
         Ok(Case {
             header: header(name, seed, cell.congestion, &self.topology),
             topology: &self.topology,
-            scenario: Scenario {
-                jobs,
-                faults,
-                ..Scenario::default()
-            },
+            scenario: Scenario { jobs, faults, ..Scenario::default() },
             options,
             settings: settings::settings(&cell.settings)?,
             notes,
@@ -228,31 +198,17 @@ pub fn header(trace: String, seed: u64, congestion: f64, topology: &Topology) ->
         racks: topology.racks.clone(),
         machines: machines.collect(),
     };
-    Header {
-        hither: env!("CARGO_PKG_VERSION").into(),
-        trace,
-        seed,
-        congestion,
-        cluster,
-    }
+    Header { hither: env!("CARGO_PKG_VERSION").into(), trace, seed, congestion, cluster }
 }
 
 impl Case<'_> {
     pub fn run(&self, entry: &Entry) -> Result<RunRecord, sim::Error> {
         let begin_s = cpu_s();
         let policy = (entry.build)(&self.settings);
-        let mut record = sim::simulate(
-            entry.name,
-            policy,
-            self.topology,
-            &self.scenario,
-            &self.options,
-        )?;
+        let mut record =
+            sim::simulate(entry.name, policy, self.topology, &self.scenario, &self.options)?;
         record.summary.sim_cpu_s = cpu_s() - begin_s;
-        record
-            .summary
-            .notes
-            .splice(0..0, self.notes.iter().cloned());
+        record.summary.notes.splice(0..0, self.notes.iter().cloned());
         Ok(record)
     }
 }

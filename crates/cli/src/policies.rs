@@ -25,11 +25,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         // The settings print themselves, so that no list of ours can fall behind them.
         text.push_str(&format!("{:#?}\n", Settings::default()));
     } else {
-        let width = TABLE
-            .iter()
-            .map(|entry| entry.name.len())
-            .max()
-            .unwrap_or(0);
+        let width = TABLE.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
         for entry in TABLE {
             text.push_str(&format!("{:width$}  {}\n", entry.name, entry.about));
         }

@@ -26,18 +26,13 @@ impl Common {
         // indicatif draws on standard error, and on terminals only.
         let style =
             ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = ProgressBar::new(steps)
-            .with_style(style)
-            .with_message(message);
+        let bar = ProgressBar::new(steps).with_style(style).with_message(message);
         bar.enable_steady_tick(std::time::Duration::from_millis(200));
         bar
     }
 
     pub fn pool(&self) -> anyhow::Result<ThreadPool> {
         let threads = self.threads.map_or(0, usize::from);
-        ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .context("cannot start threads")
+        ThreadPoolBuilder::new().num_threads(threads).build().context("cannot start threads")
     }
 }

@@ -62,19 +62,13 @@ impl PolicyArgs {
 
 fn unknown(name: &str) -> String {
     let names: Vec<&str> = policy::TABLE.iter().map(|e| e.name).collect();
-    format!(
-        "unknown policy {name:?}; the policies are {} and all",
-        names.join(", ")
-    )
+    format!("unknown policy {name:?}; the policies are {} and all", names.join(", "))
 }
 
 fn read(path: &Path) -> anyhow::Result<Table> {
     let text = text(path)?;
     let fail = |error: toml::de::Error| {
-        let before = error
-            .span()
-            .and_then(|span| text.get(..span.start))
-            .unwrap_or("");
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or("");
         let line = 1 + before.matches('\n').count();
         anyhow!("{}:{line}: {}", shown(path), error.message().trim_end())
     };
@@ -94,9 +88,7 @@ pub fn put(table: &mut Table, key: &str, value: &str) -> anyhow::Result<()> {
     let mut at = table;
     for part in path {
         let inner = at.entry(part).or_insert_with(|| Value::Table(Table::new()));
-        at = inner
-            .as_table_mut()
-            .with_context(|| format!("{key}: {part} is no table"))?;
+        at = inner.as_table_mut().with_context(|| format!("{key}: {part} is no table"))?;
     }
     at.insert(last.into(), word(value));
     Ok(())
@@ -104,10 +96,7 @@ pub fn put(table: &mut Table, key: &str, value: &str) -> anyhow::Result<()> {
 
 fn word(text: &str) -> Value {
     let parsed: Option<Table> = toml::from_str(&format!("value = {text}")).ok();
-    match parsed
-        .filter(|t| t.len() == 1)
-        .and_then(|mut t| t.remove("value"))
-    {
+    match parsed.filter(|t| t.len() == 1).and_then(|mut t| t.remove("value")) {
         // Options are seconds and factors: a whole number is as good as 600.0.
         Some(value) => value,
         None => Value::String(text.into()),
@@ -139,11 +128,7 @@ fn check(settings: &Settings) -> anyhow::Result<()> {
         ("dally.tuner.floor_s", tuner.floor_s, 0.0),
         ("dally.tuner.ceiling_s", tuner.ceiling_s, tuner.floor_s),
         ("tiresias.skew", settings.tiresias.skew, 0.0),
-        (
-            "tiresias.promote_knob",
-            settings.tiresias.promote_knob.unwrap_or(1.0),
-            1e-6,
-        ),
+        ("tiresias.promote_knob", settings.tiresias.promote_knob.unwrap_or(1.0), 1e-6),
         ("gandiva.slice_s", settings.gandiva.slice_s, 1.0),
         ("gandiva.rebalance_s", settings.gandiva.rebalance_s, 1.0),
         ("themis.lease_s", settings.themis.lease_s, 1.0),
@@ -155,10 +140,7 @@ fn check(settings: &Settings) -> anyhow::Result<()> {
         }
     }
     if !(tuner.quantile <= 1.0) {
-        bail!(
-            "dally.tuner.quantile = {}: expected a number from 0 to 1",
-            tuner.quantile
-        );
+        bail!("dally.tuner.quantile = {}: expected a number from 0 to 1", tuner.quantile);
     }
     let thresholds = &settings.tiresias.thresholds;
     if !thresholds.iter().all(|t| *t > 0.0) || !thresholds.is_sorted() {

@@ -59,10 +59,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         record::write(dir, &header, &runs)?;
         common.say(&format!("wrote {}", dir.join("report.html").display()));
     }
-    let figures = Figures {
-        header: &header,
-        runs: runs.iter().map(|r| &r.summary).collect(),
-    };
+    let figures = Figures { header: &header, runs: runs.iter().map(|r| &r.summary).collect() };
     if args.json {
         outputs::print_json(&figures)?;
     } else {
@@ -77,10 +74,7 @@ fn simulate(args: &Args, common: &Common) -> anyhow::Result<(Header, Vec<RunReco
     let case = plan.case(&plan.cell(), args.output.is_some())?;
     common.say(&format!("seed {}", case.header.seed));
     if case.dropped > 0 {
-        common.say(&format!(
-            "left out {} jobs that can never fit",
-            case.dropped
-        ));
+        common.say(&format!("left out {} jobs that can never fit", case.dropped));
     }
     let bar = common.bar(plan.policies.len() as u64, "simulating");
     let run = |entry: &&'static _| {
@@ -89,9 +83,7 @@ fn simulate(args: &Args, common: &Common) -> anyhow::Result<(Header, Vec<RunReco
         outcome
     };
     // All end before the first error is told: which one that is must not depend on the threads.
-    let outcomes: Vec<_> = common
-        .pool()?
-        .install(|| plan.policies.par_iter().map(run).collect());
+    let outcomes: Vec<_> = common.pool()?.install(|| plan.policies.par_iter().map(run).collect());
     bar.finish_and_clear();
     let runs: Result<Vec<RunRecord>, _> = outcomes.into_iter().collect();
     let runs = runs?;

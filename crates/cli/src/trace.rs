@@ -43,9 +43,7 @@ pub fn run(command: &Command, common: &Common) -> anyhow::Result<ExitCode> {
         Command::Generate(args) => generate::run(args, common)?,
         Command::Convert(args) => {
             let read = Workload::open(&args.trace)?.jobs(args.seed, None)?;
-            read.notes
-                .iter()
-                .for_each(|note| common.say(&format!("note: {note}")));
+            read.notes.iter().for_each(|note| common.say(&format!("note: {note}")));
             outputs::write_or_print(args.output.as_deref(), &trace::write(&read.jobs))?;
         }
     }

@@ -45,11 +45,7 @@ struct Failure {
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
-    common.say(&format!(
-        "seeds {} to {}",
-        args.first,
-        args.first + args.seeds - 1
-    ));
+    common.say(&format!("seeds {} to {}", args.first, args.first + args.seeds - 1));
     let outer_hook = panic::take_hook();
     // A panic is a failure of its seed, told with the others.
     panic::set_hook(Box::new(|info| PANIC.set(Some(info.to_string()))));
@@ -98,10 +94,7 @@ fn run_seed(seed: u64) -> Result<&'static str, Failure> {
     let what = match outcome {
         Ok(Ok(name)) => return Ok(name),
         Ok(Err(error)) => error.to_string(),
-        Err(_) => PANIC
-            .take()
-            .unwrap_or_else(|| "panicked".into())
-            .replace('\n', " "),
+        Err(_) => PANIC.take().unwrap_or_else(|| "panicked".into()).replace('\n', " "),
     };
     Err(Failure { seed, policy, what })
 }
@@ -113,10 +106,7 @@ fn tell(cases: &BTreeMap<&str, u64>, failures: &[Failure]) -> anyhow::Result<Exi
         text.push_str(&format!("failed: {policy}: {what}\n"));
         text.push_str(&format!("    hither vopr --first {seed} --seeds 1\n"));
     }
-    let by_policy: Vec<String> = cases
-        .iter()
-        .map(|(name, n)| format!("{name} {n}"))
-        .collect();
+    let by_policy: Vec<String> = cases.iter().map(|(name, n)| format!("{name} {n}")).collect();
     let all: u64 = cases.values().sum();
     text.push_str(&format!(
         "{all} scenarios, {} failed ({})\n",
@@ -124,9 +114,5 @@ fn tell(cases: &BTreeMap<&str, u64>, failures: &[Failure]) -> anyhow::Result<Exi
         by_policy.join(", ")
     ));
     outputs::print(&text)?;
-    Ok(if failures.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(1)
-    })
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

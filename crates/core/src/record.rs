@@ -142,15 +142,37 @@ pub struct EventRow {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Happening {
-    Arrive { job: u32, gpus: u32 },
-    Start { job: u32, tier: u8, machines: Vec<(u32, u32)> },
-    Preempt { job: u32, reason: Reason },
-    Finish { job: u32 },
-    Cancel { job: u32 },
-    MachineDown { machine: u32 },
-    MachineUp { machine: u32 },
+    Arrive {
+        job: u32,
+        gpus: u32,
+    },
+    Start {
+        job: u32,
+        tier: u8,
+        machines: Vec<(u32, u32)>,
+    },
+    Preempt {
+        job: u32,
+        reason: Reason,
+    },
+    Finish {
+        job: u32,
+    },
+    Cancel {
+        job: u32,
+    },
+    MachineDown {
+        machine: u32,
+    },
+    MachineUp {
+        machine: u32,
+    },
     /// The auto-tuner changed the delay timers of a demand.
-    Timers { gpus: u32, machine_s: Seconds, rack_s: Seconds },
+    Timers {
+        gpus: u32,
+        machine_s: Seconds,
+        rack_s: Seconds,
+    },
 }
 
 /// Everything that one policy's run wrote down.

@@ -16,8 +16,7 @@ import math
 import sys
 from collections import Counter
 
-QUANTILES = [0, .005, .01, .02, .03, .05, .075] + [i / 20 for i in range(2, 20)] + [
-    .96, .97, .98, .985, .99, .995, .998, .999, 1]
+QUANTILES = [i / 100 for i in range(100)] + [.992, .994, .996, .998, .999, 1]
 CLASSES = [1, 2, 4, 8, 16, 1_000_000]  # largest demand of each class
 HELIOS_GPUS = [1, 2, 4, 8, 16, 32, 64, 128]
 DURATION_MAX_S = 1e7  # the generator's cap

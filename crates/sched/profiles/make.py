@@ -62,7 +62,8 @@ APPS = {"cifar10": "resnet18", "imagenet": "resnet50", "bert": "bert", "yolov3":
 GAVEL_BASE = {"ResNet-18": "resnet18", "ResNet-50": "resnet50", "LM": "lm",
               "Transformer": "transformer", "Recommendation": "recommendation", "A3C": "a3c",
               "CycleGAN": "cyclegan"}
-# Pollux' traces leave out how long a job trains. Our estimate: public epochs x training samples.
+# Pollux' traces leave out how long a job trains. Our estimate: the epochs that Pollux' own simulator
+# runs each application for, times the public size of the training set.
 WORK = {
     "cifar10": (100 * 50_000, "100 epochs of the 50,000 images of CIFAR-10"),
     "imagenet": (90 * 1_281_167, "90 epochs of the 1,281,167 images of ImageNet"),

@@ -114,7 +114,9 @@ impl Checker {
             if !self.up[slot.machine as usize] {
                 return Err(format!("job {id} started on machine {}, which is down", slot.machine));
             }
-            if Some(pool(slot.machine)) != first_pool || job.pool.is_some_and(|p| Some(p) != first_pool) {
+            if Some(pool(slot.machine)) != first_pool
+                || job.pool.is_some_and(|p| Some(p) != first_pool)
+            {
                 return Err(format!("job {id} got GPUs of the wrong type"));
             }
             let used = &mut self.used[slot.machine as usize];
@@ -130,7 +132,13 @@ impl Checker {
         Ok(())
     }
 
-    fn preempt(&mut self, now: Seconds, id: JobId, reason: Reason, state: &State) -> Result<(), String> {
+    fn preempt(
+        &mut self,
+        now: Seconds,
+        id: JobId,
+        reason: Reason,
+        state: &State,
+    ) -> Result<(), String> {
         if !self.free(id) {
             return Err(format!("job {id} was preempted and did not run"));
         }
@@ -190,7 +198,13 @@ impl Checker {
     }
 
     /// `id` has just started from the queue: was an older job left behind for too long?
-    fn nobody_starved(&self, now: Seconds, id: JobId, state: &State, bound: Seconds) -> Result<(), String> {
+    fn nobody_starved(
+        &self,
+        now: Seconds,
+        id: JobId,
+        state: &State,
+        bound: Seconds,
+    ) -> Result<(), String> {
         let started = state.job(id);
         for (&other, &since) in &self.waiting {
             let waiting = state.job(other);

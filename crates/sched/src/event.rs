@@ -34,9 +34,22 @@ pub enum Timer {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    Start { job: JobId, placement: Arc<Placement> },
-    Preempt { job: JobId, reason: Reason },
-    SetTimer { timer: Timer, at_s: Seconds },
+    Start {
+        job: JobId,
+        placement: Arc<Placement>,
+    },
+    Preempt {
+        job: JobId,
+        reason: Reason,
+    },
+    SetTimer {
+        timer: Timer,
+        at_s: Seconds,
+    },
     /// The auto-tuner changed the delay timers of a demand; for the record only.
-    Tuned { gpus: u32, machine_s: Seconds, rack_s: Seconds },
+    Tuned {
+        gpus: u32,
+        machine_s: Seconds,
+        rack_s: Seconds,
+    },
 }

@@ -91,9 +91,11 @@ impl Network {
             racks.push((cluster.machines[slot.machine as usize].rack, 1));
         }
         racks.sort_unstable();
-        racks.dedup_by(|next, kept| next.0 == kept.0 && {
-            kept.1 += next.1;
-            true
+        racks.dedup_by(|next, kept| {
+            next.0 == kept.0 && {
+                kept.1 += next.1;
+                true
+            }
         });
         let uplink = racks.iter().map(|r| self.uplinks[r.0 as usize]).fold(f64::INFINITY, f64::min);
         Shape {

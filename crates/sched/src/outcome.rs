@@ -84,8 +84,11 @@ impl Recorder {
                 if meter.finish_s.is_none() {
                     meter.finish_s = Some((now, finished));
                     let job = *id;
-                    let happening =
-                        if finished { Happening::Finish { job } } else { Happening::Cancel { job } };
+                    let happening = if finished {
+                        Happening::Finish { job }
+                    } else {
+                        Happening::Cancel { job }
+                    };
                     self.note(now, happening);
                 }
             }
@@ -182,7 +185,8 @@ impl Recorder {
             .map(|(id, (job, meter))| job_row(id as u32, job, meter, state.now))
             .collect();
         let done: Vec<&JobRow> = rows.iter().filter(|r| r.state == JobState::Finished).collect();
-        let over = |f: fn(&JobRow) -> f64| Quantiles::of(&done.iter().map(|r| f(r)).collect::<Vec<_>>());
+        let over =
+            |f: fn(&JobRow) -> f64| Quantiles::of(&done.iter().map(|r| f(r)).collect::<Vec<_>>());
         let first_s = rows.first().map_or(0.0, |r| r.submit_s);
         let makespan_s = rows.iter().map(|r| r.finish_s).fold(first_s, f64::max) - first_s;
         let gpus: u64 = state.cluster.machines.iter().map(|m| u64::from(m.gpus)).sum();

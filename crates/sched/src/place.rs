@@ -70,15 +70,6 @@ impl Cluster {
         self.gather(gpus, machines().map(|(id, m)| (m.free, id as MachineId)))
     }
 
-    /// The smallest holes first, wherever they are: what a scheduler without regard for the
-    /// network does to keep fragmentation low. A gang that fits a machine still gets one.
-    pub fn scatter(&self, gpus: u32, pool: PoolId) -> Option<Placement> {
-        self.place_at(gpus, pool, Tier::Machine).or_else(|| {
-            let holes = self.pools[pool as usize].machines.iter().copied();
-            self.gather(gpus, holes.filter(|&(free, _)| free > 0))
-        })
-    }
-
     fn gather(&self, gpus: u32, holes: impl Iterator<Item = (u32, u32)>) -> Option<Placement> {
         let mut left = gpus;
         let mut slots = Vec::new();

@@ -154,10 +154,6 @@ impl Library {
     /// This library with the user's entries over it: theirs win where names meet.
     pub fn merge(mut self, user: Library) -> Result<Self, Error> {
         self.file = user.file;
-        for name in user.profiles.keys() {
-            // A profile of the user's is never hidden behind a built-in alias.
-            self.aliases.remove(name);
-        }
         self.profiles.extend(user.profiles);
         self.aliases.extend(user.aliases);
         self.work.extend(user.work);

@@ -310,7 +310,8 @@ impl Sim<'_> {
         }
         self.set_rates(now, changed);
         let arrived = &self.scheduler.state.jobs[arrived_before..];
-        let serial_s: f64 = arrived.iter().map(|j| j.iterations * j.iteration_s[2] + j.job.profile.restart_s).sum();
+        let serial_s: f64 =
+            arrived.iter().map(|j| j.iterations * j.iteration_s[2] + j.job.profile.restart_s).sum();
         self.worst_s += SERIAL_TIMES_MAX * serial_s;
         let started = actions.iter().any(|a| matches!(a, Action::Start { .. }));
         let idle = is_timer && !started && self.scheduler.state.running.is_empty();

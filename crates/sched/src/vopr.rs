@@ -66,7 +66,8 @@ impl Case {
     /// Runs the case; the checkers' word if something is wrong.
     pub fn run(&self) -> Result<(), sim::Error> {
         let built = (self.policy.build)(&self.settings);
-        let record = simulate(self.policy.name, built, &self.topology, &self.scenario, &self.options)?;
+        let record =
+            simulate(self.policy.name, built, &self.topology, &self.scenario, &self.options)?;
         let over = record.summary.finished + record.summary.cancelled;
         if over != self.scenario.jobs.len() as u64 {
             let what = format!("{over} of {} jobs are over", self.scenario.jobs.len());
@@ -107,7 +108,9 @@ fn random_jobs(rng: &mut Pcg64Mcg, topology: &Topology) -> Vec<Arc<Job>> {
     let mut jobs = Vec::new();
     for n in 0..rng.random_range(1..50) {
         let gpu_type = match rng.random_bool(0.3) {
-            true => Some(topology.machines[rng.random_range(0..topology.machines.len())].gpu_type.clone()),
+            true => Some(
+                topology.machines[rng.random_range(0..topology.machines.len())].gpu_type.clone(),
+            ),
             false => None,
         };
         let gpus = 1u32 << rng.random_range(0..6);
@@ -146,7 +149,10 @@ fn random_profile(rng: &mut Pcg64Mcg) -> Profile {
     let table = match rng.random_bool(0.15) {
         true => [&[1u32][..], &[2], &[4], &[2, 2], &[4, 4]]
             .iter()
-            .map(|p| Measured { placement: p.to_vec(), step_s: compute_s * rng.random_range(0.9..3.0) })
+            .map(|p| Measured {
+                placement: p.to_vec(),
+                step_s: compute_s * rng.random_range(0.9..3.0),
+            })
             .collect(),
         false => Vec::new(),
     };

@@ -7,29 +7,16 @@ use std::time::{Duration, Instant};
 use hither_sched::compat::muri::{Error, Outcome, Policy, Row, run};
 use proptest::prelude::*;
 
-const POLICIES: [(&str, Policy); 3] = [
-    ("srtf", Policy::Srtf),
-    ("srsf", Policy::Srsf),
-    ("tiresias", Policy::Tiresias),
-];
+const POLICIES: [(&str, Policy); 3] =
+    [("srtf", Policy::Srtf), ("srsf", Policy::Srsf), ("tiresias", Policy::Tiresias)];
 
 fn read(path: &Path) -> Vec<Row> {
     let mut reader = csv::Reader::from_path(path).expect("the trace opens");
     let head = reader.headers().expect("the trace has a header").clone();
-    let column = |name: &str| {
-        head.iter()
-            .position(|h| h == name)
-            .expect("the column is there")
-    };
-    let [id, gpus, submit, iterations, model, iteration] = [
-        "job_id",
-        "num_gpu",
-        "submit_time",
-        "iterations",
-        "model_name",
-        "iteration_time",
-    ]
-    .map(column);
+    let column = |name: &str| head.iter().position(|h| h == name).expect("the column is there");
+    let [id, gpus, submit, iterations, model, iteration] =
+        ["job_id", "num_gpu", "submit_time", "iterations", "model_name", "iteration_time"]
+            .map(column);
     let row = |record: csv::StringRecord| Row {
         job_id: record[id].to_owned(),
         gpus: record[gpus].parse().expect("gpus"),
@@ -38,10 +25,7 @@ fn read(path: &Path) -> Vec<Row> {
         model: record[model].to_owned(),
         iteration_ms: record[iteration].parse().expect("iteration time"),
     };
-    reader
-        .records()
-        .map(|record| row(record.expect("a row reads")))
-        .collect()
+    reader.records().map(|record| row(record.expect("a row reads"))).collect()
 }
 
 /// Where the public traces are, if they are.
@@ -98,20 +82,14 @@ fn published_trace(dir: &Path, name: &str) -> Vec<Row> {
 #[test]
 fn published_results_to_the_last_digit() {
     let Some(dir) = traces() else { return };
-    assert_eq!(
-        published_trace(&dir, "trace3_pr"),
-        read(&dir.join("trace3_pr.csv"))
-    );
+    assert_eq!(published_trace(&dir, "trace3_pr"), read(&dir.join("trace3_pr.csv")));
     for (name, results) in PUBLISHED {
         let rows = published_trace(&dir, name);
         for ((label, policy), expected) in POLICIES.into_iter().zip(results) {
             let out = run(&rows, 8, 8, policy).expect("the trace runs");
             let got = [out.mean_jct_s, out.makespan_s, out.p99_jct_s];
-            let got: Vec<String> = got
-                .iter()
-                .zip(expected)
-                .map(|(&value, like)| printed(value, like))
-                .collect();
+            let got: Vec<String> =
+                got.iter().zip(expected).map(|(&value, like)| printed(value, like)).collect();
             assert_eq!(got, expected, "{name} {label}");
         }
     }
@@ -132,10 +110,7 @@ fn speed() {
                 events = run(&rows, 8, 8, policy).expect("the trace runs").events;
                 best = best.min(begin.elapsed());
             }
-            println!(
-                "{name} {label}: {:.2} ms, {events} events",
-                best.as_secs_f64() * 1e3
-            );
+            println!("{name} {label}: {:.2} ms, {events} events", best.as_secs_f64() * 1e3);
         }
     }
 }
@@ -148,21 +123,10 @@ fn render(label: &str, out: &Outcome) -> String {
         .iter()
         .map(|job| {
             let start = job.start_s.expect("it started");
-            format!(
-                "   [{start:?}, {:?}, {:?}, {}]",
-                job.finish_s, job.run_s, job.preemptions
-            )
+            format!("   [{start:?}, {:?}, {:?}, {}]", job.finish_s, job.run_s, job.preemptions)
         })
         .collect();
-    let Outcome {
-        mean_jct_s,
-        makespan_s,
-        p99_jct_s,
-        events,
-        preemptions,
-        busy_gpu_s,
-        ..
-    } = out;
+    let Outcome { mean_jct_s, makespan_s, p99_jct_s, events, preemptions, busy_gpu_s, .. } = out;
     format!(
         " \"{label}\": {{\n  \"mean_jct_s\": {mean_jct_s:?},\n  \"makespan_s\": {makespan_s:?},\n  \
          \"p99_jct_s\": {p99_jct_s:?},\n  \"events\": {events},\n  \"preemptions\": {preemptions},\n  \
@@ -179,10 +143,7 @@ fn sample_equals_the_reference() {
         std::fs::read_to_string(data.join("muri-sample.expected.json")).expect("it reads");
     let results = POLICIES.map(|(label, policy)| {
         let out = run(&rows, 8, 8, policy).expect("the sample runs");
-        assert!(
-            out.preemptions > 10,
-            "{label}: the sample is meant to be loaded"
-        );
+        assert!(out.preemptions > 10, "{label}: the sample is meant to be loaded");
         render(label, &out)
     });
     let got = format!("{{\n{}\n}}\n", results.join(",\n"));
@@ -194,14 +155,7 @@ fn sample_equals_the_reference() {
 
 fn row(gpus: u32, submit_ms: f64, iterations: f64, model: &str) -> Row {
     let job_id = format!("{gpus}-{submit_ms}-{iterations}");
-    Row {
-        job_id,
-        gpus,
-        submit_ms,
-        iterations,
-        model: model.to_owned(),
-        iteration_ms: 100.0,
-    }
+    Row { job_id, gpus, submit_ms, iterations, model: model.to_owned(), iteration_ms: 100.0 }
 }
 
 #[test]
@@ -209,56 +163,18 @@ fn refused_with_a_reason() {
     let one = || row(1, 0.0, 10.0, "bert");
     let refused = |rows: &[Row], nodes| run(rows, nodes, 8, Policy::Srtf).unwrap_err();
     assert_eq!(refused(&[], 8), Error::NoJobs);
-    assert_eq!(
-        refused(&[one()], 0),
-        Error::NoCluster {
-            nodes: 0,
-            gpus_per_node: 8
-        }
-    );
+    assert_eq!(refused(&[one()], 0), Error::NoCluster { nodes: 0, gpus_per_node: 8 });
     for (bad, part) in [
         (Row { gpus: 0, ..one() }, "asks for no gpus"),
         (Row { gpus: 65, ..one() }, "65 gpus and the cluster has 64"),
-        (
-            Row {
-                submit_ms: -1.0,
-                ..one()
-            },
-            "submit_time = -1",
-        ),
-        (
-            Row {
-                iterations: f64::NAN,
-                ..one()
-            },
-            "iterations = NaN",
-        ),
-        (
-            Row {
-                iterations: 1e300,
-                ..one()
-            },
-            "check the units",
-        ),
-        (
-            Row {
-                iteration_ms: 0.0,
-                ..one()
-            },
-            "iteration_time = 0",
-        ),
-        (
-            Row {
-                iteration_ms: f64::INFINITY,
-                ..one()
-            },
-            "iteration_time = inf",
-        ),
+        (Row { submit_ms: -1.0, ..one() }, "submit_time = -1"),
+        (Row { iterations: f64::NAN, ..one() }, "iterations = NaN"),
+        (Row { iterations: 1e300, ..one() }, "check the units"),
+        (Row { iteration_ms: 0.0, ..one() }, "iteration_time = 0"),
+        (Row { iteration_ms: f64::INFINITY, ..one() }, "iteration_time = inf"),
     ] {
         for (_, policy) in POLICIES {
-            let error = run(&[one(), bad.clone()], 8, 8, policy)
-                .unwrap_err()
-                .to_string();
+            let error = run(&[one(), bad.clone()], 8, 8, policy).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
     }
@@ -271,10 +187,7 @@ fn start_up_is_charged_on_every_stretch() {
     let rows = [row(8, 0.0, 100.0, "bert"), row(8, 8000.0, 1.0, "bert")];
     let out = run(&rows, 2, 8, Policy::Srtf).expect("it runs");
     assert_eq!(out.jobs[1].finish_s, 8.0 + 1.0 * (100.0 * 1.015 / 1000.0));
-    assert!(
-        (out.jobs[0].finish_s - (8.1015 + 10.15)).abs() < 1e-9,
-        "{out:?}"
-    );
+    assert!((out.jobs[0].finish_s - (8.1015 + 10.15)).abs() < 1e-9, "{out:?}");
     assert_eq!(out.preemptions, 0);
 }
 
@@ -282,10 +195,7 @@ fn start_up_is_charged_on_every_stretch() {
 fn tiresias_keeps_an_end_promised_for_an_arrival() {
     // 400 iterations of 34.51 s end at 13 804 s if nothing happens. Two queue jumps happen, each
     // costs bert's 10 s, and yet the arrival at that second ends the job, as in the original.
-    let long = |submit_ms| Row {
-        iteration_ms: 34_000.0,
-        ..row(1, submit_ms, 400.0, "bert")
-    };
+    let long = |submit_ms| Row { iteration_ms: 34_000.0, ..row(1, submit_ms, 400.0, "bert") };
     let finish = |rows: &[Row]| {
         let out = run(rows, 8, 8, Policy::Tiresias).expect("it runs");
         out.jobs[0].finish_s
@@ -308,10 +218,7 @@ fn odd_sizes_unknown_models_and_empty_jobs_run() {
     for (label, policy) in POLICIES {
         let out = run(&rows, 8, 8, policy).expect("it runs");
         assert_eq!(out.jobs[0].finish_s, 0.0, "{label}");
-        assert!(
-            out.jobs.iter().all(|job| job.finish_s.is_finite()),
-            "{label}"
-        );
+        assert!(out.jobs.iter().all(|job| job.finish_s.is_finite()), "{label}");
         // More nodes than the jobs could ever fill cost nothing.
         let wide = run(&rows, u32::MAX, u32::MAX, policy).expect("it runs");
         assert_eq!(wide.preemptions, 0, "{label}");
@@ -321,21 +228,16 @@ fn odd_sizes_unknown_models_and_empty_jobs_run() {
 fn any_row() -> impl Strategy<Value = Row> {
     let models = ["vgg16", "resnet18", "bert", "a2c", "dqn", "unheard-of"];
     let gpus = prop_oneof![6 => 1u32..=4, 2 => Just(8u32), 1 => 1u32..=16];
-    (
-        gpus,
-        0u32..40,
-        0u32..2000,
-        prop::sample::select(models.to_vec()),
-        1u32..8,
-    )
-        .prop_map(|(gpus, submit, iterations, model, step)| Row {
+    (gpus, 0u32..40, 0u32..2000, prop::sample::select(models.to_vec()), 1u32..8).prop_map(
+        |(gpus, submit, iterations, model, step)| Row {
             job_id: String::new(),
             gpus,
             submit_ms: f64::from(submit) * 25_000.0,
             iterations: f64::from(iterations) * 10.0,
             model: model.to_owned(),
             iteration_ms: f64::from(step) * 250.0,
-        })
+        },
+    )
 }
 
 fn holds(rows: &[Row], out: &Outcome) -> Result<(), TestCaseError> {

@@ -60,11 +60,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let settings = settings(args)?;
     let jobs = trace::generate(&settings, &library(args.profiles.as_deref())?)?;
     let span_h = jobs.last().map_or(0.0, |job| job.submit_s) / 3600.0;
-    common.say(&format!(
-        "seed {}: {} jobs within {span_h:.1} h",
-        settings.seed,
-        jobs.len()
-    ));
+    common.say(&format!("seed {}: {} jobs within {span_h:.1} h", settings.seed, jobs.len()));
     outputs::write_or_print(args.output.as_deref(), &trace::write(&jobs))
 }
 

@@ -49,11 +49,7 @@ struct Info {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let workload = Workload::open(&args.trace)?;
     let info = describe(workload.name(), workload.jobs(args.seed, None)?);
-    if args.json {
-        outputs::print_json(&info)
-    } else {
-        outputs::print(&shown(&info))
-    }
+    if args.json { outputs::print_json(&info) } else { outputs::print(&shown(&info)) }
 }
 
 fn describe(trace: String, read: Jobs) -> Info {
@@ -65,11 +61,7 @@ fn describe(trace: String, read: Jobs) -> Info {
             Length::Iterations(count) => count * job.profile.compute_s,
         })
         .collect();
-    let gpu_s: f64 = jobs
-        .iter()
-        .zip(&seconds)
-        .map(|(job, s)| f64::from(job.gpus) * s)
-        .sum();
+    let gpu_s: f64 = jobs.iter().zip(&seconds).map(|(job, s)| f64::from(job.gpus) * s).sum();
     let span_s = jobs.last().map_or(0.0, |job| job.submit_s);
     let mut by_gpus = BTreeMap::new();
     let mut by_model = BTreeMap::new();
@@ -123,18 +115,11 @@ fn shown(info: &Info) -> String {
     for (gpus, &n) in &info.jobs_by_gpus {
         text.push_str(&format!("{gpus:8}  {n:8}  {:5.1} %\n", share(n)));
     }
-    let width = info
-        .jobs_by_model
-        .keys()
-        .map(|m| m.chars().count())
-        .max()
-        .unwrap_or(0);
+    let width = info.jobs_by_model.keys().map(|m| m.chars().count()).max().unwrap_or(0);
     text.push_str(&format!("\n  {:width$}      jobs\n", "model"));
     for (model, &n) in &info.jobs_by_model {
         text.push_str(&format!("  {model:width$}  {n:8}  {:5.1} %\n", share(n)));
     }
-    info.notes
-        .iter()
-        .for_each(|note| text.push_str(&format!("note: {note}\n")));
+    info.notes.iter().for_each(|note| text.push_str(&format!("note: {note}\n")));
     text
 }

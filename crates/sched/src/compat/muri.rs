@@ -84,22 +84,13 @@ pub enum Error {
         "job {job} asks for {gpus} gpus and the cluster has {cluster}: \
          use a larger cluster or leave the job out"
     )]
-    TooLarge {
-        job: String,
-        gpus: u32,
-        cluster: u64,
-    },
+    TooLarge { job: String, gpus: u32, cluster: u64 },
     #[error(
         "with job {job} the trace lasts more than {MAX_LENGTH_S:e} s: check the units of its times"
     )]
     TooLong { job: String },
     #[error("job {job} has {field} = {value}: it must be {must}")]
-    BadNumber {
-        job: String,
-        field: &'static str,
-        value: f64,
-        must: &'static str,
-    },
+    BadNumber { job: String, field: &'static str, value: f64, must: &'static str },
 }
 
 /// Far below 2^53, so that the clock still tells seconds apart and a queue jump that rounding
@@ -112,10 +103,7 @@ pub fn run(rows: &[Row], nodes: u32, gpus_per_node: u32, policy: Policy) -> Resu
         return Err(Error::NoJobs);
     }
     if nodes == 0 || gpus_per_node == 0 {
-        return Err(Error::NoCluster {
-            nodes,
-            gpus_per_node,
-        });
+        return Err(Error::NoCluster { nodes, gpus_per_node });
     }
     let cluster = u64::from(nodes) * u64::from(gpus_per_node);
     rows.iter().try_for_each(|row| check(row, cluster))?;
@@ -143,20 +131,9 @@ fn check(row: &Row, cluster: u64) -> Result<(), Error> {
         return Err(Error::NoGpus { job: job() });
     }
     if u64::from(row.gpus) > cluster {
-        return Err(Error::TooLarge {
-            job: job(),
-            gpus: row.gpus,
-            cluster,
-        });
+        return Err(Error::TooLarge { job: job(), gpus: row.gpus, cluster });
     }
-    let bad = |field, value, must| {
-        Err(Error::BadNumber {
-            job: job(),
-            field,
-            value,
-            must,
-        })
-    };
+    let bad = |field, value, must| Err(Error::BadNumber { job: job(), field, value, must });
     if !(row.submit_ms.is_finite() && row.submit_ms >= 0.0) {
         return bad("submit_time", row.submit_ms, "0 or more ms");
     }
@@ -275,11 +252,7 @@ impl Workload {
                 _ => arrivals.push((job.submit_s, i..i + 1)),
             }
         }
-        Self {
-            jobs,
-            sizes,
-            arrivals,
-        }
+        Self { jobs, sizes, arrivals }
     }
 }
 
@@ -312,10 +285,7 @@ fn summarize(work: &Workload, tally: &Tally) -> Outcome {
         p99_jct_s: jct[(n as f64 * 0.99) as usize],
         events: tally.events,
         preemptions: by_row.iter().map(|job| u64::from(job.preemptions)).sum(),
-        busy_gpu_s: by_row
-            .iter()
-            .map(|job| f64::from(job.gpus) * job.run_s)
-            .sum(),
+        busy_gpu_s: by_row.iter().map(|job| f64::from(job.gpus) * job.run_s).sum(),
         jobs: by_row.iter().map(outcome).collect(),
     }
 }

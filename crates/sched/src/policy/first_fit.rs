@@ -24,7 +24,8 @@ impl Policy for FirstFit {
     fn schedule(&mut self, turn: &mut Turn) {
         while let Some((class, key, id)) = self.queue.first_fitting(&turn.state.cluster) {
             let cluster = &turn.state.cluster;
-            let placed = cluster.pools_for(class.1).find_map(|pool| cluster.first_fit(class.0, pool));
+            let placed =
+                cluster.pools_for(class.1).find_map(|pool| cluster.first_fit(class.0, pool));
             self.queue.remove(class, key, id);
             turn.start(id, placed.expect("the class fits"));
         }

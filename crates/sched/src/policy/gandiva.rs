@@ -95,12 +95,14 @@ impl Gandiva {
             let machine = &cluster.machines[*m as usize];
             machine.up && machine.pool == pool
         };
-        let candidates: Vec<MachineId> = (0..cluster.machines.len() as MachineId).filter(up).collect();
+        let candidates: Vec<MachineId> =
+            (0..cluster.machines.len() as MachineId).filter(up).collect();
         let room = |m: MachineId| {
             cluster.machines[m as usize].gpus.saturating_sub(self.machines[m as usize].promised)
         };
         let set_aside = |m: MachineId, size: Option<u32>| self.machines[m as usize].size == size;
-        let own: Vec<_> = candidates.iter().copied().filter(|&m| set_aside(m, Some(gpus))).collect();
+        let own: Vec<_> =
+            candidates.iter().copied().filter(|&m| set_aside(m, Some(gpus))).collect();
         let empty: Vec<_> = candidates.iter().copied().filter(|&m| set_aside(m, None)).collect();
         self.pack(cluster, &own, gpus, room)
             .or_else(|| self.pack(cluster, &empty, gpus, room))
@@ -120,11 +122,13 @@ impl Gandiva {
         if machines.iter().map(|&m| u64::from(room(m))).sum::<u64>() < u64::from(gpus) {
             return None;
         }
-        let one = machines.iter().copied().filter(|&m| room(m) >= gpus).min_by_key(|&m| (room(m), m));
+        let one =
+            machines.iter().copied().filter(|&m| room(m) >= gpus).min_by_key(|&m| (room(m), m));
         let slots = match one {
             Some(machine) => vec![Slot { machine, gpus }],
             None => {
-                let mut roomy: Vec<MachineId> = machines.iter().copied().filter(|&m| room(m) > 0).collect();
+                let mut roomy: Vec<MachineId> =
+                    machines.iter().copied().filter(|&m| room(m) > 0).collect();
                 roomy.sort_unstable_by_key(|&m| (std::cmp::Reverse(room(m)), m));
                 take(roomy.into_iter().map(|m| (m, room(m))), gpus)
             }
@@ -175,7 +179,8 @@ impl Gandiva {
         let machines: Vec<MachineId> = (0..cluster.machines.len() as MachineId)
             .filter(|&m| cluster.machines[m as usize].pool == pool)
             .collect();
-        let Some(home) = self.pack(cluster, &machines, gpus, |m| cluster.machines[m as usize].free) else {
+        let Some(home) = self.pack(cluster, &machines, gpus, |m| cluster.machines[m as usize].free)
+        else {
             return false;
         };
         self.unsettle(id);

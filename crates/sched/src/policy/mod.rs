@@ -57,19 +57,43 @@ pub struct Entry {
 
 pub const TABLE: &[Entry] = &[
     Entry { name: "dally", about: dally::ABOUT, build: |s| dally::auto(&s.dally) },
-    Entry { name: "dally-no-wait", about: dally::ABOUT_NO_WAIT, build: |s| dally::no_wait(&s.dally) },
-    Entry { name: "dally-consolidate", about: dally::ABOUT_CONSOLIDATE, build: |s| dally::consolidate(&s.dally) },
+    Entry {
+        name: "dally-no-wait",
+        about: dally::ABOUT_NO_WAIT,
+        build: |s| dally::no_wait(&s.dally),
+    },
+    Entry {
+        name: "dally-consolidate",
+        about: dally::ABOUT_CONSOLIDATE,
+        build: |s| dally::consolidate(&s.dally),
+    },
     Entry { name: "dally-manual", about: dally::ABOUT_MANUAL, build: |s| dally::manual(&s.dally) },
-    Entry { name: "dally-no-preempt", about: dally::ABOUT_NO_PREEMPT, build: |s| dally::no_preempt(&s.dally) },
+    Entry {
+        name: "dally-no-preempt",
+        about: dally::ABOUT_NO_PREEMPT,
+        build: |s| dally::no_preempt(&s.dally),
+    },
     Entry { name: "tiresias", about: tiresias::ABOUT, build: |s| tiresias::las(&s.tiresias) },
-    Entry { name: "gittins", about: tiresias::ABOUT_GITTINS, build: |s| tiresias::gittins(&s.tiresias) },
+    Entry {
+        name: "gittins",
+        about: tiresias::ABOUT_GITTINS,
+        build: |s| tiresias::gittins(&s.tiresias),
+    },
     Entry { name: "gandiva", about: gandiva::ABOUT, build: |s| gandiva::gandiva(&s.gandiva) },
     Entry { name: "themis", about: themis::ABOUT, build: |s| themis::themis(&s.themis) },
     Entry { name: "fifo", about: fifo::ABOUT, build: |_| Box::<fifo::Fifo>::default() },
-    Entry { name: "first-fit", about: first_fit::ABOUT, build: |_| Box::<first_fit::FirstFit>::default() },
+    Entry {
+        name: "first-fit",
+        about: first_fit::ABOUT,
+        build: |_| Box::<first_fit::FirstFit>::default(),
+    },
     Entry { name: "srtf", about: shortest::ABOUT_SRTF, build: |_| shortest::srtf() },
     Entry { name: "srsf", about: shortest::ABOUT_SRSF, build: |_| shortest::srsf() },
-    Entry { name: "fair-share", about: fair_share::ABOUT, build: |_| Box::<fair_share::FairShare>::default() },
+    Entry {
+        name: "fair-share",
+        about: fair_share::ABOUT,
+        build: |_| Box::<fair_share::FairShare>::default(),
+    },
 ];
 
 pub fn find(name: &str) -> Option<&'static Entry> {

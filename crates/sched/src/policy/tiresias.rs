@@ -55,12 +55,7 @@ struct Tiresias {
 
 impl Tiresias {
     fn new(options: &Options, history: Option<History>) -> Self {
-        Self {
-            options: options.clone(),
-            history,
-            ranks: Ranks::default(),
-            forgiven: Vec::new(),
-        }
+        Self { options: options.clone(), history, ranks: Ranks::default(), forgiven: Vec::new() }
     }
 
     fn service(&self, turn: &Turn, id: JobId) -> f64 {
@@ -71,7 +66,8 @@ impl Tiresias {
     fn rank(&self, turn: &Turn, id: JobId) -> Rank {
         let service = self.service(turn, id);
         // A queue jump is due exactly when the service reaches the threshold: allow for rounding.
-        let queue = self.options.thresholds.iter().filter(|&&t| service >= t * (1.0 - 1e-9)).count();
+        let queue =
+            self.options.thresholds.iter().filter(|&&t| service >= t * (1.0 - 1e-9)).count();
         let index = match &self.history {
             Some(history) => {
                 let limit = self.options.thresholds.get(queue).copied().unwrap_or(f64::INFINITY);
@@ -97,12 +93,12 @@ impl Tiresias {
     }
 }
 
-/// Skewed models as close together as possible; the others wherever there are holes.
+/// Skewed models as close together as possible; the others on the first GPUs that are free.
 fn place(turn: &Turn, id: JobId, pool: PoolId, skew: f64) -> Option<Placement> {
     let job = turn.state.job(id);
     match job.job.profile.skew >= skew {
         true => turn.state.cluster.best_offer(job.gpus(), Some(pool)),
-        false => turn.state.cluster.scatter(job.gpus(), pool),
+        false => turn.state.cluster.first_fit(job.gpus(), pool),
     }
 }
 

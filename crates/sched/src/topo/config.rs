@@ -165,7 +165,7 @@ fn machine_names(
     let count = match entry.count {
         Some(0) => return Err(wrong("count", "0", "at least one machine".into())),
         Some(count) => u64::from(count),
-        None if named > 0 && named % racks == 0 => named / racks,
+        None if named > 0 && named.is_multiple_of(racks) => named / racks,
         None => 1,
     };
     builder.reserve(line, racks.saturating_mul(count), u64::from(entry.gpus))?;

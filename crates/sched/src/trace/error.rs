@@ -41,7 +41,7 @@ impl Error {
     }
 
     pub(crate) fn found(mut self, text: &str) -> Self {
-        self.found = Some(printable(text).into());
+        self.found = Some(printable(text, 60).replace('"', "\\\"").into());
         self
     }
 
@@ -66,34 +66,38 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&printable_name(&self.file))?;
+        f.write_str(&printable(&self.file, 500))?;
         if let Some(line) = self.line {
             write!(f, ":{line}")?;
         }
         f.write_str(": ")?;
         if let Some(column) = &self.column {
-            write!(f, "column {}: ", printable(column))?;
+            write!(f, "column {}: ", printable(column, 60))?;
         }
         if let Some(found) = &self.found {
             write!(f, "found \"{found}\", ")?;
         }
-        write!(f, "expected {}", self.expected)?;
+        // Messages of the TOML and JSON parsers may quote the file.
+        write!(f, "expected {}", printable(&self.expected, 1000))?;
         match &self.hint {
-            Some(hint) => write!(f, "; {hint}"),
+            Some(hint) => write!(f, "; {}", printable(hint, 500)),
             None => Ok(()),
         }
     }
 }
 
-/// At most 60 characters, control characters and quotes escaped: any bytes may end up here.
-fn printable(text: &str) -> String {
-    let mut shown: String = text.chars().take(60).flat_map(char::escape_debug).collect();
-    if text.chars().nth(60).is_some() {
+/// At most so many characters, control characters escaped: any bytes may end up here.
+fn printable(text: &str, limit: usize) -> String {
+    let mut shown = String::new();
+    for c in text.chars().take(limit) {
+        if c.is_control() {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    if text.chars().nth(limit).is_some() {
         shown.push('…');
     }
     shown
-}
-
-fn printable_name(file: &str) -> String {
-    file.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -85,7 +85,7 @@ pub fn generate(settings: &Generate, library: &Library) -> Result<Vec<Job>, Erro
     let mut user_draws = seed::stream(settings.seed, "generate users");
     let jobs = (0..count).map(|i| {
         let profile = match &models {
-            Some((profiles, wheel)) => profiles[wheel.draw(&mut model_draws)].clone(),
+            Some(mix) => mix.profiles[mix.wheel.draw(&mut model_draws)].clone(),
             None => library.assign(demand[i], duration_s[i], &mut model_draws),
         };
         // The square of a uniform draw: a few users submit most of the jobs, as on real clusters.
@@ -104,11 +104,14 @@ pub fn generate(settings: &Generate, library: &Library) -> Result<Vec<Job>, Erro
     Ok(jobs.collect())
 }
 
-/// The asked-for models and their wheel; none where the GPU-time class decides.
-fn models(
-    settings: &Generate,
-    library: &Library,
-) -> Result<Option<(Vec<Arc<Profile>>, Wheel)>, Error> {
+/// Models by weight, as the settings ask for.
+struct Mix {
+    profiles: Vec<Arc<Profile>>,
+    wheel: Wheel,
+}
+
+/// None where the GPU-time class decides.
+fn models(settings: &Generate, library: &Library) -> Result<Option<Mix>, Error> {
     if settings.models.is_empty() {
         return Ok(None);
     }
@@ -122,7 +125,7 @@ fn models(
             })
         })
         .collect();
-    Ok(Some((profiles?, Wheel::new(settings.models.values()))))
+    Ok(Some(Mix { profiles: profiles?, wheel: Wheel::new(settings.models.values()) }))
 }
 
 /// Draws an index by weight.

@@ -3,13 +3,18 @@
 //! Every format is one file of this directory; all of them end in the same [`Trace`]. Nothing here
 //! opens a file: bytes come in with a display name for errors.
 
+mod describe;
 mod error;
+mod gavel;
 mod generate;
 mod hither;
 mod muri;
 mod philly;
+mod pollux;
 mod settings;
+mod swf;
 pub(crate) mod table;
+mod tiresias;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,6 +24,7 @@ use serde::Serialize;
 use crate::job::{Job, Profile};
 use crate::profile::Library;
 
+pub use describe::{Info, ModelShare, describe};
 pub use error::Error;
 pub use generate::generate;
 pub use hither::write;
@@ -33,16 +39,32 @@ pub enum Format {
     Hither,
     Philly,
     Muri,
+    Gavel,
+    Pollux,
+    Tiresias,
+    Swf,
 }
 
 impl Format {
-    pub const ALL: [Format; 3] = [Format::Hither, Format::Philly, Format::Muri];
+    pub const ALL: [Format; 7] = [
+        Format::Hither,
+        Format::Philly,
+        Format::Muri,
+        Format::Gavel,
+        Format::Pollux,
+        Format::Tiresias,
+        Format::Swf,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Format::Hither => "hither",
             Format::Philly => "philly",
             Format::Muri => "muri",
+            Format::Gavel => "gavel",
+            Format::Pollux => "pollux",
+            Format::Tiresias => "tiresias",
+            Format::Swf => "swf",
         }
     }
 
@@ -82,6 +104,15 @@ pub fn detect(bytes: &[u8]) -> Option<Format> {
         Some(Format::Philly)
     } else if has(&muri::COLUMNS) {
         Some(Format::Muri)
+    } else if has(&tiresias::COLUMNS) {
+        // After Muri, whose columns include these.
+        Some(Format::Tiresias)
+    } else if has(&pollux::COLUMNS) {
+        Some(Format::Pollux)
+    } else if gavel::is_line(line) {
+        Some(Format::Gavel)
+    } else if swf::is_line(line) {
+        Some(Format::Swf)
     } else {
         None
     }
@@ -105,6 +136,10 @@ pub fn read(bytes: &[u8], file: &str, options: &ReadOptions<'_>) -> Result<Trace
         Format::Hither => hither::read(&mut intake)?,
         Format::Philly => philly::read(&mut intake)?,
         Format::Muri => muri::read(&mut intake)?,
+        Format::Gavel => gavel::read(&mut intake)?,
+        Format::Pollux => pollux::read(&mut intake)?,
+        Format::Tiresias => tiresias::read(&mut intake)?,
+        Format::Swf => swf::read(&mut intake)?,
     }
     intake.finish(format)
 }

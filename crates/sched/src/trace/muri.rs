@@ -1,6 +1,6 @@
 //! Muri's traces: models by name, iterations, and the time of an iteration split in stages.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::table::{Field, ITERATIONS_MAX, Source, TIME_MAX_S, TINY, Table};
@@ -39,8 +39,22 @@ pub struct MuriRow {
 
 /// All rows in the order of the file.
 pub fn muri_rows(bytes: &[u8], file: &str) -> Result<Vec<MuriRow>, Error> {
-    let table = Table::open(Source::new(bytes, file)?, COLUMNS, COLUMNS.len(), false)?;
-    table.rows().map(|row| row.and_then(|(line, fields)| parse(line, &fields))).collect()
+    let source = Source::new(bytes, file)?;
+    let table = Table::open(source, COLUMNS, COLUMNS.len(), false)?;
+    let mut names = HashSet::new();
+    let mut rows = Vec::new();
+    for row in table.rows() {
+        let (line, fields) = row?;
+        let row = parse(line, &fields)?;
+        if !names.insert(row.job_id.clone()) {
+            return Err(fields[0].error("job ids that differ"));
+        }
+        rows.push(row);
+    }
+    if rows.is_empty() {
+        return Err(source.error("at least one job").found(""));
+    }
+    Ok(rows)
 }
 
 fn parse(line: u64, fields: &[Field<'_>; 11]) -> Result<MuriRow, Error> {

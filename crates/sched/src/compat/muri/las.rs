@@ -38,9 +38,7 @@ impl Queue {
     /// Takes the first waiting job that `free` GPUs suffice for.
     fn pop_fitting(&mut self, sizes: &[u32], free: u64) -> Option<usize> {
         let fits = sizes.iter().take_while(|&&gpus| u64::from(gpus) <= free);
-        let heads = fits
-            .zip(&mut self.waiting)
-            .filter(|(_, jobs)| !jobs.is_empty());
+        let heads = fits.zip(&mut self.waiting).filter(|(_, jobs)| !jobs.is_empty());
         let (_, first) = heads.min_by_key(|(_, jobs)| jobs.front().map(|head| head.0))?;
         first.pop_front().map(|(_, job)| job)
     }
@@ -66,10 +64,7 @@ struct Engine<'a> {
 }
 
 pub(super) fn simulate(work: &mut Workload, gpus: u64) -> Tally {
-    let queue = || Queue {
-        waiting: vec![VecDeque::new(); work.sizes.len()],
-        ..Queue::default()
-    };
+    let queue = || Queue { waiting: vec![VecDeque::new(); work.sizes.len()], ..Queue::default() };
     let mut engine = Engine {
         queues: std::array::from_fn(|_| queue()),
         jobs: &mut work.jobs,
@@ -124,20 +119,14 @@ impl Engine<'_> {
         }
         self.tally.finished.append(&mut self.ending);
         for queue in &mut self.queues {
-            queue
-                .running
-                .retain(|&job| self.jobs[job].finish_s.is_none());
+            queue.running.retain(|&job| self.jobs[job].finish_s.is_none());
         }
     }
 
     fn finish_promised(&mut self, now: f64) {
         self.ending.clear();
         let jobs = &self.jobs;
-        self.ending.extend(
-            self.promised
-                .drain(..)
-                .filter(|&job| jobs[job].finish_s.is_none()),
-        );
+        self.ending.extend(self.promised.drain(..).filter(|&job| jobs[job].finish_s.is_none()));
         if self.ending.is_empty() {
             return;
         }

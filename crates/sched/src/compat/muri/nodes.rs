@@ -12,12 +12,7 @@ pub(super) struct Nodes {
 
 impl Nodes {
     pub(super) fn new(nodes: usize, per_node: u32) -> Self {
-        Self {
-            per_node,
-            free: vec![per_node; nodes],
-            idle: nodes,
-            taken: Vec::new(),
-        }
+        Self { per_node, free: vec![per_node; nodes], idle: nodes, taken: Vec::new() }
     }
 
     pub(super) fn clear(&mut self) {

@@ -22,9 +22,7 @@ struct Turn {
 
 impl Ord for Turn {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.key
-            .total_cmp(&other.key)
-            .then(self.stamp.cmp(&other.stamp))
+        self.key.total_cmp(&other.key).then(self.stamp.cmp(&other.stamp))
     }
 }
 
@@ -70,18 +68,9 @@ struct Engine<'a> {
 
 pub(super) fn simulate(work: &mut Workload, nodes: u32, per_node: u32, by_service: bool) -> Tally {
     // First fit never reaches past the nodes that all jobs together could fill.
-    let wanted: u64 = work
-        .jobs
-        .iter()
-        .map(|job| u64::from(job.gpus.div_ceil(per_node)))
-        .sum();
+    let wanted: u64 = work.jobs.iter().map(|job| u64::from(job.gpus.div_ceil(per_node))).sum();
     let nodes = u64::from(nodes).min(wanted) as usize;
-    let size = |&gpus: &u32| Size {
-        gpus,
-        waiting: BinaryHeap::new(),
-        open: true,
-        from: 0,
-    };
+    let size = |&gpus: &u32| Size { gpus, waiting: BinaryHeap::new(), open: true, from: 0 };
     let mut engine = Engine {
         by_service,
         nodes: Nodes::new(nodes, per_node),
@@ -119,11 +108,7 @@ pub(super) fn simulate(work: &mut Workload, nodes: u32, per_node: u32, by_servic
 impl Engine<'_> {
     fn key(&self, job: usize) -> f64 {
         let job = &self.jobs[job];
-        let key = if self.by_service {
-            job.left_s() * f64::from(job.gpus)
-        } else {
-            job.left_s()
-        };
+        let key = if self.by_service { job.left_s() * f64::from(job.gpus) } else { job.left_s() };
         // No key is -0.0, which `total_cmp` would put before its equal.
         key + 0.0
     }
@@ -138,8 +123,7 @@ impl Engine<'_> {
             self.jobs[job].finish(self.before, now);
         }
         self.tally.finished.append(&mut self.ending);
-        self.running
-            .retain(|turn| self.jobs[turn.job].finish_s.is_none());
+        self.running.retain(|turn| self.jobs[turn.job].finish_s.is_none());
     }
 
     /// Brings the running jobs up to `now` and into their new order.
@@ -149,22 +133,14 @@ impl Engine<'_> {
             self.jobs[job].advance(self.before, now);
             let key = self.key(job);
             if key != self.running[i].key {
-                self.running[i] = Turn {
-                    key,
-                    stamp: self.stamp(),
-                    job,
-                };
+                self.running[i] = Turn { key, stamp: self.stamp(), job };
             }
         }
         self.running.sort_unstable();
     }
 
     fn arrive(&mut self, job: usize) {
-        let turn = Turn {
-            key: self.key(job),
-            stamp: self.stamp(),
-            job,
-        };
+        let turn = Turn { key: self.key(job), stamp: self.stamp(), job };
         self.sizes[self.jobs[job].size].waiting.push(Reverse(turn));
     }
 
@@ -194,9 +170,7 @@ impl Engine<'_> {
     /// The waiting job whose turn is next, among sizes that may still fit.
     fn first_waiting(&self) -> Option<Turn> {
         let open = self.sizes.iter().filter(|size| size.open);
-        open.filter_map(|size| size.waiting.peek())
-            .map(|turn| turn.0)
-            .min()
+        open.filter_map(|size| size.waiting.peek()).map(|turn| turn.0).min()
     }
 
     fn fits(&mut self, job: usize) -> bool {

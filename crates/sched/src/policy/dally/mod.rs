@@ -66,7 +66,10 @@ pub enum Timers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Clock {
-    /// At the first offer that it declines: time in a queue for any GPUs at all is not counted.
+    /// While there is an offer that it declines: time in a queue for any GPUs at all is not
+    /// counted.
+    WhileDeclining,
+    /// From the first offer that it declines on.
     SinceDeclined,
     /// At its arrival or preemption.
     SinceReleased,
@@ -78,9 +81,9 @@ impl Default for Options {
             timers: Timers::Auto,
             machine_s: 12.0 * 3600.0,
             rack_s: 24.0 * 3600.0,
-            clock: Clock::SinceDeclined,
+            clock: Clock::WhileDeclining,
             wait_while_worth: true,
-            score: Score::UsefulService,
+            score: Score::TwoDLas,
             preempt: true,
             upgrade: true,
             round_s: 300.0,
@@ -145,6 +148,27 @@ struct Line {
     by_allowed: [BTreeSet<(Total, JobId)>; 3],
     /// Those whose clock has not started: nothing was offered to them yet.
     unoffered: [BTreeSet<JobId>; 3],
+    /// When the others relent, in the time of the level's watch.
+    deadlines: [BTreeSet<(Total, JobId)>; 3],
+    watches: [Stopwatch; 3],
+}
+
+/// Time that passes only while it runs.
+#[derive(Debug, Default, Clone, Copy)]
+struct Stopwatch {
+    total_s: Seconds,
+    since_s: Option<Seconds>,
+}
+
+impl Stopwatch {
+    fn read(&self, now: Seconds) -> Seconds {
+        self.total_s + self.since_s.map_or(0.0, |since| now - since)
+    }
+
+    fn run(&mut self, now: Seconds, running: bool) {
+        self.total_s = self.read(now);
+        self.since_s = running.then_some(now);
+    }
 }
 
 /// How a job waits.
@@ -152,9 +176,8 @@ struct Line {
 struct Patience {
     claim: Total,
     allowed: Tier,
-    /// Since when it holds out for the tier, and until when.
-    clock_s: Option<Seconds>,
-    until_s: Seconds,
+    /// Since when it holds out for the tier, and until when, in the time of its level's watch.
+    clock: Option<(Seconds, Seconds)>,
 }
 
 impl Dally {
@@ -207,39 +230,63 @@ impl Dally {
     fn accept(&mut self, turn: &mut Turn, id: JobId, tier: Tier, pool: PoolId) {
         let gpus = turn.state.job(id).gpus();
         let placement = turn.state.cluster.place_at(gpus, pool, tier).expect("it was on offer");
-        let patience = self.leave(turn, id).expect("it waits");
-        if let Some(clock_s) = patience.clock_s {
-            let wait = Wait { waited_s: turn.now() - clock_s, got: tier <= patience.allowed };
-            self.tuner.observe(gpus, patience.allowed, wait);
+        let patience = self.patience[id as usize].expect("it waits");
+        if let Some(waited_s) = self.held_out_s(turn, id, &patience) {
+            let got = tier <= patience.allowed;
+            self.tuner.observe(gpus, patience.allowed, Wait { waited_s, got });
         }
+        self.leave(turn, id);
         turn.start(id, placement);
     }
 
     /// The clocks of those who were offered a worse tier than they accept start to run.
     fn decline(&mut self, turn: &mut Turn) {
+        let now = turn.now();
         let cluster = &turn.state.cluster;
         let mut declined = Vec::new();
         for (&(gpus, wanted), line) in &mut self.lines {
-            if let Some((tier, _)) = cluster.best_pool(gpus, wanted) {
-                for unoffered in &mut line.unoffered[..tier as usize] {
-                    declined.extend(std::mem::take(unoffered));
+            let offered = cluster.best_pool(gpus, wanted).map_or(0, |(tier, _)| tier as usize);
+            for level in 0..2 {
+                let declines = level < offered;
+                if self.options.clock == Clock::WhileDeclining {
+                    line.watches[level].run(now, declines);
+                }
+                if declines {
+                    declined.extend(std::mem::take(&mut line.unoffered[level]));
                 }
             }
         }
         for id in declined {
             self.start_clock(turn, id);
         }
+        self.set_alarms(turn);
+    }
+
+    /// One alarm a level: for the job that relents first, if its clock runs.
+    fn set_alarms(&mut self, turn: &mut Turn) {
+        let now = turn.now();
+        for line in self.lines.values() {
+            for (watch, deadlines) in line.watches.iter().zip(&line.deadlines) {
+                if let (Some(_), Some(&(until, id))) = (watch.since_s, deadlines.first())
+                    && until.0.is_finite()
+                {
+                    turn.set_timer(Timer::Job(id), now + (until.0 - watch.read(now)));
+                }
+            }
+        }
     }
 
     fn start_clock(&mut self, turn: &mut Turn, id: JobId) {
         let now = turn.now();
-        let allowed = self.patience[id as usize].as_ref().expect("it waits").allowed;
-        let until_s = now + self.hold_out_s(turn, id, allowed);
-        let patience = self.patience[id as usize].as_mut().expect("it waits");
-        (patience.clock_s, patience.until_s) = (Some(now), until_s);
-        if until_s.is_finite() {
-            turn.set_timer(Timer::Job(id), until_s);
-        }
+        let class = class_of(turn.state.job(id));
+        let level = self.patience[id as usize].as_ref().expect("it waits").allowed;
+        let hold_out_s = self.hold_out_s(turn, id, level);
+        let line = self.lines.get_mut(&class).expect("it waits in a line");
+        let from_s = line.watches[level as usize].read(now);
+        let until_s = from_s + hold_out_s;
+        line.unoffered[level as usize].remove(&id);
+        line.deadlines[level as usize].insert((Total(until_s), id));
+        self.patience[id as usize].as_mut().expect("it waits").clock = Some((from_s, until_s));
     }
 
     /// How long the job should decline anything worse than `tier`.
@@ -264,20 +311,22 @@ impl Dally {
         }
     }
 
+    /// How long the job has held out for its tier.
+    fn held_out_s(&self, turn: &Turn, id: JobId, patience: &Patience) -> Option<Seconds> {
+        let (from_s, _) = patience.clock?;
+        let line = self.lines.get(&class_of(turn.state.job(id)))?;
+        Some(line.watches[patience.allowed as usize].read(turn.now()) - from_s)
+    }
+
     /// The job has held out long enough for its tier and accepts the next one.
-    fn relent(&mut self, turn: &mut Turn, id: JobId) {
-        let Some(patience) = self.leave(turn, id) else { return };
-        if let Some(clock_s) = patience.clock_s {
-            let wait = Wait { waited_s: turn.now() - clock_s, got: false };
-            self.tuner.observe(turn.state.job(id).gpus(), patience.allowed, wait);
-        }
+    fn relent(&mut self, turn: &mut Turn, id: JobId, waited_s: Seconds) {
+        let patience = self.leave(turn, id).expect("it waits");
+        let gpus = turn.state.job(id).gpus();
+        self.tuner.observe(gpus, patience.allowed, Wait { waited_s, got: false });
         let allowed = if patience.allowed == Tier::Machine { Tier::Rack } else { Tier::Network };
         self.join(turn, id, allowed);
         if allowed < Tier::Network {
             self.start_clock(turn, id);
-            let job = turn.state.job(id);
-            let line = self.lines.get_mut(&class_of(job)).expect("joined");
-            line.unoffered[allowed as usize].remove(&id);
         }
     }
 
@@ -285,12 +334,14 @@ impl Dally {
         let job = turn.state.job(id);
         let claim = Total(self.options.score.claim(job, turn.now()));
         let line = self.lines.entry(class_of(job)).or_default();
+        if self.options.clock != Clock::WhileDeclining && line.watches[0].since_s.is_none() {
+            line.watches = [Stopwatch { total_s: 0.0, since_s: Some(0.0) }; 3];
+        }
         line.by_allowed[allowed as usize].insert((claim, id));
         line.unoffered[allowed as usize].insert(id);
         self.by_release.insert((Total(job.since_s), id));
         self.patience.resize(turn.state.jobs.len(), None);
-        self.patience[id as usize] =
-            Some(Patience { claim, allowed, clock_s: None, until_s: f64::INFINITY });
+        self.patience[id as usize] = Some(Patience { claim, allowed, clock: None });
     }
 
     fn leave(&mut self, turn: &Turn, id: JobId) -> Option<Patience> {
@@ -300,6 +351,9 @@ impl Dally {
         let level = patience.allowed as usize;
         line.by_allowed[level].remove(&(patience.claim, id));
         line.unoffered[level].remove(&id);
+        if let Some((_, until_s)) = patience.clock {
+            line.deadlines[level].remove(&(Total(until_s), id));
+        }
         if line.by_allowed.iter().all(BTreeSet::is_empty) {
             self.lines.remove(&class_of(job));
         }
@@ -431,7 +485,8 @@ impl Dally {
                 continue;
             };
             let network = &turn.state.network;
-            let there_s = network.iteration_s(&profile, &network.shape(&turn.state.cluster, &offer));
+            let there_s =
+                network.iteration_s(&profile, &network.shape(&turn.state.cluster, &offer));
             let job = turn.state.job(id);
             let rate = job.run().expect("it runs").rate;
             if left * (1.0 / rate - there_s) > cost_s {
@@ -462,9 +517,14 @@ impl Policy for Dally {
                 self.round_due = true;
             }
             Timer::Job(id) => {
-                let patience = self.patience.get(id as usize).copied().flatten();
-                if patience.is_some_and(|p| p.until_s <= turn.now()) {
-                    self.relent(turn, id);
+                let Some(patience) = self.patience.get(id as usize).copied().flatten() else {
+                    return;
+                };
+                if let (Some((from_s, until_s)), Some(held_out_s)) =
+                    (patience.clock, self.held_out_s(turn, id, &patience))
+                    && held_out_s >= (until_s - from_s) * (1.0 - 1e-9) - 1e-6
+                {
+                    self.relent(turn, id, held_out_s);
                 }
             }
         }

@@ -73,7 +73,9 @@ impl Candidates {
         let free: u32 = domain.iter().map(|&m| cluster.machines[m as usize].free).sum();
         let mut held: Vec<(u32, JobId)> = Vec::new();
         for &machine in domain {
-            for &(_, id, gpus) in self.on_machine[machine as usize].iter().take_while(|c| c.0 > above) {
+            for &(_, id, gpus) in
+                self.on_machine[machine as usize].iter().take_while(|c| c.0 > above)
+            {
                 match held.iter_mut().find(|h| h.1 == id) {
                     Some(h) => h.0 += gpus,
                     None => held.push((gpus, id)),

@@ -1,0 +1,26 @@
+//! Tiresias' traces: models by name, durations in seconds.
+
+use super::table::Table;
+use super::{Error, Intake};
+use crate::job::{Job, Length};
+
+pub(super) const COLUMNS: [&str; 5] =
+    ["job_id", "num_gpu", "submit_time", "model_name", "duration"];
+
+pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
+    let table = Table::open(intake.source, COLUMNS, COLUMNS.len(), false)?;
+    for row in table.rows() {
+        let (line, [id, gpus, submit, model, duration]) = row?;
+        let job = Job {
+            name: id.name()?,
+            user: String::new(),
+            gpus: gpus.gpus()?,
+            gpu_type: None,
+            submit_s: submit.seconds()?,
+            length: Length::Seconds(duration.duration_s()?),
+            profile: intake.profile(&model)?,
+        };
+        intake.push(line, job)?;
+    }
+    Ok(())
+}
