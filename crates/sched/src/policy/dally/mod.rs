@@ -90,7 +90,7 @@ impl Default for Options {
             quantum_s: 600.0,
             damping: 2.0,
             upgrade_gain: 2.0,
-            overdue_s: f64::INFINITY,
+            overdue_s: 30.0 * 86_400.0,
             tuner: tuner::Options::default(),
         }
     }
