@@ -231,6 +231,17 @@ impl State {
         self.running.iter().copied().filter(holds).collect()
     }
 
+    /// The best offer for a running job if its own GPUs count as free.
+    pub fn offer_instead(&mut self, id: JobId) -> Option<Placement> {
+        let job = self.job(id);
+        let (gpus, pool) = (job.gpus(), self.pool_of_run(id));
+        let held = job.run()?.placement.clone();
+        self.cluster.release(&held);
+        let offer = self.cluster.best_offer(gpus, Some(pool));
+        self.cluster.take(&held);
+        offer
+    }
+
     /// How long the job has been at work since its last start, if stopping it now would keep some
     /// of that work. A policy that preempts jobs before can keep all of them from getting on.
     pub fn worked_s(&self, id: JobId) -> Option<Seconds> {

@@ -11,90 +11,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use hither_core::Seconds;
 use hither_core::record::Reason;
 use hither_core::topology::Tier;
-use serde::Deserialize;
 
 use crate::cluster::PoolId;
 use crate::event::{Action, Timer};
 use crate::job::JobId;
-use crate::order::Total;
 use crate::policy::Policy;
 use crate::policy::queue::{Class, class_of};
 use crate::state::Turn;
 
+mod options;
 mod score;
 mod tuner;
 mod victims;
+mod waiting;
 
+pub use options::{Clock, Options, Timers};
 pub use score::Score;
 use tuner::{Tuner, Wait};
 use victims::Candidates;
-
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Options {
-    pub timers: Timers,
-    /// The timers where `timers` is "fixed".
-    pub machine_s: Seconds,
-    pub rack_s: Seconds,
-    pub clock: Clock,
-    /// Let a job wait no longer for a better tier than running on the worse one would cost it.
-    pub wait_while_worth: bool,
-    pub score: Score,
-    pub preempt: bool,
-    pub upgrade: bool,
-    /// How often preemption and upgrades are considered.
-    pub round_s: Seconds,
-    /// A running job is safe for so long after its start.
-    pub quantum_s: Seconds,
-    /// A victim's claim must be worse by this factor: damping against jobs taking turns.
-    pub damping: f64,
-    /// An upgrade must save this many times what it costs.
-    pub upgrade_gain: f64,
-    /// A job that has waited so long goes before all younger ones, at any tier.
-    pub overdue_s: Seconds,
-    pub tuner: tuner::Options,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Timers {
-    Auto,
-    Fixed,
-}
-
-/// When a job's delay begins to count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Clock {
-    /// While there is an offer that it declines: time in a queue for any GPUs at all is not
-    /// counted.
-    WhileDeclining,
-    /// From the first offer that it declines on.
-    SinceDeclined,
-    /// At its arrival or preemption.
-    SinceReleased,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            timers: Timers::Auto,
-            machine_s: 12.0 * 3600.0,
-            rack_s: 24.0 * 3600.0,
-            clock: Clock::WhileDeclining,
-            wait_while_worth: true,
-            score: Score::TwoDLas,
-            preempt: true,
-            upgrade: true,
-            round_s: 300.0,
-            quantum_s: 600.0,
-            damping: 2.0,
-            upgrade_gain: 2.0,
-            overdue_s: 30.0 * 86_400.0,
-            tuner: tuner::Options::default(),
-        }
-    }
-}
+use waiting::Waiting;
 
 pub const ABOUT: &str = "delay scheduling, network-sensitive preemption, upgrades, tuned timers";
 pub const ABOUT_NO_WAIT: &str = "dally that takes the best place on offer at once (timers 0)";
@@ -130,65 +65,19 @@ pub fn no_preempt(options: &Options) -> Box<dyn Policy> {
 struct Dally {
     options: Options,
     tuner: Tuner,
-    lines: BTreeMap<Class, Line>,
-    /// By job, while it waits.
-    patience: Vec<Option<Patience>>,
-    /// (since when, job), of all that wait and are not overdue.
-    by_release: BTreeSet<(Total, JobId)>,
-    overdue: BTreeSet<JobId>,
+    waiting: Waiting,
     round_set: bool,
     round_due: bool,
     /// Timers last reported for each demand.
     reported: BTreeMap<u32, [Seconds; 2]>,
 }
 
-/// Waiting jobs of one demand, by the worst tier that they accept now and then by claim.
-#[derive(Debug, Default)]
-struct Line {
-    by_allowed: [BTreeSet<(Total, JobId)>; 3],
-    /// Those whose clock has not started: nothing was offered to them yet.
-    unoffered: [BTreeSet<JobId>; 3],
-    /// When the others relent, in the time of the level's watch.
-    deadlines: [BTreeSet<(Total, JobId)>; 3],
-    watches: [Stopwatch; 3],
-}
-
-/// Time that passes only while it runs.
-#[derive(Debug, Default, Clone, Copy)]
-struct Stopwatch {
-    total_s: Seconds,
-    since_s: Option<Seconds>,
-}
-
-impl Stopwatch {
-    fn read(&self, now: Seconds) -> Seconds {
-        self.total_s + self.since_s.map_or(0.0, |since| now - since)
-    }
-
-    fn run(&mut self, now: Seconds, running: bool) {
-        self.total_s = self.read(now);
-        self.since_s = running.then_some(now);
-    }
-}
-
-/// How a job waits.
-#[derive(Debug, Clone, Copy)]
-struct Patience {
-    claim: Total,
-    allowed: Tier,
-    /// Since when it holds out for the tier, and until when, in the time of its level's watch.
-    clock: Option<(Seconds, Seconds)>,
-}
-
 impl Dally {
     fn new(options: Options) -> Self {
         Self {
             tuner: Tuner::new(&options.tuner),
+            waiting: Waiting::new(options.clock == Clock::WhileDeclining),
             options,
-            lines: BTreeMap::new(),
-            patience: Vec::new(),
-            by_release: BTreeSet::new(),
-            overdue: BTreeSet::new(),
             round_set: false,
             round_due: false,
             reported: BTreeMap::new(),
@@ -200,180 +89,73 @@ impl Dally {
     /// Offers what is free to the waiting jobs, by claim. Whoever is offered a tier that it does
     /// not accept yet declines, and the next is asked: no head of the line blocks the others.
     fn offer(&mut self, turn: &mut Turn) {
-        if !self.serve_overdue(turn) {
-            return;
-        }
-        while let Some((id, tier, pool)) = self.first_acceptor(turn) {
+        let open = self.serve_overdue(turn);
+        while open && let Some((id, tier, pool)) = self.waiting.first_acceptor(&turn.state.cluster)
+        {
             self.accept(turn, id, tier, pool);
         }
-        self.decline(turn);
-    }
-
-    /// The job with the best claim that accepts what its demand can be offered.
-    fn first_acceptor(&self, turn: &Turn) -> Option<(JobId, Tier, PoolId)> {
-        let cluster = &turn.state.cluster;
-        let mut first: Option<(Total, JobId, Tier, PoolId)> = None;
-        for (&(gpus, wanted), line) in &self.lines {
-            let Some((tier, pool)) = cluster.best_pool(gpus, wanted) else {
-                continue;
-            };
-            let heads = line.by_allowed[tier as usize..].iter().filter_map(BTreeSet::first);
-            if let Some(&(claim, id)) = heads.min()
-                && first.is_none_or(|f| (claim, id) < (f.0, f.1))
-            {
-                first = Some((claim, id, tier, pool));
-            }
+        for id in self.waiting.decline(turn, open) {
+            self.hold_out(turn, id);
         }
-        first.map(|(_, id, tier, pool)| (id, tier, pool))
+        self.waiting.set_alarms(turn);
     }
 
     fn accept(&mut self, turn: &mut Turn, id: JobId, tier: Tier, pool: PoolId) {
         let gpus = turn.state.job(id).gpus();
         let placement = turn.state.cluster.place_at(gpus, pool, tier).expect("it was on offer");
-        let patience = self.patience[id as usize].expect("it waits");
-        if let Some(waited_s) = self.held_out_s(turn, id, &patience) {
-            let got = tier <= patience.allowed;
-            self.tuner.observe(gpus, patience.allowed, Wait { waited_s, got });
+        let left = self.waiting.leave(turn, id).expect("it waits");
+        if let Some(waited_s) = left.held_out_s {
+            self.tuner.observe(gpus, left.allowed, Wait { waited_s, got: tier <= left.allowed });
         }
-        self.leave(turn, id);
         turn.start(id, placement);
     }
 
-    /// The clocks of those who were offered a worse tier than they accept start to run.
-    fn decline(&mut self, turn: &mut Turn) {
-        let now = turn.now();
-        let cluster = &turn.state.cluster;
-        let mut declined = Vec::new();
-        for (&(gpus, wanted), line) in &mut self.lines {
-            let offered = cluster.best_pool(gpus, wanted).map_or(0, |(tier, _)| tier as usize);
-            for level in 0..2 {
-                let declines = level < offered;
-                if self.options.clock == Clock::WhileDeclining {
-                    line.watches[level].run(now, declines);
-                }
-                if declines {
-                    declined.extend(std::mem::take(&mut line.unoffered[level]));
-                }
-            }
-        }
-        for id in declined {
-            self.start_clock(turn, id);
-        }
-        self.set_alarms(turn);
-    }
-
-    /// One alarm a level: for the job that relents first, if its clock runs.
-    fn set_alarms(&mut self, turn: &mut Turn) {
-        let now = turn.now();
-        for line in self.lines.values() {
-            for (watch, deadlines) in line.watches.iter().zip(&line.deadlines) {
-                if let (Some(_), Some(&(until, id))) = (watch.since_s, deadlines.first())
-                    && until.0.is_finite()
-                {
-                    turn.set_timer(Timer::Job(id), now + (until.0 - watch.read(now)));
-                }
-            }
-        }
-    }
-
-    fn start_clock(&mut self, turn: &mut Turn, id: JobId) {
-        let now = turn.now();
-        let class = class_of(turn.state.job(id));
-        let level = self.patience[id as usize].as_ref().expect("it waits").allowed;
-        let hold_out_s = self.hold_out_s(turn, id, level);
-        let line = self.lines.get_mut(&class).expect("it waits in a line");
-        let from_s = line.watches[level as usize].read(now);
-        let until_s = from_s + hold_out_s;
-        line.unoffered[level as usize].remove(&id);
-        line.deadlines[level as usize].insert((Total(until_s), id));
-        self.patience[id as usize].as_mut().expect("it waits").clock = Some((from_s, until_s));
-    }
-
-    /// How long the job should decline anything worse than `tier`.
-    fn hold_out_s(&mut self, turn: &mut Turn, id: JobId, tier: Tier) -> Seconds {
+    /// The job's clock starts: from now on it holds out for its tier, for so long.
+    fn hold_out(&mut self, turn: &mut Turn, id: JobId) {
+        let tier = self.waiting.allowed(id);
         let job = turn.state.job(id);
         let gpus = job.gpus();
         let timers = match self.options.timers {
             Timers::Fixed => [self.options.machine_s, self.options.rack_s],
             Timers::Auto => [Tier::Machine, Tier::Rack].map(|t| self.tuner.timer_s(gpus, t)),
         };
-        let learned_s = timers[tier as usize];
-        let left = job.iterations - job.done;
+        // Holding out longer than the worse tier would cost the job cannot pay for itself.
         let [here, next] = [tier as usize, tier as usize + 1].map(|t| job.iteration_s[t]);
+        let worth_s = match self.options.wait_while_worth {
+            true => (job.iterations - job.done) * (next - here),
+            false => f64::INFINITY,
+        };
+        self.waiting.start_clock(turn, id, timers[tier as usize].min(worth_s));
         if self.options.timers == Timers::Auto && self.reported.get(&gpus) != Some(&timers) {
             self.reported.insert(gpus, timers);
             let [machine_s, rack_s] = timers;
             turn.actions.push(Action::Tuned { gpus, machine_s, rack_s });
         }
-        match self.options.wait_while_worth {
-            true => learned_s.min(left * (next - here)),
-            false => learned_s,
-        }
-    }
-
-    /// How long the job has held out for its tier.
-    fn held_out_s(&self, turn: &Turn, id: JobId, patience: &Patience) -> Option<Seconds> {
-        let (from_s, _) = patience.clock?;
-        let line = self.lines.get(&class_of(turn.state.job(id)))?;
-        Some(line.watches[patience.allowed as usize].read(turn.now()) - from_s)
     }
 
     /// The job has held out long enough for its tier and accepts the next one.
-    fn relent(&mut self, turn: &mut Turn, id: JobId, waited_s: Seconds) {
-        let patience = self.leave(turn, id).expect("it waits");
-        let gpus = turn.state.job(id).gpus();
-        self.tuner.observe(gpus, patience.allowed, Wait { waited_s, got: false });
-        let allowed = if patience.allowed == Tier::Machine { Tier::Rack } else { Tier::Network };
+    fn relent(&mut self, turn: &mut Turn, id: JobId) {
+        let left = self.waiting.leave(turn, id).expect("it waits");
+        if let Some(waited_s) = left.held_out_s {
+            let gpus = turn.state.job(id).gpus();
+            self.tuner.observe(gpus, left.allowed, Wait { waited_s, got: false });
+        }
+        let allowed = if left.allowed == Tier::Machine { Tier::Rack } else { Tier::Network };
         self.join(turn, id, allowed);
         if allowed < Tier::Network {
-            self.start_clock(turn, id);
+            self.hold_out(turn, id);
         }
     }
 
-    fn join(&mut self, turn: &mut Turn, id: JobId, allowed: Tier) {
-        let job = turn.state.job(id);
-        let claim = Total(self.options.score.claim(job, turn.now()));
-        let line = self.lines.entry(class_of(job)).or_default();
-        if self.options.clock != Clock::WhileDeclining && line.watches[0].since_s.is_none() {
-            line.watches = [Stopwatch { total_s: 0.0, since_s: Some(0.0) }; 3];
-        }
-        line.by_allowed[allowed as usize].insert((claim, id));
-        line.unoffered[allowed as usize].insert(id);
-        self.by_release.insert((Total(job.since_s), id));
-        self.patience.resize(turn.state.jobs.len(), None);
-        self.patience[id as usize] = Some(Patience { claim, allowed, clock: None });
+    fn join(&mut self, turn: &Turn, id: JobId, allowed: Tier) {
+        let claim = self.options.score.claim(turn.state.job(id), turn.now());
+        self.waiting.join(turn, id, claim, allowed);
     }
-
-    fn leave(&mut self, turn: &Turn, id: JobId) -> Option<Patience> {
-        let patience = self.patience.get_mut(id as usize)?.take()?;
-        let job = turn.state.job(id);
-        let line = self.lines.get_mut(&class_of(job)).expect("it waits in a line");
-        let level = patience.allowed as usize;
-        line.by_allowed[level].remove(&(patience.claim, id));
-        line.unoffered[level].remove(&id);
-        if let Some((_, until_s)) = patience.clock {
-            line.deadlines[level].remove(&(Total(until_s), id));
-        }
-        if line.by_allowed.iter().all(BTreeSet::is_empty) {
-            self.lines.remove(&class_of(job));
-        }
-        self.by_release.remove(&(Total(job.since_s), id));
-        self.overdue.remove(&id);
-        Some(patience)
-    }
-
-    // ---- the bound on waiting ----
 
     /// Starts overdue jobs, oldest first. False if one of them is still left: then GPUs are saved
     /// for it and nobody else starts.
     fn serve_overdue(&mut self, turn: &mut Turn) -> bool {
-        while let Some(&(Total(since_s), id)) = self.by_release.first()
-            && turn.now() - since_s >= self.options.overdue_s
-        {
-            self.by_release.pop_first();
-            self.overdue.insert(id);
-        }
-        while let Some(&id) = self.overdue.first() {
+        while let Some(id) = self.waiting.first_overdue(turn.now(), self.options.overdue_s) {
             let job = turn.state.job(id);
             let Some((tier, pool)) = turn.state.cluster.best_pool(job.gpus(), job.pool) else {
                 return false;
@@ -390,23 +172,18 @@ impl Dally {
     fn preempt(&mut self, turn: &mut Turn) {
         let mut candidates = self.candidates(turn);
         let mut hopeless: BTreeSet<Class> = BTreeSet::new();
-        if let Some(&id) = self.overdue.first() {
+        if let Some(id) = self.waiting.first_overdue(turn.now(), self.options.overdue_s) {
             self.preempt_for(turn, &mut candidates, id, f64::NEG_INFINITY, Tier::Network);
             return;
         }
-        while let Some((claim, id)) = self.first_claimant(&hopeless) {
-            let allowed = self.patience[id as usize].as_ref().expect("it waits").allowed;
-            let above = (claim.0 * self.options.damping).max(f64::MIN_POSITIVE);
+        while let Some((claim, id)) = self.waiting.first_claimant(&hopeless) {
+            let allowed = self.waiting.allowed(id);
+            let above = (claim * self.options.damping).max(f64::MIN_POSITIVE);
             if !self.preempt_for(turn, &mut candidates, id, above, allowed) {
                 // Others of this demand have a weaker claim and fare no better.
                 hopeless.insert(class_of(turn.state.job(id)));
             }
         }
-    }
-
-    fn first_claimant(&self, hopeless: &BTreeSet<Class>) -> Option<(Total, JobId)> {
-        let lines = self.lines.iter().filter(|(class, _)| !hopeless.contains(class));
-        lines.flat_map(|(_, line)| line.by_allowed.iter().filter_map(|l| l.first())).min().copied()
     }
 
     fn candidates(&self, turn: &Turn) -> Candidates {
@@ -457,39 +234,24 @@ impl Dally {
 
     /// Running jobs move to a better place where that saves more than the restart costs.
     fn upgrade(&mut self, turn: &mut Turn) {
-        let now = turn.now();
-        let spread: Vec<JobId> = turn.state.running.iter().copied().collect();
-        for id in spread {
-            let job = turn.state.job(id);
-            let Some(run) = job.run() else { continue };
+        let running: Vec<JobId> = turn.state.running.iter().copied().collect();
+        for id in running {
             let settled = turn.state.worked_s(id).is_some_and(|s| s >= self.options.quantum_s);
-            if run.placement.tier <= job.best || !settled || run.rate <= 0.0 {
+            let job = turn.state.job(id);
+            let Some(run) = job.run().filter(|run| settled && run.placement.tier > job.best) else {
                 continue;
-            }
-            let left = job.iterations - job.done_at(now);
+            };
+            let left = job.iterations - job.done_at(turn.now());
             let cost_s = self.options.upgrade_gain * job.job.profile.restart_s;
-            let saves_s = |iteration_s: Seconds| left * (1.0 / run.rate - iteration_s);
-            if saves_s(job.iteration_s[job.best as usize]) <= cost_s {
-                continue;
-            }
-            // Its own GPUs count as free when we look for a better place.
-            let (gpus, pool) = (job.gpus(), turn.state.pool_of_run(id));
-            let old = run.placement.clone();
-            let profile = job.job.profile.clone();
-            let mut cluster_after = std::mem::take(&mut turn.state.cluster);
-            cluster_after.release(&old);
-            let offer = cluster_after.best_offer(gpus, Some(pool));
-            cluster_after.take(&old);
-            turn.state.cluster = cluster_after;
-            let Some(offer) = offer.filter(|o| o.tier < old.tier) else {
+            let (tier, here_s, profile) =
+                (run.placement.tier, 1.0 / run.rate, job.job.profile.clone());
+            let Some(offer) = turn.state.offer_instead(id).filter(|offer| offer.tier < tier) else {
                 continue;
             };
             let network = &turn.state.network;
             let there_s =
                 network.iteration_s(&profile, &network.shape(&turn.state.cluster, &offer));
-            let job = turn.state.job(id);
-            let rate = job.run().expect("it runs").rate;
-            if left * (1.0 / rate - there_s) > cost_s {
+            if left * (here_s - there_s) > cost_s {
                 turn.preempt(id, Reason::Upgrade);
                 turn.start(id, offer);
             }
@@ -502,12 +264,12 @@ impl Policy for Dally {
         let best = turn.state.job(id).best;
         self.join(turn, id, best);
         if self.options.clock == Clock::SinceReleased && best < Tier::Network {
-            self.start_clock(turn, id);
+            self.hold_out(turn, id);
         }
     }
 
     fn forget(&mut self, turn: &mut Turn, id: JobId) {
-        self.leave(turn, id);
+        self.waiting.leave(turn, id);
     }
 
     fn timer(&mut self, turn: &mut Turn, timer: Timer) {
@@ -517,14 +279,8 @@ impl Policy for Dally {
                 self.round_due = true;
             }
             Timer::Job(id) => {
-                let Some(patience) = self.patience.get(id as usize).copied().flatten() else {
-                    return;
-                };
-                if let (Some((from_s, until_s)), Some(held_out_s)) =
-                    (patience.clock, self.held_out_s(turn, id, &patience))
-                    && held_out_s >= (until_s - from_s) * (1.0 - 1e-9) - 1e-6
-                {
-                    self.relent(turn, id, held_out_s);
+                if self.waiting.is_time(turn, id) {
+                    self.relent(turn, id);
                 }
             }
         }

@@ -1,0 +1,74 @@
+//! Every point that the paper leaves open, by name.
+
+use hither_core::Seconds;
+use serde::Deserialize;
+
+use super::score::Score;
+use super::tuner;
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    pub timers: Timers,
+    /// The timers where `timers` is "fixed".
+    pub machine_s: Seconds,
+    pub rack_s: Seconds,
+    pub clock: Clock,
+    /// Let a job wait no longer for a better tier than running on the worse one would cost it.
+    pub wait_while_worth: bool,
+    pub score: Score,
+    pub preempt: bool,
+    pub upgrade: bool,
+    /// How often preemption and upgrades are considered.
+    pub round_s: Seconds,
+    /// A running job is safe for so long after its start.
+    pub quantum_s: Seconds,
+    /// A victim's claim must be worse by this factor: damping against jobs taking turns.
+    pub damping: f64,
+    /// An upgrade must save this many times what it costs.
+    pub upgrade_gain: f64,
+    /// A job that has waited so long goes before all younger ones, at any tier.
+    pub overdue_s: Seconds,
+    pub tuner: tuner::Options,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Timers {
+    Auto,
+    Fixed,
+}
+
+/// When a job's delay begins to count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Clock {
+    /// While there is an offer that it declines: time in a queue for any GPUs at all is not
+    /// counted.
+    WhileDeclining,
+    /// From the first offer that it declines on.
+    SinceDeclined,
+    /// At its arrival or preemption.
+    SinceReleased,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            timers: Timers::Auto,
+            machine_s: 12.0 * 3600.0,
+            rack_s: 24.0 * 3600.0,
+            clock: Clock::WhileDeclining,
+            wait_while_worth: true,
+            score: Score::TwoDLas,
+            preempt: true,
+            upgrade: true,
+            round_s: 300.0,
+            quantum_s: 600.0,
+            damping: 2.0,
+            upgrade_gain: 2.0,
+            overdue_s: 30.0 * 86_400.0,
+            tuner: tuner::Options::default(),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Waiting jobs and their patience. All jobs of one demand are offered the same tier, so they wait
+//! in one line, sorted by the worst tier they accept and by claim, and an offer looks only at the
+//! heads. Their clocks are deadlines on a stopwatch that the line's jobs share.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hither_core::Seconds;
+use hither_core::topology::Tier;
+
+use crate::cluster::{Cluster, PoolId};
+use crate::event::Timer;
+use crate::job::JobId;
+use crate::order::Total;
+use crate::policy::queue::{Class, class_of};
+use crate::state::Turn;
+
+#[derive(Debug)]
+pub struct Waiting {
+    lines: BTreeMap<Class, Line>,
+    /// By job, while it waits.
+    patience: Vec<Option<Patience>>,
+    /// (since when, job), of all that wait and are not overdue.
+    by_release: BTreeSet<(Total, JobId)>,
+    overdue: BTreeSet<JobId>,
+    /// Whether clocks stop while there is nothing to decline.
+    pausing: bool,
+}
+
+/// Waiting jobs of one demand.
+#[derive(Debug)]
+struct Line {
+    levels: [Level; 3],
+}
+
+/// Those of them that accept the same tiers now.
+#[derive(Debug, Default)]
+struct Level {
+    by_claim: BTreeSet<(Total, JobId)>,
+    /// Those whose clock has not started: nothing was offered to them yet.
+    unoffered: BTreeSet<JobId>,
+    /// When the others relent, in the time of the watch.
+    deadlines: BTreeSet<(Total, JobId)>,
+    watch: Stopwatch,
+    /// The alarm that is set.
+    alarm: Option<(JobId, Seconds)>,
+}
+
+/// Time that passes only while it runs.
+#[derive(Debug, Default, Clone, Copy)]
+struct Stopwatch {
+    total_s: Seconds,
+    since_s: Option<Seconds>,
+}
+
+impl Stopwatch {
+    fn read(&self, now: Seconds) -> Seconds {
+        self.total_s + self.since_s.map_or(0.0, |since| now - since)
+    }
+
+    fn run(&mut self, now: Seconds, running: bool) {
+        if running != self.since_s.is_some() {
+            self.total_s = self.read(now);
+            self.since_s = running.then_some(now);
+        }
+    }
+}
+
+/// How a job waits.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    claim: Total,
+    allowed: Tier,
+    /// Since when it holds out for the tier, and until when, on its level's watch.
+    clock: Option<(Seconds, Seconds)>,
+}
+
+/// What is known of a job that no longer waits.
+#[derive(Debug, Clone, Copy)]
+pub struct Left {
+    pub allowed: Tier,
+    /// How long it held out for that tier; none if it was never offered a worse one.
+    pub held_out_s: Option<Seconds>,
+}
+
+impl Waiting {
+    pub fn new(pausing: bool) -> Self {
+        Self {
+            lines: BTreeMap::new(),
+            patience: Vec::new(),
+            by_release: BTreeSet::new(),
+            overdue: BTreeSet::new(),
+            pausing,
+        }
+    }
+
+    pub fn allowed(&self, id: JobId) -> Tier {
+        self.patience[id as usize].expect("it waits").allowed
+    }
+
+    /// The job with the best claim that accepts what its demand can be offered.
+    pub fn first_acceptor(&self, cluster: &Cluster) -> Option<(JobId, Tier, PoolId)> {
+        let mut first: Option<(Total, JobId, Tier, PoolId)> = None;
+        for (&(gpus, wanted), line) in &self.lines {
+            let Some((tier, pool)) = cluster.best_pool(gpus, wanted) else {
+                continue;
+            };
+            let heads = line.levels[tier as usize..].iter().filter_map(|l| l.by_claim.first());
+            if let Some(&(claim, id)) = heads.min()
+                && first.is_none_or(|f| (claim, id) < (f.0, f.1))
+            {
+                first = Some((claim, id, tier, pool));
+            }
+        }
+        first.map(|(_, id, tier, pool)| (id, tier, pool))
+    }
+
+    /// The best claim of all demands but the hopeless ones.
+    pub fn first_claimant(&self, hopeless: &BTreeSet<Class>) -> Option<(f64, JobId)> {
+        let lines = self.lines.iter().filter(|(class, _)| !hopeless.contains(class));
+        let heads =
+            lines.flat_map(|(_, line)| line.levels.iter().filter_map(|l| l.by_claim.first()));
+        heads.min().map(|&(claim, id)| (claim.0, id))
+    }
+
+    /// Clocks run where free GPUs would do for a job that holds out for better, if they are on
+    /// offer at all. Returns the jobs that decline for the first time.
+    pub fn decline(&mut self, turn: &Turn, on_offer: bool) -> Vec<JobId> {
+        let mut declined = Vec::new();
+        for (&(gpus, wanted), line) in &mut self.lines {
+            let offered = turn.state.cluster.best_pool(gpus, wanted).filter(|_| on_offer);
+            for (tier, level) in Tier::ALL.into_iter().zip(&mut line.levels) {
+                let declines = offered.is_some_and(|(offered, _)| tier < offered);
+                level.watch.run(turn.now(), declines || !self.pausing);
+                if declines {
+                    declined.extend(std::mem::take(&mut level.unoffered));
+                }
+            }
+        }
+        declined
+    }
+
+    pub fn start_clock(&mut self, turn: &Turn, id: JobId, hold_out_s: Seconds) {
+        let patience = self.patience[id as usize].as_mut().expect("it waits");
+        let line = self.lines.get_mut(&class_of(turn.state.job(id))).expect("it is in line");
+        let level = &mut line.levels[patience.allowed as usize];
+        let from_s = level.watch.read(turn.now());
+        patience.clock = Some((from_s, from_s + hold_out_s));
+        level.unoffered.remove(&id);
+        level.deadlines.insert((Total(from_s + hold_out_s), id));
+    }
+
+    /// One alarm a level: for the job that relents first, if its clock runs.
+    pub fn set_alarms(&mut self, turn: &mut Turn) {
+        let now = turn.now();
+        for level in self.lines.values_mut().flat_map(|line| &mut line.levels) {
+            let Some(&(until, id)) = level.deadlines.first().filter(|d| d.0.0.is_finite()) else {
+                continue;
+            };
+            let at_s = now + (until.0 - level.watch.read(now)).max(0.0);
+            let is_set = level.alarm.is_some_and(|(j, s)| j == id && (s - at_s).abs() < 1e-6);
+            if level.watch.since_s.is_some() && !is_set {
+                level.alarm = Some((id, at_s));
+                turn.set_timer(Timer::Job(id), at_s);
+            }
+        }
+    }
+
+    /// Whether the job has held out as long as it was going to. An alarm may be early: the watch
+    /// may have stood still since it was set.
+    pub fn is_time(&mut self, turn: &Turn, id: JobId) -> bool {
+        let Some(patience) = self.patience.get(id as usize).copied().flatten() else {
+            return false;
+        };
+        let line = self.lines.get_mut(&class_of(turn.state.job(id))).expect("it is in line");
+        let level = &mut line.levels[patience.allowed as usize];
+        level.alarm = None;
+        let now_s = level.watch.read(turn.now());
+        patience.clock.is_some_and(|(_, until_s)| now_s >= until_s - 1e-6)
+    }
+
+    pub fn join(&mut self, turn: &Turn, id: JobId, claim: f64, allowed: Tier) {
+        let job = turn.state.job(id);
+        let (now, pausing) = (turn.now(), self.pausing);
+        let line = self.lines.entry(class_of(job)).or_insert_with(|| {
+            let mut levels: [Level; 3] = Default::default();
+            levels.iter_mut().for_each(|level| level.watch.run(now, !pausing));
+            Line { levels }
+        });
+        let claim = Total(claim);
+        line.levels[allowed as usize].by_claim.insert((claim, id));
+        line.levels[allowed as usize].unoffered.insert(id);
+        self.by_release.insert((Total(job.since_s), id));
+        self.patience.resize(turn.state.jobs.len(), None);
+        self.patience[id as usize] = Some(Patience { claim, allowed, clock: None });
+    }
+
+    pub fn leave(&mut self, turn: &Turn, id: JobId) -> Option<Left> {
+        let patience = self.patience.get_mut(id as usize)?.take()?;
+        let job = turn.state.job(id);
+        let line = self.lines.get_mut(&class_of(job)).expect("it is in line");
+        let level = &mut line.levels[patience.allowed as usize];
+        level.by_claim.remove(&(patience.claim, id));
+        level.unoffered.remove(&id);
+        let held_out_s = patience.clock.map(|(from_s, until_s)| {
+            level.deadlines.remove(&(Total(until_s), id));
+            level.watch.read(turn.now()) - from_s
+        });
+        if line.levels.iter().all(|l| l.by_claim.is_empty()) {
+            self.lines.remove(&class_of(job));
+        }
+        self.by_release.remove(&(Total(job.since_s), id));
+        self.overdue.remove(&id);
+        Some(Left { allowed: patience.allowed, held_out_s })
+    }
+
+    /// The oldest of the jobs that have waited for so long.
+    pub fn first_overdue(&mut self, now: Seconds, overdue_s: Seconds) -> Option<JobId> {
+        while let Some(&(Total(since_s), id)) = self.by_release.first()
+            && now - since_s >= overdue_s
+        {
+            self.by_release.pop_first();
+            self.overdue.insert(id);
+        }
+        self.overdue.first().copied()
+    }
+}
