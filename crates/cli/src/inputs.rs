@@ -9,7 +9,7 @@ use hither_core::topology::Topology;
 use hither_sched::job::Job;
 use hither_sched::profile::Library;
 use hither_sched::topo;
-use hither_sched::trace::{self, Format, Generate, ReadOptions};
+use hither_sched::trace::{self, Format, Generate, ReadOptions, Trace};
 
 /// Far above any known trace; below what would exhaust the memory of a small machine.
 const BYTES_MAX: u64 = 4 << 30;
@@ -77,13 +77,6 @@ pub enum Workload {
     Generator { settings: Generate, path: PathBuf, library: Library },
 }
 
-/// The jobs of a workload at one seed.
-pub struct Jobs {
-    pub jobs: Vec<Job>,
-    pub notes: Vec<String>,
-    pub format: Option<Format>,
-}
-
 impl Workload {
     pub fn open(args: &TraceArgs) -> anyhow::Result<Self> {
         let library = library(args.profiles.as_deref())?;
@@ -103,14 +96,13 @@ impl Workload {
     }
 
     /// A load is relative to the trace's own speed, or absolute for a generator that has one.
-    pub fn jobs(&self, seed: Option<u64>, load: Option<f64>) -> anyhow::Result<Jobs> {
+    pub fn jobs(&self, seed: Option<u64>, load: Option<f64>) -> anyhow::Result<Trace> {
         match self {
             Self::Trace { bytes, path, format, library } => {
                 let options = ReadOptions { format: *format, seed: seed.unwrap_or(0), library };
-                let trace = trace::read(bytes, &shown(path), &options)?;
-                let mut jobs = trace.jobs;
-                hurry(&mut jobs, load);
-                Ok(Jobs { jobs, notes: trace.notes, format: Some(trace.format) })
+                let mut trace = trace::read(bytes, &shown(path), &options)?;
+                hurry(&mut trace.jobs, load);
+                Ok(trace)
             }
             Self::Generator { settings, library, .. } => {
                 let mut settings = settings.clone();
@@ -121,7 +113,7 @@ impl Workload {
                 }
                 let mut jobs = trace::generate(&settings, library)?;
                 hurry(&mut jobs, load.filter(|_| !absolute));
-                Ok(Jobs { jobs, notes: Vec::new(), format: None })
+                Ok(Trace { format: Format::Hither, jobs, notes: Vec::new() })
             }
         }
     }

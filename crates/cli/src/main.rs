@@ -1,5 +1,8 @@
 //! `hither`: parse, run, and one file a subcommand.
 
+mod completions;
+mod demo;
+mod doctor;
 mod inputs;
 mod muri;
 mod outputs;
@@ -7,8 +10,10 @@ mod plan;
 mod policies;
 mod progress;
 mod record;
+mod report;
 mod settings;
 mod simulate;
+mod sweep;
 mod trace;
 mod vopr;
 
@@ -16,7 +21,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 
 use clap::builder::FalseyValueParser;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Jobs near each other on the network: a scheduler for GPU clusters, and a simulator that plays
 /// traces against it and against its rivals.
@@ -46,11 +51,16 @@ pub struct Common {
 
 #[derive(Subcommand)]
 enum Command {
+    Demo(demo::Args),
     Simulate(simulate::Args),
+    Sweep(sweep::Args),
+    Report(report::Args),
     #[command(subcommand)]
     Trace(trace::Command),
     Policies(policies::Args),
     Vopr(vopr::Args),
+    Doctor(doctor::Args),
+    Completions(completions::Args),
 }
 
 fn main() -> ExitCode {
@@ -74,9 +84,14 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let common = &cli.common;
     match cli.command {
+        Command::Demo(args) => demo::run(&args, common),
         Command::Simulate(args) => simulate::run(&args, common),
+        Command::Sweep(args) => sweep::run(&args, common),
+        Command::Report(args) => report::run(&args, common),
         Command::Trace(command) => trace::run(&command, common),
         Command::Policies(args) => policies::run(&args),
         Command::Vopr(args) => vopr::run(&args, common),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Completions(args) => completions::run(&args, Cli::command()),
     }
 }

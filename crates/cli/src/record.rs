@@ -1,7 +1,9 @@
 //! The files of a run: jobs.csv, events.jsonl, summary.json and report.html in one directory.
 
+mod read;
 mod write;
 
+pub use read::read;
 pub use write::write;
 
 const SUMMARY: &str = "summary.json";

@@ -1,0 +1,91 @@
+//! `hither demo`: two weeks of a busy, congested cluster under six policies.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Parser;
+use hither_core::topology::Topology;
+use hither_sched::profile::Library;
+use hither_sched::topo::to_toml;
+use hither_sched::trace::{self, Arrivals, Demand, Duration, Generate};
+
+use crate::{Common, outputs, record, simulate};
+
+/// Draw two weeks of large jobs, run them under six policies, and write a report
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  hither demo -o demo/
+
+It is nothing but `hither trace generate` and `hither simulate`, and prints the latter's command.")]
+pub struct Args {
+    /// Directory for the trace, the cluster and the results
+    #[arg(long, short, value_name = "DIR", default_value = "hither-demo")]
+    output: PathBuf,
+}
+
+const POLICIES: &str = "dally,tiresias,gandiva,themis,fifo,srtf";
+const JOBS: u64 = 1400;
+const SEED: u64 = 1;
+
+/// The flags of `hither simulate`, so that the demo is a command that anyone can repeat.
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: simulate::Args,
+}
+
+pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
+    let dir = &args.output;
+    let topology = Topology::uniform(4, 8, 8);
+    let jobs = trace::generate(&workload(topology.gpus() as u32), &Library::builtin())?;
+    outputs::make_dir(dir)?;
+    let (trace_path, cluster_path) = (dir.join("trace.csv"), dir.join("cluster.toml"));
+    outputs::write_file(&trace_path, trace::write(&jobs).as_bytes())?;
+    outputs::write_file(&cluster_path, to_toml(&topology).as_bytes())?;
+    let days = jobs.last().map_or(0.0, |job| job.submit_s) / 86_400.0;
+    let seed = SEED.to_string();
+    let line = [
+        "simulate".as_ref(),
+        trace_path.as_os_str(),
+        "--cluster".as_ref(),
+        cluster_path.as_os_str(),
+        "--congestion".as_ref(),
+        "4".as_ref(),
+        "--policy".as_ref(),
+        POLICIES.as_ref(),
+        "--seed".as_ref(),
+        seed.as_ref(),
+        "-o".as_ref(),
+        dir.as_os_str(),
+    ];
+    let shown: Vec<_> = line.iter().map(|word| word.to_string_lossy()).collect();
+    common.say(&format!(
+        "Draws {} jobs of 1 to 64 GPUs that arrive within {days:.0} days (seed {SEED}),\n\
+         runs them on {} GPUs in {} racks whose network others keep busy (congestion 4), as does\n  \
+         hither {}",
+        jobs.len(),
+        topology.gpus(),
+        topology.racks.len(),
+        shown.join(" "),
+    ));
+    let line = Line::try_parse_from(line).context("the demo's own command")?;
+    let code = simulate::run(&line.args, common)?;
+    let page = dir.join(record::REPORT);
+    outputs::print(&format!("\nreport: {}\n", page.display()))?;
+    Ok(code)
+}
+
+fn workload(gpus: u32) -> Generate {
+    Generate {
+        jobs: JOBS,
+        load: Some(0.9),
+        gpus: Some(gpus),
+        arrivals: Arrivals::Diurnal,
+        demand: Demand::Heavy,
+        duration: Duration::LogNormal { median_s: 3600.0, sigma: 1.5 },
+        seed: SEED,
+        ..Generate::default()
+    }
+}

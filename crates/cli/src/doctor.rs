@@ -1,0 +1,214 @@
+//! `hither doctor`: what this machine has, and which optional parts would work on it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::outputs;
+
+/// Tell what this machine offers: processor, memory, pages, optional programs
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  hither doctor
+  hither doctor --json")]
+pub struct Args {
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Facts {
+    hither: &'static str,
+    cpu: Cpu,
+    memory: Memory,
+    /// Name, and where it was found.
+    programs: Vec<Program>,
+}
+
+#[derive(Serialize)]
+struct Cpu {
+    model: String,
+    architecture: &'static str,
+    /// That this process may use.
+    cores: usize,
+    features: BTreeMap<&'static str, bool>,
+}
+
+#[derive(Serialize)]
+struct Memory {
+    total_bytes: Option<u64>,
+    available_bytes: Option<u64>,
+    page_bytes: usize,
+    /// always, madvise or never.
+    transparent_huge_pages: Option<String>,
+    huge_page_bytes: Option<u64>,
+    huge_pages_total: Option<u64>,
+    huge_pages_free: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Program {
+    name: &'static str,
+    path: Option<PathBuf>,
+    needed_for: &'static str,
+}
+
+const PROGRAMS: [(&str, &str); 9] = [
+    ("sbatch", "running jobs on a Slurm cluster"),
+    ("squeue", "watching jobs on a Slurm cluster"),
+    ("scontrol", "reading a Slurm cluster's machines"),
+    ("scancel", "preempting jobs on a Slurm cluster"),
+    ("sinfo", "reading a Slurm cluster's state"),
+    ("mpirun", "training on several machines"),
+    ("nvidia-smi", "seeing GPUs and their driver"),
+    ("chromium", "checking the report's page in a browser"),
+    ("node", "checking the report's page in a browser"),
+];
+
+/// As the kernel spells them in /proc/cpuinfo; on other systems the standard library is asked.
+const FEATURES: [&str; 10] = [
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512f",
+    "avx512bw",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_tile",
+    "amx_bf16",
+    "amx_int8",
+];
+
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let facts = Facts {
+        hither: env!("CARGO_PKG_VERSION"),
+        cpu: cpu(),
+        memory: memory(),
+        programs: programs(),
+    };
+    if args.json {
+        outputs::print_json(&facts)?;
+    } else {
+        outputs::print(&shown(&facts))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn cpu() -> Cpu {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let value = |key: &str| {
+        let line = text.lines().find(|line| line.starts_with(key))?;
+        line.split_once(':').map(|(_, value)| value.trim().to_owned())
+    };
+    let flags = value("flags").unwrap_or_default();
+    let flags: Vec<&str> = flags.split_whitespace().collect();
+    let has = |name: &'static str| (name, flags.contains(&name) || detected(name));
+    Cpu {
+        model: value("model name").unwrap_or_else(|| "unknown".into()),
+        architecture: std::env::consts::ARCH,
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        features: FEATURES.into_iter().map(has).collect(),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detected(name: &str) -> bool {
+    match name {
+        "avx2" => std::is_x86_feature_detected!("avx2"),
+        "fma" => std::is_x86_feature_detected!("fma"),
+        "f16c" => std::is_x86_feature_detected!("f16c"),
+        "avx512f" => std::is_x86_feature_detected!("avx512f"),
+        "avx512bw" => std::is_x86_feature_detected!("avx512bw"),
+        "avx512_vnni" => std::is_x86_feature_detected!("avx512vnni"),
+        "avx512_bf16" => std::is_x86_feature_detected!("avx512bf16"),
+        _ => false,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detected(_: &str) -> bool {
+    false
+}
+
+fn memory() -> Memory {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let number = |key: &str| {
+        let line = text.lines().find(|line| line.split(':').next() == Some(key))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    let bytes = |key: &str| number(key).map(|kib| kib * 1024);
+    let pages = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok();
+    // The chosen word stands in brackets: "always [madvise] never".
+    let chosen = |text: String| {
+        let (_, rest) = text.split_once('[')?;
+        rest.split_once(']').map(|(word, _)| word.to_owned())
+    };
+    Memory {
+        total_bytes: bytes("MemTotal"),
+        available_bytes: bytes("MemAvailable"),
+        page_bytes: rustix::param::page_size(),
+        transparent_huge_pages: pages.and_then(chosen),
+        huge_page_bytes: bytes("Hugepagesize"),
+        huge_pages_total: number("HugePages_Total"),
+        huge_pages_free: number("HugePages_Free"),
+    }
+}
+
+fn programs() -> Vec<Program> {
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let dirs: Vec<PathBuf> = std::env::split_paths(&search).collect();
+    let find = |name: &str| dirs.iter().map(|dir| dir.join(name)).find(|path| path.is_file());
+    let mut programs: Vec<Program> = PROGRAMS
+        .into_iter()
+        .map(|(name, needed_for)| Program { name, path: find(name), needed_for })
+        .collect();
+    let libraries = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu"];
+    let driver = libraries.map(|dir| PathBuf::from(dir).join("libcuda.so.1"));
+    programs.push(Program {
+        name: "libcuda.so.1",
+        path: driver.into_iter().find(|path| path.exists()),
+        needed_for: "computing on NVIDIA GPUs",
+    });
+    programs
+}
+
+fn shown(facts: &Facts) -> String {
+    let Facts { hither, cpu, memory, programs } = facts;
+    let unknown = || "unknown".to_owned();
+    let gib = |bytes: Option<u64>| {
+        bytes.map_or_else(unknown, |b| format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64))
+    };
+    let count = |n: Option<u64>| n.map_or_else(unknown, |n| n.to_string());
+    let mut text = format!(
+        "hither      {hither}\nprocessor   {} ({}), {} cores\n",
+        cpu.model, cpu.architecture, cpu.cores
+    );
+    for (name, has) in &cpu.features {
+        text.push_str(&format!("            {name:12} {}\n", if *has { "yes" } else { "no" }));
+    }
+    text.push_str(&format!(
+        "memory      {}, {} available\n\
+         pages       {} KiB; transparent huge pages: {}; huge pages of {} KiB: {} of {} free\n",
+        gib(memory.total_bytes),
+        gib(memory.available_bytes),
+        memory.page_bytes / 1024,
+        memory.transparent_huge_pages.clone().unwrap_or_else(unknown),
+        count(memory.huge_page_bytes.map(|b| b / 1024)),
+        count(memory.huge_pages_free),
+        count(memory.huge_pages_total),
+    ));
+    text.push_str("programs\n");
+    for Program { name, path, needed_for } in programs {
+        let found = match path {
+            Some(path) => path.display().to_string(),
+            None => format!("not found: needed for {needed_for}"),
+        };
+        text.push_str(&format!("            {name:12} {found}\n"));
+    }
+    text
+}

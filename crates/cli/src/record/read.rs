@@ -1,0 +1,201 @@
+//! Files back to rows. Whatever stands in them, the answer is rows or one error that says where.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use csv::StringRecord;
+use hither_core::record::{EventRow, Happening, Header, JobRow, JobState, RunRecord, Summary};
+use serde::Deserialize;
+
+use super::{CANCELLED, COLUMNS, EVENTS, FINISHED, JOBS, SUMMARY};
+use crate::inputs::text;
+
+#[derive(Deserialize)]
+struct Summaries {
+    header: Header,
+    runs: Vec<Summary>,
+}
+
+/// A directory that `hither simulate -o` wrote. Last placements are not read back.
+pub fn read(dir: &Path) -> anyhow::Result<(Header, Vec<RunRecord>)> {
+    let path = dir.join(SUMMARY);
+    let summaries: Summaries = serde_json::from_str(&text(&path)?).map_err(|error| {
+        anyhow!("{}:{}: {error}; was it written by hither simulate?", path.display(), error.line())
+    })?;
+    let Summaries { header, runs } = summaries;
+    let racks = header.cluster.racks.len();
+    let stray = header.cluster.machines.iter().find(|m| m.rack as usize >= racks);
+    if let Some(machine) = stray {
+        bail!("{}: machine {} stands in a rack that is not there", path.display(), machine.name);
+    }
+    let mut index = HashMap::new();
+    for (at, run) in runs.iter().enumerate() {
+        if index.insert(run.policy.clone(), at).is_some() {
+            bail!("{}: policy {} stands there twice", path.display(), run.policy);
+        }
+    }
+    let empty = |summary| RunRecord { summary, jobs: Vec::new(), events: Vec::new() };
+    let mut runs: Vec<RunRecord> = runs.into_iter().map(empty).collect();
+    read_jobs(&dir.join(JOBS), &index, &mut runs)?;
+    read_events(&dir.join(EVENTS), &header, &index, &mut runs)?;
+    Ok((header, runs))
+}
+
+fn read_jobs(
+    path: &Path,
+    index: &HashMap<String, usize>,
+    runs: &mut [RunRecord],
+) -> anyhow::Result<()> {
+    let shown = path.display();
+    let file = File::open(path).with_context(|| format!("cannot read {shown}"))?;
+    let mut csv = csv::Reader::from_reader(BufReader::new(file));
+    let at = |error: csv::Error| match error.position() {
+        Some(position) => anyhow!("{shown}:{}: {error}", position.line()),
+        None => anyhow!("{shown}: {error}"),
+    };
+    let head = csv.headers().map_err(at)?;
+    ensure!(head == COLUMNS[..], "{shown}:1: expected the columns {}", COLUMNS.join(","));
+    for record in csv.records() {
+        let record = record.map_err(at)?;
+        let line = record.position().map_or(0, csv::Position::line);
+        let policy = &record[0];
+        let run = index
+            .get(policy)
+            .with_context(|| format!("{shown}:{line}: policy {policy:?} is not in {SUMMARY}"))?;
+        let jobs = &mut runs[*run].jobs;
+        let row = job_row(jobs.len() as u32, &record)
+            .map_err(|error| anyhow!("{shown}:{line}: {error:#}"))?;
+        jobs.push(row);
+    }
+    for run in runs.iter() {
+        let Summary { policy, jobs, .. } = &run.summary;
+        let found = run.jobs.len() as u64;
+        ensure!(
+            found == *jobs,
+            "{shown}: {found} jobs of {policy}, and {SUMMARY} has {jobs}; is the file truncated?"
+        );
+    }
+    Ok(())
+}
+
+fn job_row(job: u32, record: &StringRecord) -> anyhow::Result<JobRow> {
+    let cell = |name: &str| {
+        let column = COLUMNS.iter().position(|c| *c == name).unwrap_or_default();
+        &record[column]
+    };
+    let wrong = |name: &str, expected: &dyn Display| {
+        anyhow!("column {name}: found {:?}, expected {expected}", cell(name))
+    };
+    let seconds = |name: &str| match cell(name).parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err(wrong(name, &"a number of at least 0")),
+    };
+    let whole = |name: &str, max: u32| match cell(name).parse::<u32>() {
+        Ok(value) if value <= max => Ok(value),
+        _ => Err(wrong(name, &format!("a whole number from 0 to {max}"))),
+    };
+    Ok(JobRow {
+        job,
+        name: cell("job_id").into(),
+        user: cell("user").into(),
+        model: cell("model").into(),
+        gpus: whole("requested_number_of_resources", 10_000_000)?,
+        submit_s: seconds("submission_time")?,
+        start_s: match cell("starting_time") {
+            "" => None,
+            _ => Some(seconds("starting_time")?),
+        },
+        finish_s: seconds("finish_time")?,
+        run_s: seconds("execution_time")?,
+        queue_s: seconds("queue_time")?,
+        comm_s: seconds("communication_time")?,
+        ideal_s: seconds("requested_time")?,
+        tier: whole("tier", 2)? as u8,
+        preemptions: whole("preemptions", u32::MAX)?,
+        failures: whole("failures", u32::MAX)?,
+        state: match cell("final_state") {
+            FINISHED => JobState::Finished,
+            CANCELLED => JobState::Cancelled,
+            _ => return Err(wrong("final_state", &format!("{FINISHED} or {CANCELLED}"))),
+        },
+        machines: Vec::new(),
+    })
+}
+
+#[derive(Deserialize)]
+struct EventLine {
+    policy: String,
+    #[serde(flatten)]
+    row: EventRow,
+}
+
+fn read_events(
+    path: &Path,
+    header: &Header,
+    index: &HashMap<String, usize>,
+    runs: &mut [RunRecord],
+) -> anyhow::Result<()> {
+    let shown = path.display();
+    let cannot = || format!("cannot read {shown}");
+    let file = File::open(path).with_context(cannot)?;
+    for (line, text) in (1u64..).zip(BufReader::new(file).lines()) {
+        let text = text.with_context(cannot)?;
+        let parsed: EventLine =
+            serde_json::from_str(&text).map_err(|error| anyhow!("{shown}:{line}: {error}"))?;
+        let Some(&run) = index.get(&parsed.policy) else {
+            bail!("{shown}:{line}: policy {:?} is not in {SUMMARY}", parsed.policy);
+        };
+        let run = &mut runs[run];
+        check_event(&parsed.row, header, run)
+            .map_err(|error| anyhow!("{shown}:{line}: {error}"))?;
+        run.events.push(parsed.row);
+    }
+    for run in runs.iter().filter(|run| !run.events.is_empty()) {
+        let Summary { policy, finished, .. } = &run.summary;
+        let is_finish = |row: &&EventRow| matches!(row.what, Happening::Finish { .. });
+        let found = run.events.iter().filter(is_finish).count() as u64;
+        ensure!(
+            found == *finished,
+            "{shown}: {found} jobs of {policy} finish, and in {SUMMARY} {finished} do; \
+             is the file truncated?"
+        );
+    }
+    Ok(())
+}
+
+/// Whether the event speaks of jobs and machines that are there, and of no time gone by.
+fn check_event(row: &EventRow, header: &Header, run: &RunRecord) -> anyhow::Result<()> {
+    let last_s = run.events.last().map_or(0.0, |last| last.t);
+    ensure!(row.t.is_finite() && row.t >= last_s, "time {} comes after {last_s}", row.t);
+    let job_there = |job: u32| {
+        let jobs = run.jobs.len();
+        ensure!((job as usize) < jobs, "job {job} of {jobs} jobs");
+        Ok(())
+    };
+    let machine_there = |id: u32, gpus: u32| {
+        let machines = &header.cluster.machines;
+        let machine = machines.get(id as usize);
+        let machine = machine.with_context(|| format!("machine {id} of {}", machines.len()))?;
+        ensure!(gpus <= machine.gpus, "{gpus} GPUs on a machine of {}", machine.gpus);
+        Ok(())
+    };
+    match &row.what {
+        Happening::Arrive { job, .. }
+        | Happening::Preempt { job, .. }
+        | Happening::Finish { job }
+        | Happening::Cancel { job } => job_there(*job),
+        Happening::Start { job, tier, machines } => {
+            job_there(*job)?;
+            ensure!(*tier <= 2, "tier {tier} of 0, 1 and 2");
+            machines.iter().try_for_each(|&(id, gpus)| machine_there(id, gpus))
+        }
+        Happening::MachineDown { machine } | Happening::MachineUp { machine } => {
+            machine_there(*machine, 0)
+        }
+        Happening::Timers { .. } => Ok(()),
+    }
+}

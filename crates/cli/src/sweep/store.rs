@@ -1,0 +1,115 @@
+//! The directory of a sweep: a manifest of what was asked, and one file a finished cell. A sweep
+//! that was killed goes on from what is there.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use hither_core::record::Summary;
+use hither_sched::topo::to_toml;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::grid::Axis;
+use crate::inputs::{self, Workload};
+use crate::outputs::{make_dir, write_file};
+use crate::plan::{Plan, PlanArgs};
+
+/// The figures of one cell.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Finished {
+    /// What was varied, by key.
+    pub cell: BTreeMap<String, String>,
+    /// One a policy, in the order asked.
+    pub runs: Vec<Summary>,
+}
+
+pub struct Store {
+    dir: PathBuf,
+}
+
+impl Store {
+    /// Opens the directory; one that holds another sweep is an error.
+    pub fn open(dir: &Path, manifest: &Map<String, Value>) -> anyhow::Result<Self> {
+        let path = dir.join("manifest.json");
+        make_dir(&dir.join("cells"))?;
+        if path.exists() {
+            let earlier: Map<String, Value> = serde_json::from_str(&inputs::text(&path)?)
+                .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+            let mut keys: Vec<&String> = manifest.keys().chain(earlier.keys()).collect();
+            keys.retain(|key| manifest.get(*key) != earlier.get(*key));
+            keys.sort();
+            keys.dedup();
+            if !keys.is_empty() {
+                let keys: Vec<&str> = keys.into_iter().map(String::as_str).collect();
+                bail!(
+                    "{} holds another sweep: {} differs; give another -o, or remove it",
+                    dir.display(),
+                    keys.join(", ")
+                );
+            }
+        } else {
+            write_file(&path, (serde_json::to_string_pretty(manifest)? + "\n").as_bytes())?;
+        }
+        Ok(Self { dir: dir.into() })
+    }
+
+    fn path(&self, cell: usize) -> PathBuf {
+        self.dir.join("cells").join(format!("{cell:05}.json"))
+    }
+
+    /// A cell that an earlier run finished. What cannot be read is simply run again.
+    pub fn load(&self, cell: usize, names: &BTreeMap<String, String>) -> Option<Finished> {
+        let text = std::fs::read_to_string(self.path(cell)).ok()?;
+        let finished: Finished = serde_json::from_str(&text).ok()?;
+        (finished.cell == *names).then_some(finished)
+    }
+
+    pub fn save(&self, cell: usize, finished: &Finished) -> anyhow::Result<()> {
+        write_file(&self.path(cell), (serde_json::to_string_pretty(finished)? + "\n").as_bytes())
+    }
+}
+
+/// Everything that the figures depend on; contents of files by their hash.
+pub fn manifest(args: &PlanArgs, plan: &Plan, axes: &[Axis]) -> anyhow::Result<Map<String, Value>> {
+    let workload = match &plan.workload {
+        Workload::Trace { bytes, .. } => hash(bytes),
+        Workload::Generator { settings, .. } => hash(&serde_json::to_vec(settings)?),
+    };
+    let profiles = match &args.trace.profiles {
+        Some(path) => hash(&inputs::bytes(path)?),
+        None => String::new(),
+    };
+    let scenario = &args.scenario;
+    let policies: Vec<&str> = plan.policies.iter().map(|entry| entry.name).collect();
+    let map = json!({
+        "hither": env!("CARGO_PKG_VERSION"),
+        "trace": [plan.workload.name(), workload],
+        "format": args.trace.format.map(|format| format.name()),
+        "profiles": profiles,
+        "cluster": [plan.topology.name, hash(to_toml(&plan.topology).as_bytes())],
+        "policies": policies,
+        "settings": plan.settings,
+        "seed": scenario.seed,
+        "congestion": scenario.congestion,
+        "load": scenario.load,
+        "checkpoint_s": scenario.checkpoint_s,
+        "lose_on_preempt": scenario.lose_on_preempt,
+        "mtbf_h": scenario.mtbf_h,
+        "repair_h": scenario.repair_h,
+        "drop_impossible": scenario.drop_impossible,
+        "vary": axes,
+    });
+    match map {
+        Value::Object(map) => Ok(map),
+        _ => bail!("a manifest is an object"),
+    }
+}
+
+/// Good enough to notice that a file has changed.
+fn hash(bytes: &[u8]) -> String {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
