@@ -1,0 +1,28 @@
+//! The bench program. Each line that it prints is one measurement as JSON, with the machine's
+//! facts; times are CPU seconds of the process, as machines are shared and noisy.
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+mod machine;
+mod schedule;
+
+#[derive(Parser)]
+#[command(about = "Measures Hither. Results go to stdout as JSON lines.", version)]
+struct Cli {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// The scheduler and its simulator: Muri's traces, Philly, growth with the number of jobs, and
+    /// the time of one decision on a large cluster.
+    Schedule(schedule::Args),
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().what {
+        What::Schedule(args) => schedule::run(&args),
+    }
+}
