@@ -156,15 +156,21 @@ impl Contention {
 }
 
 /// The rate at which each flow's bursts run: `min` over its links of `max(fair level, what it has +
-/// what is left)`, after demands have been filled max-min fairly.
+/// what is left)`, after demands have been filled max-min fairly. The level of a link that is not
+/// full is an equal part of it, and no flow gets more of a link than it could use alone.
 pub fn fill(capacity: &[f64], demands: &[Demand]) -> Vec<f64> {
     let (rate, left, level) = max_min(capacity, demands);
+    let mut weights = vec![0.0; capacity.len()];
+    for &(link, weight) in demands.iter().flat_map(|d| &d.links) {
+        weights[link] += weight;
+    }
     demands
         .iter()
         .zip(&rate)
         .map(|(demand, &rate)| {
             let on_link = |&(link, weight): &(usize, f64)| {
-                (rate + left[link].max(0.0) / weight).max(level[link])
+                let fair = level[link].max(capacity[link] / weights[link]);
+                (rate + left[link].max(0.0) / weight).max(fair).min(capacity[link] / weight)
             };
             demand.links.iter().map(on_link).fold(f64::INFINITY, f64::min)
         })
