@@ -308,6 +308,8 @@ impl Sim<'_> {
         for action in &actions {
             self.carry_out(now, action, &mut changed);
         }
+        // Before the new rates: a job that moves stops at its old one first.
+        self.recorder.after(now, &actions, &self.scheduler.state);
         self.set_rates(now, changed);
         let arrived = &self.scheduler.state.jobs[arrived_before..];
         let serial_s: f64 =
@@ -316,7 +318,6 @@ impl Sim<'_> {
         let started = actions.iter().any(|a| matches!(a, Action::Start { .. }));
         let idle = is_timer && !started && self.scheduler.state.running.is_empty();
         self.idle_timers = if idle { self.idle_timers + 1 } else { 0 };
-        self.recorder.after(now, &actions, &self.scheduler.state);
         if let Some(checker) = &mut self.checker {
             let bound = self.scheduler.overtaking_s_max();
             let checked = checker.after(now, &actions, &self.scheduler.state, bound);
