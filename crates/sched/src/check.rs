@@ -9,7 +9,7 @@ use hither_core::record::Reason;
 use crate::cluster::Placement;
 use crate::event::{Action, Event};
 use crate::job::JobId;
-use crate::state::State;
+use crate::state::{Run, State};
 
 /// Iterations may differ by this share from rounding alone.
 const ROUNDING: f64 = 1e-6;
@@ -189,8 +189,11 @@ impl Checker {
             return Err("the scheduler lost count of its jobs".into());
         }
         for &id in self.running.keys() {
-            let done = state.job(id).done_at(state.now);
-            if done > state.job(id).iterations * (1.0 + ROUNDING) {
+            // `done_at` stops at the job's end; its pace does not.
+            let job = state.job(id);
+            let gone = |r: &Run| r.rate_done + (state.now - r.rate_since_s).max(0.0) * r.rate;
+            let done = job.run().map_or(0.0, gone);
+            if done > job.iterations * (1.0 + ROUNDING) + ROUNDING {
                 return Err(format!("job {id} ran past its end"));
             }
         }
