@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 use hither_core::Seconds;
 
 use crate::job::JobId;
+use crate::order::Total;
 use crate::policy::Policy;
 use crate::policy::queue::{Queue, class_of};
 use crate::state::Turn;
 
-pub const ABOUT: &str = "users take turns: next is the one with the least decayed GPU use";
+pub const ABOUT: &str =
+    "users take turns: next is who holds the fewest GPUs, then who used the least";
 
 /// Past use counts half after a week, as Slurm's default.
 const HALF_LIFE_S: Seconds = 7.0 * 86_400.0;
@@ -77,10 +79,10 @@ impl Policy for FairShare {
             let cluster = &turn.state.cluster;
             let fitting = self.users.values_mut().filter_map(|user| {
                 let (class, key, id) = user.queue.first_fitting(cluster)?;
-                Some((user.used_at(now), id, class, key, user))
+                Some(((user.held, Total(user.used_at(now)), id), class, key, user))
             });
-            let least = fitting.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-            let Some((_, id, class, key, user)) = least else {
+            let least = fitting.min_by_key(|f| f.0);
+            let Some(((_, _, id), class, key, user)) = least else {
                 return;
             };
             let placement = cluster.best_offer(class.0, class.1).expect("the class fits");

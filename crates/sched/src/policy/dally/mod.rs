@@ -205,6 +205,13 @@ impl Dally {
     ) -> bool {
         let job = turn.state.job(id);
         let (gpus, best, wanted) = (job.gpus(), job.best, job.pool);
+        // Earlier victims of this round may have left room.
+        if let Some((tier, pool)) = turn.state.cluster.best_pool(gpus, wanted)
+            && tier <= allowed
+        {
+            self.accept(turn, id, tier, pool);
+            return true;
+        }
         for tier in Tier::ALL.into_iter().filter(|t| (best..=allowed).contains(t)) {
             for pool in turn.state.cluster.pools_for(wanted) {
                 let cluster = &turn.state.cluster;
