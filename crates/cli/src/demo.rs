@@ -26,7 +26,7 @@ pub struct Args {
 }
 
 const POLICIES: &str = "dally,tiresias,gandiva,themis,fifo,srtf";
-const JOBS: u64 = 1400;
+const JOBS: u64 = 1500;
 const SEED: u64 = 1;
 
 /// The flags of `hither simulate`, so that the demo is a command that anyone can repeat.

@@ -12,7 +12,7 @@ use hither_sched::topo;
 use hither_sched::trace::{self, Format, Generate, ReadOptions, Trace};
 
 /// Far above any known trace; below what would exhaust the memory of a small machine.
-const BYTES_MAX: u64 = 4 << 30;
+const BYTES_MAX: u64 = 2 << 30;
 
 /// The whole of a file, or of standard input for `-`.
 pub fn bytes(path: &Path) -> anyhow::Result<Vec<u8>> {

@@ -22,6 +22,7 @@ use std::process::ExitCode;
 
 use clap::builder::FalseyValueParser;
 use clap::{CommandFactory, Parser, Subcommand};
+use hither_sched::sim;
 
 /// Jobs near each other on the network: a scheduler for GPU clusters, and a simulator that plays
 /// traces against it and against its rivals.
@@ -75,9 +76,17 @@ fn main() -> ExitCode {
         Ok(Err(error)) if outputs::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Ok(Err(error)) => {
             outputs::say_error(&format!("{error:#}"));
-            ExitCode::from(2)
+            ExitCode::from(status(&error))
         }
         Err(_) => ExitCode::from(2),
+    }
+}
+
+/// A broken invariant is what `--check` was asked for: an answer, if a negative one.
+fn status(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref() {
+        Some(sim::Error::Invariant { .. }) => 1,
+        _ => 2,
     }
 }
 

@@ -33,25 +33,31 @@ pub struct PlanArgs {
 pub struct ScenarioArgs {
     /// Seed of everything that is drawn [default: 0, or the generator's own]
     #[arg(long, value_name = "N", env = "HITHER_SEED")]
+    #[arg(allow_negative_numbers = true)]
     pub seed: Option<u64>,
     /// Divides the bandwidth of all links outside the machines
     #[arg(long, value_name = "F", default_value_t = 1.0, value_parser = congestion)]
+    #[arg(allow_negative_numbers = true)]
     pub congestion: f64,
     /// Let jobs arrive F times as fast (a generator with a load of its own: at that load)
     #[arg(long, value_name = "F", value_parser = load)]
+    #[arg(allow_negative_numbers = true)]
     pub load: Option<f64>,
     /// Running time between periodic checkpoints, seconds
     #[arg(long, value_name = "S", default_value_t = 1800.0, value_parser = |t: &str| number(t, 1.0, 1e9))]
+    #[arg(allow_negative_numbers = true)]
     pub checkpoint_s: f64,
     /// A preempted job falls back to its last periodic checkpoint instead of writing one
     #[arg(long)]
     pub lose_on_preempt: bool,
     /// Let machines fail at random, each every H hours on average
     #[arg(long, value_name = "H", value_parser = |t: &str| number(t, 0.01, 1e9))]
+    #[arg(allow_negative_numbers = true)]
     pub mtbf_h: Option<f64>,
     /// Mean time of a repair, hours
     #[arg(long, value_name = "H", default_value_t = 1.0, requires = "mtbf_h")]
     #[arg(value_parser = |t: &str| number(t, 0.0001, 1e6))]
+    #[arg(allow_negative_numbers = true)]
     pub repair_h: f64,
     /// Leave out jobs that the cluster can never hold
     #[arg(long)]

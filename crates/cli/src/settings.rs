@@ -96,11 +96,9 @@ pub fn put(table: &mut Table, key: &str, value: &str) -> anyhow::Result<()> {
 
 fn word(text: &str) -> Value {
     let parsed: Option<Table> = toml::from_str(&format!("value = {text}")).ok();
-    match parsed.filter(|t| t.len() == 1).and_then(|mut t| t.remove("value")) {
-        // Options are seconds and factors: a whole number is as good as 600.0.
-        Some(value) => value,
-        None => Value::String(text.into()),
-    }
+    // More than one key means that the text broke out of its line.
+    let value = parsed.filter(|t| t.len() == 1).and_then(|mut t| t.remove("value"));
+    value.unwrap_or_else(|| Value::String(text.into()))
 }
 
 /// The options themselves; unknown ones are errors.
@@ -134,12 +132,11 @@ fn check(settings: &Settings) -> anyhow::Result<()> {
         ("themis.lease_s", settings.themis.lease_s, 1.0),
     ];
     for (name, value, min) in at_least {
-        // Not `value < min`, which a NaN would pass.
-        if !(value >= min) {
+        if value.is_nan() || value < min {
             bail!("{name} = {value}: expected a number of at least {min}");
         }
     }
-    if !(tuner.quantile <= 1.0) {
+    if tuner.quantile > 1.0 {
         bail!("dally.tuner.quantile = {}: expected a number from 0 to 1", tuner.quantile);
     }
     let thresholds = &settings.tiresias.thresholds;

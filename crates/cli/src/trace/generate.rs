@@ -12,6 +12,7 @@ use crate::{Common, outputs};
 #[command(after_help = "\
 Examples:
   hither trace generate --jobs 1000 --load 0.8 --gpus 256 --seed 1 -o trace.csv
+  hither trace generate --jobs 200 | hither simulate - --policy all
   hither trace generate --jobs 500 --span-h 48 --demand heavy --arrivals diurnal
   hither trace generate --config workload.toml --seed 2
 
@@ -23,10 +24,10 @@ pub struct Args {
     /// Number of jobs [default: 1000]
     #[arg(long, value_name = "N")]
     jobs: Option<u64>,
-    /// Offered load, of --gpus GPUs
+    /// Offered load of --gpus GPUs [default: 0.8]
     #[arg(long, value_name = "F", value_parser = |t: &str| number(t, 1e-6, 1e6))]
     load: Option<f64>,
-    /// GPUs that the load is meant for
+    /// GPUs that the load is meant for [default: 512]
     #[arg(long, value_name = "N")]
     gpus: Option<u32>,
     /// Hours within which all jobs arrive, instead of a load
@@ -56,6 +57,10 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
+const LOAD: f64 = 0.8;
+/// Of the default cluster of `hither simulate`.
+const GPUS: u32 = 512;
+
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let settings = settings(args)?;
     let jobs = trace::generate(&settings, &library(args.profiles.as_deref())?)?;
@@ -69,12 +74,6 @@ fn settings(args: &Args) -> anyhow::Result<Generate> {
         Some(path) => Generate::parse_toml(&text(path)?, &shown(path))?,
         None => Generate::default(),
     };
-    if args.config.is_none() && args.jobs.is_none() && args.load.is_none() && args.span_h.is_none()
-    {
-        // A first try should work without reading the help.
-        settings.load = Some(0.8);
-        settings.gpus = Some(512);
-    }
     settings.jobs = args.jobs.unwrap_or(settings.jobs);
     settings.users = args.users.unwrap_or(settings.users);
     settings.seed = args.seed.unwrap_or(settings.seed);
@@ -89,14 +88,15 @@ fn settings(args: &Args) -> anyhow::Result<Generate> {
     if let Some(hours) = args.span_h {
         settings.span_s = Some(hours * 3600.0);
         (settings.load, settings.gpus) = (None, None);
-    }
-    if args.load.is_some() || args.gpus.is_some() {
+    } else if args.load.is_some() || args.gpus.is_some() {
         settings.span_s = None;
-        settings.load = args.load.or(settings.load).or(Some(0.8));
-        settings.gpus = args.gpus.or(settings.gpus).or(Some(512));
-    }
-    if args.arrivals == Some(Arrivals::Batch) && args.span_h.is_none() && args.load.is_none() {
+        settings.load = args.load.or(settings.load).or(Some(LOAD));
+        settings.gpus = args.gpus.or(settings.gpus).or(Some(GPUS));
+    } else if args.arrivals == Some(Arrivals::Batch) {
         (settings.span_s, settings.load, settings.gpus) = (None, None, None);
+    } else if args.config.is_none() {
+        // A first try should work without reading the help.
+        (settings.load, settings.gpus) = (Some(LOAD), Some(GPUS));
     }
     Ok(settings)
 }

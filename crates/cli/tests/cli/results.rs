@@ -1,0 +1,201 @@
+//! What `simulate` and `report` write.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::{Bench, PathStr, command, hither, json_of, stdout_of};
+
+#[test]
+fn every_figure_is_in_the_json() {
+    let bench = Bench::new();
+    let result = json_of(&bench.simulate(&["--policy", "dally,tiresias,fifo", "--json", "-q"]));
+    assert_eq!(result["header"]["trace"], "trace.csv");
+    let runs = result["runs"].as_array().expect("runs");
+    let policies: Vec<&Value> = runs.iter().map(|run| &run["policy"]).collect();
+    assert_eq!(policies, ["dally", "tiresias", "fifo"]);
+    for run in runs {
+        assert_eq!((&run["jobs"], &run["finished"]), (&120.into(), &120.into()));
+        for key in ["jct_s", "queue_s"] {
+            for part in ["mean", "p50", "p95", "p99"] {
+                assert!(run[key][part].is_number(), "{key}.{part}");
+            }
+        }
+        for key in ["makespan_s", "gpu_utilisation", "comm_s_total", "comm_share", "sim_cpu_s"] {
+            assert!(run[key].is_f64(), "{key}");
+        }
+        for key in ["preemptions", "events"] {
+            assert!(run[key].is_u64(), "{key}");
+        }
+        assert_eq!(run["tier_share"].as_array().map(Vec::len), Some(3));
+    }
+}
+
+#[test]
+fn the_same_bytes_on_any_number_of_threads() {
+    let bench = Bench::new();
+    let mut outputs = Vec::new();
+    for threads in ["1", "2"] {
+        let out = bench.path(threads);
+        stdout_of(&bench.simulate(&[
+            "--policy",
+            "dally,gandiva,srtf",
+            "--seed",
+            "3",
+            "--congestion",
+            "4",
+            "--mtbf-h",
+            "50",
+            "--check",
+            "--threads",
+            threads,
+            "-o",
+            out.str(),
+        ]));
+        let read = |name| fs::read(out.join(name)).expect("the file is there");
+        outputs.push([read("jobs.csv"), read("events.jsonl")]);
+        let text = String::from_utf8(read("summary.json")).expect("text");
+        assert!(text.contains("each machine fails every 50 h"), "faults are in the notes");
+    }
+    assert!(outputs[0] == outputs[1], "the threads show in the results");
+    assert!(outputs[0].iter().all(|content| content.len() > 10_000));
+}
+
+#[test]
+fn jobs_csv_speaks_batsim_and_host_lists() {
+    let bench = Bench::new();
+    let out = bench.path("out");
+    stdout_of(&bench.simulate(&["--policy", "fifo", "-o", out.str()]));
+    let text = fs::read_to_string(out.join("jobs.csv")).expect("jobs.csv");
+    let head = text.lines().next().expect("a header");
+    assert!(head.starts_with(
+        "policy,job_id,workload_name,submission_time,requested_number_of_resources,\
+         requested_time,success,final_state,starting_time,execution_time,finish_time,\
+         waiting_time,turnaround_time,stretch,allocated_resources,"
+    ));
+    assert_eq!(text.lines().count(), 121);
+    assert!(text.contains("gpu[00") || text.contains("gpu0"), "machines by name");
+    let names: Vec<String> = fs::read_dir(&out)
+        .expect("the directory")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    assert_eq!(names.len(), 4, "four files and no temporary ones: {names:?}");
+}
+
+#[test]
+fn a_report_is_made_again_from_its_files() {
+    let bench = Bench::new();
+    let out = bench.path("out");
+    stdout_of(&bench.simulate(&["--policy", "dally,fifo", "-o", out.str()]));
+    let first = fs::read(out.join("report.html")).expect("the report");
+    fs::remove_file(out.join("report.html")).expect("it can go");
+    stdout_of(&["report", out.str()]);
+    assert!(fs::read(out.join("report.html")).expect("the report") == first);
+    let both = bench.path("both.html");
+    stdout_of(&["report", out.str(), out.str(), "-o", both.str()]);
+    assert!(fs::metadata(both).is_ok_and(|file| file.len() > 1000));
+}
+
+/// Each way of breaking one of the files gives one error that names it.
+#[test]
+fn broken_results_are_told_by_file_and_line() {
+    let bench = Bench::new();
+    let out = bench.path("out");
+    stdout_of(&bench.simulate(&["--policy", "dally,fifo", "-o", out.str()]));
+    type Break = fn(&str) -> String;
+    let half: Break = |text| text[..text.len() / 2].into();
+    let cases: [(&str, &str, Break); 9] = [
+        ("summary.json", "summary.json:", half),
+        ("summary.json", "summary.json:1:", |_| "[]".into()),
+        ("jobs.csv", "jobs.csv:", half),
+        ("jobs.csv", "jobs.csv: ", |text| text.lines().take(9).map(|l| format!("{l}\n")).collect()),
+        ("jobs.csv", "jobs.csv:2:", |text| {
+            text.replacen("\nfifo", "\nx", 1).replacen("\ndally,1,", "\nnobody,1,", 1)
+        }),
+        ("jobs.csv", "jobs.csv:1:", |_| String::new()),
+        ("events.jsonl", "events.jsonl:", half),
+        ("events.jsonl", "events.jsonl:1:", |text| text.replacen("\"job\":0", "\"job\":999", 1)),
+        ("events.jsonl", "events.jsonl:1:", |text| text.replacen("\"t\":0.0", "\"t\":-1", 1)),
+    ];
+    for (file, place, broken) in cases {
+        let path = out.join(file);
+        let whole = fs::read_to_string(&path).expect("the file");
+        fs::write(&path, broken(&whole)).expect("it is written");
+        let output = hither(&["report", out.str(), "-o", bench.path("r.html").str()]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{file} {place}: {stderr}");
+        assert!(stderr.starts_with("error: ") && stderr.contains(place), "{place}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert!(!bench.path("r.html").exists());
+        fs::write(&path, whole).expect("it is written");
+    }
+}
+
+#[test]
+fn options_change_what_they_name() {
+    let bench = Bench::new();
+    let mean = |more: &[&str]| {
+        let args = [&["--policy", "dally", "--json", "-q"], more].concat();
+        json_of(&bench.simulate(&args))["runs"][0]["jct_s"]["mean"].as_f64().expect("a number")
+    };
+    let plain = mean(&[]);
+    let settings = bench.write("settings.toml", "[dally]\npreempt = false\nupgrade = false\n");
+    let by_file = mean(&["--settings", settings.str()]);
+    let by_flag = mean(&["--set", "dally.preempt=false", "--set", "dally.upgrade=false"]);
+    assert_eq!(by_file, by_flag);
+    assert_ne!(plain, by_flag);
+    assert_eq!(
+        plain,
+        mean(&[
+            "--settings",
+            settings.str(),
+            "--set",
+            "dally.preempt=true",
+            "--set",
+            "dally.upgrade=true"
+        ])
+    );
+    assert_ne!(plain, mean(&["--congestion", "8"]));
+    assert_ne!(plain, mean(&["--load", "0.5"]));
+}
+
+#[test]
+fn jobs_that_never_fit_are_an_error_or_left_out() {
+    let bench = Bench::new();
+    let trace = bench.write("large.csv", "job,gpus,submit_s,duration_s\na,4,0,100\nb,65,1,100\n");
+    let cluster = bench.path("cluster.toml");
+    let args = ["simulate", trace.str(), "--cluster", cluster.str(), "--json"];
+    let output = hither(&args);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--drop-impossible"));
+    let result = json_of(&[&args[..], &["--drop-impossible"]].concat());
+    assert_eq!(result["runs"][0]["finished"], 1);
+    assert!(result["runs"][0]["notes"].to_string().contains("1 of 2 jobs left out"));
+}
+
+#[test]
+fn environment_stands_behind_flags() {
+    let bench = Bench::new();
+    let seed = |args: &[String]| {
+        let output = command(args).env("HITHER_SEED", "7").env("HITHER_QUIET", "1").output();
+        let output = output.expect("the program starts");
+        assert!(output.stderr.is_empty());
+        let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        result["header"]["seed"].as_u64()
+    };
+    assert_eq!(seed(&bench.simulate(&["--json"])), Some(7));
+    assert_eq!(seed(&bench.simulate(&["--json", "--seed", "8"])), Some(8));
+}
+
+#[test]
+fn the_demo_ends_with_its_report() {
+    let bench = Bench::new();
+    let out = bench.path("demo");
+    let text = stdout_of(&["demo", "-q", "-o", out.str()]);
+    assert!(text.contains("winner per metric") && text.ends_with("report.html\n"), "{text}");
+    for name in
+        ["trace.csv", "cluster.toml", "jobs.csv", "events.jsonl", "summary.json", "report.html"]
+    {
+        assert!(out.join(name).is_file(), "{name}");
+    }
+}
