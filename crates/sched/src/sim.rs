@@ -93,7 +93,7 @@ pub enum Error {
 const IDLE_TIMERS_MAX: u32 = 100_000;
 
 /// A workload may take this many times as long as all its jobs one after the other at their worst
-/// places. Only failures that outrun the checkpoints make it longer.
+/// places, and as many repairs. Only failures that outrun the checkpoints make it longer.
 const SERIAL_TIMES_MAX: f64 = 50.0;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -173,10 +173,17 @@ pub fn simulate(
         idle_timers: 0,
         actions: Vec::new(),
         faults: scenario.faults.map(|faults| FaultStreams::new(faults, topology.machines.len())),
-        worst_s: scenario.jobs.last().map_or(0.0, |job| job.submit_s),
+        worst_s: excused_until_s(scenario),
     };
     sim.run(scenario)?;
     Ok(sim.recorder.record(name, options.seed, &sim.scheduler.state))
+}
+
+/// Until then jobs may have to wait for submissions and repairs, whatever their length.
+fn excused_until_s(scenario: &Scenario) -> Seconds {
+    let submitted_s = scenario.jobs.last().map_or(0.0, |job| job.submit_s);
+    let last_s = scenario.machines.iter().map(|m| m.0).fold(submitted_s, f64::max);
+    last_s + SERIAL_TIMES_MAX * scenario.faults.map_or(0.0, |faults| faults.repair_s)
 }
 
 struct Sim<'a> {

@@ -216,6 +216,21 @@ fn a_cluster_that_stays_down_is_reported() {
 }
 
 #[test]
+fn a_repair_may_take_far_longer_than_the_jobs() {
+    let one = topology(&[(0, 1)]);
+    let mut dark = scenario(vec![job(0.0, 1, 100.0)]);
+    dark.machines = vec![(0.0, 0, false), (1e6, 0, true)];
+    assert_eq!(ends("fifo", &one, &dark, &Options::default()), [1e6 + 100.0]);
+    let faults = Some(Faults { seed: 1, between_s: 50.0, repair_s: 86_400.0 });
+    let often = Scenario { faults, ..scenario(vec![job(0.0, 1, 100.0)]) };
+    assert!(ends("fifo", &one, &often, &checkpoints(10.0, true))[0] > 100.0);
+    // No checkpoint is ever reached: the run says so and does not go on for ever.
+    let hopeless = Scenario { faults, ..scenario(vec![job(0.0, 1, 5000.0)]) };
+    let error = try_run("fifo", &Settings::default(), &one, &hopeless, &checkpoints(5000.0, true));
+    assert!(matches!(error, Err(Error::Endless { .. })), "{error:?}");
+}
+
+#[test]
 fn measured_profiles_that_are_stretched_leave_a_note() {
     let mut model = profile(0.0);
     model.table = vec![Measured { placement: vec![1, 1], step_s: 3.0 }];
