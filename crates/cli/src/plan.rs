@@ -51,7 +51,7 @@ pub struct ScenarioArgs {
     #[arg(long)]
     pub lose_on_preempt: bool,
     /// Let machines fail at random, each every H hours on average
-    #[arg(long, value_name = "H", value_parser = |t: &str| number(t, 0.01, 1e9))]
+    #[arg(long, value_name = "H", value_parser = |t: &str| number(t, 0.1, 1e9))]
     #[arg(allow_negative_numbers = true)]
     pub mtbf_h: Option<f64>,
     /// Mean time of a repair, hours
@@ -68,7 +68,7 @@ pub struct ScenarioArgs {
 }
 
 pub fn congestion(text: &str) -> Result<f64, String> {
-    number(text, 0.001, 1e6)
+    number(text, 0.001, 1000.0)
 }
 
 pub fn load(text: &str) -> Result<f64, String> {

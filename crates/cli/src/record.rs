@@ -4,7 +4,7 @@ mod read;
 mod write;
 
 pub use read::read;
-pub use write::write;
+pub use write::{Summaries, write};
 
 const SUMMARY: &str = "summary.json";
 const JOBS: &str = "jobs.csv";

@@ -136,6 +136,9 @@ fn check(settings: &Settings) -> anyhow::Result<()> {
             bail!("{name} = {value}: expected a number of at least {min}");
         }
     }
+    if !(tuner.initial_s.is_finite() && tuner.ceiling_s.is_finite()) {
+        bail!("dally.tuner: expected finite times; to wait for ever, run dally-consolidate");
+    }
     if tuner.quantile > 1.0 {
         bail!("dally.tuner.quantile = {}: expected a number from 0 to 1", tuner.quantile);
     }

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use hither_core::record::{Header, RunRecord, Summary};
 use rayon::prelude::*;
-use serde::Serialize;
 
 use crate::plan::{Plan, PlanArgs};
 use crate::{Common, muri, outputs, record};
@@ -44,12 +43,6 @@ enum Compat {
     Muri,
 }
 
-#[derive(Serialize)]
-struct Figures<'a> {
-    header: &'a Header,
-    runs: Vec<&'a Summary>,
-}
-
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let (header, runs) = match args.compat {
         Some(Compat::Muri) => muri::run(&args.plan, common)?,
@@ -59,9 +52,8 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         record::write(dir, &header, &runs)?;
         common.say(&format!("wrote {}", dir.join("report.html").display()));
     }
-    let figures = Figures { header: &header, runs: runs.iter().map(|r| &r.summary).collect() };
     if args.json {
-        outputs::print_json(&figures)?;
+        outputs::print_json(&record::Summaries::new(&header, &runs))?;
     } else {
         let summaries: Vec<Summary> = runs.into_iter().map(|r| r.summary).collect();
         outputs::print(&hither_report::table(&header, &summaries))?;

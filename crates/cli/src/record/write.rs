@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use hither_core::record::{Header, JobRow, JobState, RunRecord};
+use hither_core::record::{EventRow, Header, JobRow, JobState, RunRecord, Summary};
 use hither_report::Group;
 use hither_sched::topo::hostlist;
 use serde::Serialize;
@@ -22,18 +22,24 @@ pub fn write(dir: &Path, header: &Header, runs: &[RunRecord]) -> anyhow::Result<
             Ok(out.write_all(hither_report::html(&[Group { header, runs }]).as_bytes())?)
         })?,
         Staged::write(&dir.join(SUMMARY), |out| {
-            let runs = runs.iter().map(|r| &r.summary).collect();
-            serde_json::to_writer_pretty(&mut *out, &Summaries { header, runs })?;
+            serde_json::to_writer_pretty(&mut *out, &Summaries::new(header, runs))?;
             Ok(out.write_all(b"\n")?)
         })?,
     ];
     staged.into_iter().try_for_each(Staged::commit)
 }
 
+/// The header and the figures: summary.json, and what `--json` prints.
 #[derive(Serialize)]
-struct Summaries<'a> {
+pub struct Summaries<'a> {
     header: &'a Header,
-    runs: Vec<&'a hither_core::record::Summary>,
+    runs: Vec<&'a Summary>,
+}
+
+impl<'a> Summaries<'a> {
+    pub fn new(header: &'a Header, runs: &'a [RunRecord]) -> Self {
+        Self { header, runs: runs.iter().map(|run| &run.summary).collect() }
+    }
 }
 
 fn events(out: &mut dyn Write, runs: &[RunRecord]) -> anyhow::Result<()> {
@@ -41,7 +47,7 @@ fn events(out: &mut dyn Write, runs: &[RunRecord]) -> anyhow::Result<()> {
     struct Line<'a> {
         policy: &'a str,
         #[serde(flatten)]
-        row: &'a hither_core::record::EventRow,
+        row: &'a EventRow,
     }
     for run in runs {
         let policy = &run.summary.policy;

@@ -76,7 +76,7 @@ fn clusters_and_profiles() {
 fn flags_of_simulate() {
     let bench = Bench::new();
     let trace = bench.path("trace.csv");
-    let cases: [(&[&str], &str); 22] = [
+    let cases: [(&[&str], &str); 23] = [
         (&["--policy", "best"], "dally, dally-no-wait"),
         (&["--policy", "dally,"], "unknown policy"),
         (&["--set", "dally.speed=3"], "speed"),
@@ -90,6 +90,7 @@ fn flags_of_simulate() {
         (&["--set", "dally.round_s.x=1"], ""),
         (&["--set", "gandiva.slice_s=0"], "gandiva.slice_s"),
         (&["--set", "tiresias.thresholds=[5,1]"], "thresholds"),
+        (&["--set", "dally.tuner.ceiling_s=inf"], "dally.tuner"),
         (&["--congestion", "0"], "--congestion"),
         (&["--congestion", "NaN"], "--congestion"),
         (&["--load", "inf"], "--load"),
