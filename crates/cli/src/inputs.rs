@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hither_core::topology::Topology;
 use hither_sched::job::Job;
 use hither_sched::profile::Library;
@@ -58,17 +59,17 @@ pub fn file_name(path: &Path) -> String {
 pub struct TraceArgs {
     /// Trace of jobs, settings of a generator (.toml), or - for a trace on standard input
     pub trace: PathBuf,
-    /// Format of the trace: hither, philly, muri, … [default: found out from its first lines]
-    #[arg(long, value_name = "NAME", value_parser = format)]
+    /// Format of the trace [default: found out from its first lines]
+    #[arg(long, value_name = "NAME", value_parser = formats())]
     pub format: Option<Format>,
     /// More model profiles, TOML or JSON; they win over the built-in ones of the same name
     #[arg(long, value_name = "FILE")]
     pub profiles: Option<PathBuf>,
 }
 
-fn format(name: &str) -> Result<Format, String> {
-    let names = || Format::ALL.map(Format::name).join(", ");
-    Format::from_name(name).ok_or_else(|| format!("the formats are {}", names()))
+fn formats() -> impl TypedValueParser<Value = Format> {
+    PossibleValuesParser::new(Format::ALL.map(Format::name))
+        .try_map(|name| Format::from_name(&name).ok_or("no such format"))
 }
 
 /// A trace that has been read but not yet understood: its jobs may depend on a seed.

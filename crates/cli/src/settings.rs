@@ -11,7 +11,7 @@ use crate::inputs::{shown, text};
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct PolicyArgs {
-    /// Policies to run, separated by commas, or `all` (see `hither policies`)
+    /// Policies to run, separated by commas, or `all`; see `hither policies` [default: dally]
     #[arg(long, short, value_name = "NAME,…", value_delimiter = ',')]
     pub policy: Vec<String>,
     /// Set an option of a policy, such as dally.score=slowdown (see `hither policies --options`)
