@@ -120,6 +120,23 @@ fn cancelled_jobs_leave_at_once() {
 }
 
 #[test]
+fn a_job_that_ends_as_its_machine_fails_or_its_user_gives_up_has_ended() {
+    let mut close = scenario(vec![job(0.0, 1, 100.0), job(0.0, 1, 40.0)]);
+    close.machines = vec![(100.0, 0, false), (200.0, 0, true)];
+    close.cancels = vec![(40.0, 1)];
+    let run = try_run(
+        "fifo",
+        &Settings::default(),
+        &topology(&[(0, 1), (0, 1)]),
+        &close,
+        &Options::default(),
+    );
+    let run = run.expect("the run keeps all invariants");
+    assert_eq!(finishes(&run), [100.0, 40.0]);
+    assert_eq!((run.summary.finished, run.summary.failures), (2, 0));
+}
+
+#[test]
 fn a_neighbour_on_the_network_slows_a_job_until_it_ends() {
     let (four, jobs) = neighbours();
     let record = run("first-fit", &four, jobs);
