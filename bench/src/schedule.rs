@@ -56,17 +56,8 @@ fn muri_traces(folder: &Path) -> Result<()> {
         [("trace1.csv", Some(4.3)), ("trace3.csv", Some(1.7)), ("trace3_pr.csv", None)]
     {
         let bytes = fs::read(folder.join(file)).with_context(|| format!("{file} in --traces"))?;
-        let rows: Vec<muri::Row> = trace::muri_rows(&bytes, file)?
-            .into_iter()
-            .map(|r| muri::Row {
-                job_id: r.job_id,
-                gpus: r.gpus,
-                submit_ms: r.submit_ms,
-                iterations: r.iterations,
-                model: r.model,
-                iteration_ms: r.iteration_ms,
-            })
-            .collect();
+        let rows: Vec<muri::Row> =
+            trace::muri_rows(&bytes, file)?.into_iter().map(muri::Row::from).collect();
         let policies = [
             ("srtf", muri::Policy::Srtf),
             ("srsf", muri::Policy::Srsf),

@@ -34,24 +34,23 @@ pub fn run(args: &PlanArgs, common: &Common) -> anyhow::Result<(Header, Vec<RunR
     }
     let (nodes, gpus_per_node) = (topology.machines.len() as u32, first.gpus);
     let path = &args.trace.trace;
-    let read = muri_rows(&bytes(path)?, &shown(path))?;
-    let rows: Vec<Row> = read
-        .into_iter()
-        .map(|row| Row {
-            job_id: row.job_id,
-            gpus: row.gpus,
-            submit_ms: row.submit_ms,
-            iterations: row.iterations,
-            model: row.model,
-            iteration_ms: row.iteration_ms,
-        })
-        .collect();
+    let mut rows: Vec<Row> =
+        muri_rows(&bytes(path)?, &shown(path))?.into_iter().map(Row::from).collect();
+    let mut notes = vec![NOTE.to_string()];
+    if args.scenario.drop_impossible {
+        let before = rows.len();
+        rows.retain(|row| u64::from(row.gpus) <= topology.gpus());
+        if rows.len() < before {
+            let dropped = before - rows.len();
+            notes.push(format!("{dropped} of {before} jobs left out: they can never fit"));
+        }
+    }
     let seed = args.scenario.seed.unwrap_or(0);
     let header = header(file_name(path), seed, 1.0, &topology);
     let run = |&(name, policy): &(&str, Policy)| {
         let begin_s = cpu_s();
         let outcome = muri::run(&rows, nodes, gpus_per_node, policy)?;
-        Ok(record(name, &header, &rows, &outcome, cpu_s() - begin_s))
+        Ok(record(name, &header, &rows, &outcome, cpu_s() - begin_s, &notes))
     };
     let outcomes: Vec<Result<RunRecord, muri::Error>> =
         common.pool()?.install(|| policies.par_iter().map(run).collect());
@@ -79,6 +78,7 @@ fn record(
     rows: &[Row],
     outcome: &Outcome,
     sim_cpu_s: f64,
+    notes: &[String],
 ) -> RunRecord {
     let jobs: Vec<JobRow> = (0u32..)
         .zip(rows.iter().zip(&outcome.jobs))
@@ -123,7 +123,7 @@ fn record(
         failures: 0,
         events: outcome.events,
         sim_cpu_s,
-        notes: vec![NOTE.into()],
+        notes: notes.to_vec(),
     };
     RunRecord { summary, jobs, events: Vec::new() }
 }

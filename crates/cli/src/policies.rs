@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use hither_sched::policy::{Settings, TABLE};
+use toml::Value;
 
 use crate::outputs;
 
@@ -33,52 +34,25 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The defaults as `policy.option=value`, out of their own `Debug` form: no list of ours can fall
-/// behind the options themselves.
+/// The defaults as `policy.option=value`.
 fn options() -> String {
-    let debug = format!("{:#?}", Settings::default());
-    let mut path: Vec<&str> = Vec::new();
-    // The elements of a list, while one is open.
-    let mut list: Option<(&str, Vec<&str>)> = None;
+    let defaults = Value::try_from(Settings::default()).expect("options are plain values");
     let mut text = String::new();
-    for line in debug.lines().skip(1).map(|line| line.trim().trim_end_matches(',')) {
-        match line.split_once(": ") {
-            Some((name, value)) if value.ends_with('{') => path.push(name),
-            Some((name, "[")) => list = Some((name, Vec::new())),
-            // What is off by default has no value to give.
-            Some((name, "None")) => text.push_str(&format!("{}.{name} (off)\n", path.join("."))),
-            Some((name, value)) => {
-                text.push_str(&format!("{}.{name}={}\n", path.join("."), word(value)));
-            }
-            None => match &mut list {
-                Some((name, items)) if line == "]" => {
-                    let items = items.join(",");
-                    text.push_str(&format!("{}.{name}=[{items}]\n", path.join(".")));
-                    list = None;
-                }
-                Some((_, items)) => items.push(line),
-                None => {
-                    path.pop();
-                }
-            },
-        }
-    }
+    list("", &defaults, &mut text);
     text
 }
 
-/// `UsefulService` to `useful-service`; numbers as they are.
-fn word(value: &str) -> String {
-    if value == "TwoDLas" {
-        return "2d-las".into();
-    }
-    let mut word = String::new();
-    for c in value.chars() {
-        if c.is_uppercase() && !word.is_empty() {
-            word.push('-');
+fn list(path: &str, value: &Value, text: &mut String) {
+    match value {
+        Value::Table(table) => {
+            for (name, value) in table {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                list(&path, value, text);
+            }
         }
-        word.extend(c.to_lowercase());
+        Value::String(word) => text.push_str(&format!("{path}={word}\n")),
+        value => text.push_str(&format!("{path}={value}\n")),
     }
-    word
 }
 
 #[cfg(test)]

@@ -105,46 +105,6 @@ fn word(text: &str) -> Value {
 pub fn settings(table: &Table) -> anyhow::Result<Settings> {
     let settings = Settings::deserialize(Value::Table(table.clone()))
         .map_err(|error| anyhow!("options of policies: {}", error.message().trim_end()))?;
-    check(&settings)?;
+    settings.check()?;
     Ok(settings)
-}
-
-/// Values that would stop the clock or leave no timer to wait for.
-fn check(settings: &Settings) -> anyhow::Result<()> {
-    let dally = &settings.dally;
-    let tuner = &dally.tuner;
-    let at_least = [
-        ("dally.round_s", dally.round_s, 1.0),
-        ("dally.quantum_s", dally.quantum_s, 0.0),
-        ("dally.machine_s", dally.machine_s, 0.0),
-        ("dally.rack_s", dally.rack_s, 0.0),
-        ("dally.damping", dally.damping, 1.0),
-        ("dally.upgrade_gain", dally.upgrade_gain, 0.0),
-        ("dally.overdue_s", dally.overdue_s, 0.0),
-        ("dally.tuner.quantile", tuner.quantile, 0.0),
-        ("dally.tuner.initial_s", tuner.initial_s, 0.0),
-        ("dally.tuner.floor_s", tuner.floor_s, 0.0),
-        ("dally.tuner.ceiling_s", tuner.ceiling_s, tuner.floor_s),
-        ("tiresias.skew", settings.tiresias.skew, 0.0),
-        ("tiresias.promote_knob", settings.tiresias.promote_knob.unwrap_or(1.0), 1e-6),
-        ("gandiva.slice_s", settings.gandiva.slice_s, 1.0),
-        ("gandiva.rebalance_s", settings.gandiva.rebalance_s, 1.0),
-        ("themis.lease_s", settings.themis.lease_s, 1.0),
-    ];
-    for (name, value, min) in at_least {
-        if value.is_nan() || value < min {
-            bail!("{name} = {value}: expected a number of at least {min}");
-        }
-    }
-    if !(tuner.initial_s.is_finite() && tuner.ceiling_s.is_finite()) {
-        bail!("dally.tuner: expected finite times; to wait for ever, run dally-consolidate");
-    }
-    if tuner.quantile > 1.0 {
-        bail!("dally.tuner.quantile = {}: expected a number from 0 to 1", tuner.quantile);
-    }
-    let thresholds = &settings.tiresias.thresholds;
-    if !thresholds.iter().all(|t| *t > 0.0) || !thresholds.is_sorted() {
-        bail!("tiresias.thresholds = {thresholds:?}: expected rising numbers above 0");
-    }
-    Ok(())
 }

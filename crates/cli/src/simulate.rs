@@ -27,7 +27,7 @@ pub struct Args {
     /// Follow another simulator's rules to the letter, without our network model
     #[arg(long, value_name = "NAME")]
     #[arg(conflicts_with_all = ["profiles", "set", "settings", "congestion", "load", "checkpoint_s",
-        "lose_on_preempt", "mtbf_h", "drop_impossible", "check", "format"])]
+        "lose_on_preempt", "mtbf_h", "check", "format"])]
     compat: Option<Compat>,
     /// Write jobs.csv, events.jsonl, summary.json and report.html to this directory
     #[arg(long, short, value_name = "DIR")]

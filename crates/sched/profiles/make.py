@@ -191,10 +191,6 @@ def main(path):
         if batch:  # without a batch the job type is the plain model's own name
             print(f"{toml(job_type)} = {toml(name)}")
 
-    print("\n# Restart on 1, up to 8, and more GPUs, measured by Muri's authors.\n[muri_restart_s]")
-    for model in sorted(overhead["1"]):
-        print(f"{model} = {[float(overhead[g][model]) for g in ('1', '8', '32')]}")
-
     for hours, models in CLASSES:
         print("\n[[class]]")
         if hours:

@@ -124,6 +124,13 @@ impl Cluster {
         self.pools[pool as usize].largest[2]
     }
 
+    /// GPUs of the type, or of the largest if any will do: no gang can be larger.
+    pub fn most_gpus(&self, gpu_type: Option<&str>) -> u64 {
+        let named = |name: &String| gpu_type.is_none_or(|wanted| name == wanted);
+        let pools = self.pool_names.iter().zip(&self.pools).filter(|(name, _)| named(name));
+        pools.map(|(_, pool)| u64::from(pool.largest[2])).max().unwrap_or(0)
+    }
+
     pub fn free_total(&self) -> u32 {
         self.pools.iter().map(|p| p.free).sum()
     }

@@ -24,6 +24,11 @@ pub struct Contention {
     flows: BTreeMap<JobId, Flow>,
     on_machine: Vec<Vec<JobId>>,
     across_racks: BTreeSet<JobId>,
+    /// What has changed since bandwidth was last shared out: machines, whether uplinks, and jobs on
+    /// one machine, which share nothing.
+    touched: Vec<MachineId>,
+    uplinks_touched: bool,
+    alone: Vec<(JobId, Shape)>,
 }
 
 /// One flow through some links, for [`fill`]: the links with the load that a unit of rate puts on
@@ -40,11 +45,13 @@ impl Contention {
             flows: BTreeMap::new(),
             on_machine: vec![Vec::new(); machines],
             across_racks: BTreeSet::new(),
+            touched: Vec::new(),
+            uplinks_touched: false,
+            alone: Vec::new(),
         }
     }
 
-    /// A job starts. Returns every job whose bandwidth may have changed, itself included, with its
-    /// new shape.
+    /// A job starts. Many may start and stop before bandwidth is shared out anew.
     pub fn start(
         &mut self,
         id: JobId,
@@ -52,13 +59,15 @@ impl Contention {
         placement: &Placement,
         cluster: &Cluster,
         network: &Network,
-    ) -> Vec<(JobId, Shape)> {
+    ) {
         let shape = network.shape(cluster, placement);
         if shape.machines <= 1 {
-            return vec![(id, shape)];
+            self.alone.push((id, shape));
+            return;
         }
         let traffic = network.traffic(profile.gradient_bytes, &shape);
         let alone_s = network.iteration_s(profile, &shape);
+        let demand = Share { nic: traffic.nic / alone_s, uplink: traffic.uplink / alone_s };
         let mut racks: Vec<u32> =
             placement.slots.iter().map(|s| cluster.machines[s.machine as usize].rack).collect();
         racks.sort_unstable();
@@ -67,45 +76,46 @@ impl Contention {
         for &machine in &machines {
             self.on_machine[machine as usize].push(id);
         }
+        self.touched.extend(&machines);
         if shape.racks > 1 {
             self.across_racks.insert(id);
+            self.uplinks_touched = true;
         }
-        let demand = Share { nic: traffic.nic / alone_s, uplink: traffic.uplink / alone_s };
-        let crosses = shape.racks > 1;
-        self.flows.insert(id, Flow { shape, machines: machines.clone(), racks, demand });
-        self.share_out(&machines, crosses, network)
+        self.flows.insert(id, Flow { shape, machines, racks, demand });
     }
 
-    /// A job stops. Returns the jobs that may go faster now.
-    pub fn stop(&mut self, id: JobId, network: &Network) -> Vec<(JobId, Shape)> {
+    /// A job stops.
+    pub fn stop(&mut self, id: JobId) {
+        self.alone.retain(|&(j, _)| j != id);
         let Some(flow) = self.flows.remove(&id) else {
-            return Vec::new();
+            return;
         };
         for &machine in &flow.machines {
             self.on_machine[machine as usize].retain(|&j| j != id);
         }
-        let crossed = self.across_racks.remove(&id);
-        self.share_out(&flow.machines, crossed, network)
+        self.touched.extend(flow.machines);
+        self.uplinks_touched |= self.across_racks.remove(&id);
     }
 
-    fn share_out(
-        &mut self,
-        machines: &[MachineId],
-        across_racks: bool,
-        network: &Network,
-    ) -> Vec<(JobId, Shape)> {
+    /// Shares bandwidth out anew. Returns every job whose share may have changed and every job that
+    /// has started since, by id, with its shape.
+    pub fn settle(&mut self, network: &Network) -> Vec<(JobId, Shape)> {
+        let machines = std::mem::take(&mut self.touched);
         let mut changed = self.share_cards(machines, network);
-        if across_racks {
+        if std::mem::take(&mut self.uplinks_touched) {
             changed.extend(self.share_uplinks(network));
         }
-        changed.into_iter().map(|id| (id, self.flows[&id].shape)).collect()
+        let shared = changed.into_iter().map(|id| (id, self.flows[&id].shape));
+        let mut settled: Vec<(JobId, Shape)> = shared.chain(self.alone.drain(..)).collect();
+        settled.sort_unstable_by_key(|s| s.0);
+        settled
     }
 
     /// Shares the cards of these machines and of all that jobs connect them with.
-    fn share_cards(&mut self, machines: &[MachineId], network: &Network) -> BTreeSet<JobId> {
+    fn share_cards(&mut self, machines: Vec<MachineId>, network: &Network) -> BTreeSet<JobId> {
         let mut jobs = BTreeSet::new();
         let mut links: BTreeMap<MachineId, usize> = BTreeMap::new();
-        let mut to_visit = machines.to_vec();
+        let mut to_visit = machines;
         while let Some(machine) = to_visit.pop() {
             if links.contains_key(&machine) {
                 continue;

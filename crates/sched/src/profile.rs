@@ -27,7 +27,6 @@ pub struct Library {
     aliases: BTreeMap<String, String>,
     classes: Vec<Class>,
     work: BTreeMap<String, Work>,
-    muri_restart_s: BTreeMap<String, [f64; 3]>,
 }
 
 /// A file of profiles.
@@ -43,8 +42,6 @@ struct Document {
     class: Vec<Class>,
     #[serde(default)]
     work: BTreeMap<String, Work>,
-    #[serde(default)]
-    muri_restart_s: BTreeMap<String, [f64; 3]>,
 }
 
 /// The models that stand in for unnamed jobs of up to so many GPU-hours.
@@ -106,7 +103,6 @@ impl Library {
                 aliases: BTreeMap::new(),
                 class: Vec::new(),
                 work: BTreeMap::new(),
-                muri_restart_s: BTreeMap::new(),
             }
         } else {
             serde_json::from_str(text).map_err(wrong)?
@@ -121,7 +117,6 @@ impl Library {
             aliases: BTreeMap::new(),
             classes: document.class,
             work: document.work.into_iter().map(|(name, work)| (key(&name), work)).collect(),
-            muri_restart_s: document.muri_restart_s,
         };
         for mut profile in document.profile {
             for row in &mut profile.table {
@@ -157,7 +152,6 @@ impl Library {
         self.profiles.extend(user.profiles);
         self.aliases.extend(user.aliases);
         self.work.extend(user.work);
-        self.muri_restart_s.extend(user.muri_restart_s);
         if !user.classes.is_empty() {
             self.classes = user.classes;
         }
@@ -199,16 +193,6 @@ impl Library {
     /// What a job of an application trains in all.
     pub fn work(&self, application: &str) -> Option<&Work> {
         self.work.get(&key(application))
-    }
-
-    /// Muri's measured restart of a model on one GPU, on a machine, on several machines.
-    pub fn muri_restart_s(&self, model: &str, gpus: u32) -> Option<f64> {
-        let [one, machine, several] = *self.muri_restart_s.get(model)?;
-        Some(match gpus {
-            0..=1 => one,
-            2..=8 => machine,
-            _ => several,
-        })
     }
 
     /// Draws a model for a job whose trace names none, by its GPU-time class.
@@ -258,11 +242,6 @@ impl Library {
                     let column = format!("{application}.{column}");
                     return Err(wrong(&column, value, "a number above 0, up to 1e15"));
                 }
-            }
-        }
-        for (model, seconds) in &self.muri_restart_s {
-            if let Some(&value) = seconds.iter().find(|s| !(0.0..=STEP_MAX_S).contains(*s)) {
-                return Err(wrong(model, value, "seconds from 0 to 1000000"));
             }
         }
         Ok(())

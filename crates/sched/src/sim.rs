@@ -17,7 +17,7 @@ use crate::contention::Contention;
 use crate::decide::Scheduler;
 use crate::event::{Action, Event, Timer};
 use crate::job::{Job, JobId};
-use crate::network::{Network, Shape};
+use crate::network::Network;
 use crate::outcome::Recorder;
 use crate::policy::Policy;
 use crate::state::{Checkpoints, State};
@@ -156,7 +156,7 @@ pub fn simulate(
                 name: job.name.clone(),
                 gpus: job.gpus,
                 kind: job.gpu_type.clone(),
-                most: topology.gpus(),
+                most: state.cluster.most_gpus(job.gpu_type.as_deref()),
             });
         }
     }
@@ -302,10 +302,9 @@ impl Sim<'_> {
             checker.before(now, &event, &self.scheduler.state).map_err(invariant)?;
         }
         // Jobs that leave give their bandwidth back before anyone else starts.
-        let mut changed = Vec::new();
         if let Event::Finish(id) | Event::Cancel(id) = event {
             self.finish_version[id as usize] += 1;
-            changed = self.contention.stop(id, &self.scheduler.state.network);
+            self.contention.stop(id);
         }
         let arrived_before = self.scheduler.state.jobs.len();
         let is_timer = matches!(event, Event::Timer(_));
@@ -313,11 +312,11 @@ impl Sim<'_> {
         actions.clear();
         actions.extend_from_slice(self.scheduler.decide(now, event));
         for action in &actions {
-            self.carry_out(now, action, &mut changed);
+            self.carry_out(now, action);
         }
         // Before the new rates: a job that moves stops at its old one first.
         self.recorder.after(now, &actions, &self.scheduler.state);
-        self.set_rates(now, changed);
+        self.set_rates(now);
         let arrived = &self.scheduler.state.jobs[arrived_before..];
         let serial_s: f64 =
             arrived.iter().map(|j| j.iterations * j.iteration_s[2] + j.job.profile.restart_s).sum();
@@ -334,19 +333,17 @@ impl Sim<'_> {
         if self.idle_timers > IDLE_TIMERS_MAX { Err(self.stuck()) } else { Ok(()) }
     }
 
-    fn carry_out(&mut self, now: Seconds, action: &Action, changed: &mut Vec<(JobId, Shape)>) {
+    fn carry_out(&mut self, now: Seconds, action: &Action) {
         match action {
             Action::Start { job, placement } => {
                 let state = &self.scheduler.state;
                 let profile = &state.job(*job).job.profile;
                 let network = &state.network;
-                let touched =
-                    self.contention.start(*job, profile, placement, &state.cluster, network);
-                changed.extend(touched);
+                self.contention.start(*job, profile, placement, &state.cluster, network);
             }
             Action::Preempt { job, .. } => {
                 self.finish_version[*job as usize] += 1;
-                changed.extend(self.contention.stop(*job, &self.scheduler.state.network));
+                self.contention.stop(*job);
             }
             Action::SetTimer { timer, at_s } => {
                 let version = self.timer_version.entry(*timer).or_default();
@@ -359,17 +356,11 @@ impl Sim<'_> {
     }
 
     /// Jobs whose share of the network changed go on at another pace, and end at another time.
-    fn set_rates(&mut self, now: Seconds, mut changed: Vec<(JobId, Shape)>) {
-        // Later entries are newer; a stable sort keeps them last among equals.
-        changed.sort_by_key(|c| c.0);
-        for at in 0..changed.len() {
-            let (id, shape) = changed[at];
-            let superseded = changed.get(at + 1).is_some_and(|next| next.0 == id);
+    fn set_rates(&mut self, now: Seconds) {
+        for (id, shape) in self.contention.settle(&self.scheduler.state.network) {
             let state = &mut self.scheduler.state;
             let job = state.job(id);
-            let Some(run) = job.run().filter(|_| !superseded) else {
-                continue;
-            };
+            let run = job.run().expect("only running jobs have a share");
             let profile = &job.job.profile;
             let exposed_s = state.network.exposed_s(profile, &shape);
             let iteration_s = profile.compute_s + exposed_s;

@@ -186,7 +186,7 @@ fn random_settings(rng: &mut Pcg64Mcg) -> Settings {
         d.overdue_s = rng.random_range(100.0..20_000.0);
     }
     if rng.random_bool(0.3) {
-        settings.tiresias.promote_knob = Some(rng.random_range(1.0..10.0));
+        settings.tiresias.promote_knob = rng.random_range(1.0..10.0);
     }
     settings
 }

@@ -185,14 +185,16 @@ impl Wire {
     fn start(&mut self, id: JobId, gigabytes: f64, slots: &[(u32, u32)]) {
         let placement = placed(&self.cluster, slots);
         let model = profile(gigabytes);
-        let changed = self.contention.start(id, &model, &placement, &self.cluster, &self.network);
+        self.contention.start(id, &model, &placement, &self.cluster, &self.network);
+        let changed = self.contention.settle(&self.network);
         assert!(changed.iter().any(|c| c.0 == id), "the new job is told its share");
         self.note(changed);
         self.running.insert(id, (model, placement));
     }
 
     fn stop(&mut self, id: JobId) {
-        let changed = self.contention.stop(id, &self.network);
+        self.contention.stop(id);
+        let changed = self.contention.settle(&self.network);
         assert!(changed.iter().all(|c| c.0 != id), "who is gone has no share");
         self.note(changed);
         self.running.remove(&id);
@@ -203,15 +205,14 @@ impl Wire {
         self.shares.extend(changed.into_iter().map(|(id, shape)| (id, shape.share)));
     }
 
-    /// The shares of the same jobs, all started on a network that knows nothing.
+    /// The shares of the same jobs, all started at once on a network that knows nothing.
     fn started_anew(&self) -> BTreeMap<JobId, Share> {
         let mut contention = Contention::new(self.cluster.machines.len());
-        let mut shares = BTreeMap::new();
         for (&id, (model, placement)) in &self.running {
-            let changed = contention.start(id, model, placement, &self.cluster, &self.network);
-            shares.extend(changed.into_iter().map(|(id, shape)| (id, shape.share)));
+            contention.start(id, model, placement, &self.cluster, &self.network);
         }
-        shares
+        let shares = contention.settle(&self.network);
+        shares.into_iter().map(|(id, shape)| (id, shape.share)).collect()
     }
 
     fn nic(&self, id: JobId) -> f64 {
@@ -258,7 +259,8 @@ fn a_light_job_does_not_take_a_heavy_ones_share() {
     // 1 GB every 25 s is 0.04 GB/s: 24 s of computing and 1 s of communication.
     let placement = placed(&wire.cluster, &[(0, 1), (1, 1)]);
     let light = Profile { compute_s: 24.0, ..profile(1.0) };
-    let changed = wire.contention.start(1, &light, &placement, &wire.cluster, &wire.network);
+    wire.contention.start(1, &light, &placement, &wire.cluster, &wire.network);
+    let changed = wire.contention.settle(&wire.network);
     wire.note(changed);
     assert_close(wire.nic(0), 0.96);
 }

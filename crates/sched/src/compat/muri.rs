@@ -25,6 +25,8 @@ mod shortest;
 
 use std::ops::Range;
 
+use crate::trace::MuriRow;
+
 /// One job of a trace. Times in ms, as in Muri's files.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
@@ -34,6 +36,13 @@ pub struct Row {
     pub iterations: f64,
     pub model: String,
     pub iteration_ms: f64,
+}
+
+impl From<MuriRow> for Row {
+    fn from(row: MuriRow) -> Self {
+        let MuriRow { job_id, gpus, submit_ms, iterations, model, iteration_ms, .. } = row;
+        Self { job_id, gpus, submit_ms, iterations, model, iteration_ms }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,10 +176,11 @@ const START_UP_S: [(&str, [f64; 6]); 8] = [
 /// What the original takes for a model that is not in its table.
 const START_UP_OTHER_S: f64 = 10.0;
 
-fn start_up_s(model: &str, gpus: u32) -> f64 {
+/// The measured start-up of a model that Muri's authors know.
+pub fn start_up_s(model: &str, gpus: u32) -> Option<f64> {
     let column = (u32::BITS - gpus.saturating_sub(1).leading_zeros()).min(5) as usize;
     let known = START_UP_S.iter().find(|(name, _)| *name == model);
-    known.map_or(START_UP_OTHER_S, |(_, by_size)| by_size[column])
+    known.map(|(_, by_size)| by_size[column])
 }
 
 /// The original's notion of "at the same time".
@@ -236,7 +246,7 @@ impl Workload {
             size: sizes.partition_point(|&s| s < r.gpus),
             submit_s: r.submit_ms / 1000.0,
             iteration_s: iteration_s(r.iteration_ms),
-            start_up_s: start_up_s(&r.model, r.gpus),
+            start_up_s: start_up_s(&r.model, r.gpus).unwrap_or(START_UP_OTHER_S),
             iterations_left: r.iterations,
             run_s: 0.0,
             start_s: None,

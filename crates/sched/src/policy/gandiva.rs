@@ -6,18 +6,19 @@ use std::collections::BTreeSet;
 
 use hither_core::Seconds;
 use hither_core::record::Reason;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, MachineId, Placement, PoolId, Slot};
 use crate::event::Timer;
 use crate::job::JobId;
 use crate::order::Total;
 use crate::policy::Policy;
+use crate::policy::queue::{Queue, class_of};
 use crate::state::Turn;
 
 pub const ABOUT: &str = "Gandiva: machines by job size, time slicing, migration";
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
     /// How long a job runs before one that shares its GPUs takes its turn.
@@ -36,9 +37,10 @@ pub fn gandiva(options: &Options) -> Box<dyn Policy> {
     Box::new(Gandiva {
         options: options.clone(),
         homes: Vec::new(),
-        waiting: BTreeSet::new(),
+        waiting: Queue::default(),
         machines: Vec::new(),
         slice_set: false,
+        slice_over: false,
         rebalanced_s: 0.0,
     })
 }
@@ -48,10 +50,11 @@ struct Gandiva {
     options: Options,
     /// By job: the GPUs that it uses, alone or in turns.
     homes: Vec<Option<Placement>>,
-    /// (since when, job).
-    waiting: BTreeSet<(Total, JobId)>,
+    /// By since when they wait.
+    waiting: Queue<Total>,
     machines: Vec<Room>,
     slice_set: bool,
+    slice_over: bool,
     rebalanced_s: Seconds,
 }
 
@@ -157,44 +160,82 @@ impl Gandiva {
         Some(Placement { tier: cluster.tier_of(&slots), slots })
     }
 
-    fn home_is_free(&self, turn: &Turn, home: &Placement) -> bool {
+    /// Finds the job a home if it has none or one of its machines is down.
+    fn has_home(&mut self, turn: &Turn, id: JobId) -> bool {
+        let cluster = &turn.state.cluster;
+        let is_up = |slot: &Slot| cluster.machines[slot.machine as usize].up;
+        match &self.homes[id as usize] {
+            Some(home) if home.slots.iter().all(is_up) => return true,
+            _ => self.unsettle(id),
+        }
+        let job = turn.state.job(id);
+        let mut pools = cluster.pools_for(job.pool);
+        let home = pools.find_map(|pool| self.find_home(cluster, job.gpus(), pool));
+        home.map(|home| self.settle(id, home, job.gpus())).is_some()
+    }
+
+    fn is_free(&self, turn: &Turn, home: &Placement) -> bool {
         let machines = &turn.state.cluster.machines;
         home.slots.iter().all(|s| machines[s.machine as usize].free >= s.gpus)
     }
 
+    fn wait(&mut self, turn: &Turn, id: JobId) {
+        let job = turn.state.job(id);
+        self.waiting.insert(class_of(job), Total(job.since_s), id);
+    }
+
     fn start(&mut self, turn: &mut Turn, id: JobId) {
-        let since = turn.state.job(id).since_s;
-        self.waiting.remove(&(Total(since), id));
+        let job = turn.state.job(id);
+        self.waiting.remove(class_of(job), Total(job.since_s), id);
         turn.start(id, self.homes[id as usize].clone().expect("it has a home"));
     }
 
-    /// A waiting job whose own GPUs are busy moves to free ones, if there are.
-    fn settle_on_free(&mut self, turn: &mut Turn, id: JobId) -> bool {
-        let job = turn.state.job(id);
-        let (gpus, wanted) = (job.gpus(), job.pool);
-        let cluster = &turn.state.cluster;
-        let Some((_, pool)) = cluster.best_pool(gpus, wanted) else {
-            return false;
+    /// Starts a job for which there are enough free GPUs, at its home if they are there.
+    fn start_on_free(&mut self, turn: &mut Turn, id: JobId) {
+        let at_home = match &self.homes[id as usize] {
+            Some(home) => self.is_free(turn, home),
+            None => false,
         };
+        if !at_home {
+            self.move_to_free(turn, id);
+        }
+        self.start(turn, id);
+    }
+
+    fn move_to_free(&mut self, turn: &mut Turn, id: JobId) {
+        let job = turn.state.job(id);
+        let gpus = job.gpus();
+        let cluster = &turn.state.cluster;
+        let (_, pool) = cluster.best_pool(gpus, job.pool).expect("it fits somewhere");
         let machines: Vec<MachineId> = (0..cluster.machines.len() as MachineId)
             .filter(|&m| cluster.machines[m as usize].pool == pool)
             .collect();
-        let Some(home) = self.pack(cluster, &machines, gpus, |m| cluster.machines[m as usize].free)
-        else {
-            return false;
-        };
+        let free = |m: MachineId| cluster.machines[m as usize].free;
+        let own: Vec<MachineId> = machines
+            .iter()
+            .copied()
+            .filter(|&m| self.machines[m as usize].size.is_none_or(|size| size == gpus))
+            .collect();
+        let home = self
+            .pack(cluster, &own, gpus, free)
+            .or_else(|| self.pack(cluster, &machines, gpus, free))
+            .expect("the pool has that many free");
         self.unsettle(id);
         self.settle(id, home, gpus);
         let job = &mut turn.state.jobs[id as usize];
         if job.starts > 0 {
             job.restart_s = job.job.profile.restart_s; // its state is on the old machines
         }
-        true
     }
 
     /// Suspends those who have had their slice where `id` lives, if that makes room for it.
-    fn take_turn(&mut self, turn: &mut Turn, id: JobId) {
-        let Some(home) = self.homes[id as usize].clone() else { return };
+    /// `spent` are machines where all who run have only just begun.
+    fn take_turn(&mut self, turn: &mut Turn, id: JobId, spent: &mut BTreeSet<MachineId>) {
+        let Some(home) = &self.homes[id as usize] else { return };
+        if home.slots.iter().any(|slot| spent.contains(&slot.machine)) {
+            return;
+        }
+        let home = home.clone();
         let mut suspended: BTreeSet<JobId> = BTreeSet::new();
         for slot in &home.slots {
             let mut free = turn.state.cluster.machines[slot.machine as usize].free;
@@ -214,12 +255,15 @@ impl Gandiva {
                 }
             }
             if free < slot.gpus {
+                if suspended.is_empty() {
+                    spent.insert(slot.machine);
+                }
                 return;
             }
         }
         for other in suspended {
             turn.preempt(other, Reason::TimeSlice);
-            self.waiting.insert((Total(turn.now()), other));
+            self.wait(turn, other);
         }
         self.start(turn, id);
     }
@@ -244,7 +288,7 @@ impl Gandiva {
             turn.preempt(id, Reason::Upgrade);
             self.unsettle(id);
             self.settle(id, better, gpus);
-            self.waiting.insert((Total(turn.now()), id));
+            self.wait(turn, id);
             self.start(turn, id);
         }
     }
@@ -271,38 +315,33 @@ impl Policy for Gandiva {
         self.homes.resize(turn.state.jobs.len(), None);
         // After a failure the old home is gone.
         self.unsettle(id);
-        self.waiting.insert((Total(turn.now()), id));
+        self.wait(turn, id);
     }
 
     fn forget(&mut self, turn: &mut Turn, id: JobId) {
         self.unsettle(id);
-        self.waiting.remove(&(Total(turn.state.job(id).since_s), id));
+        let job = turn.state.job(id);
+        self.waiting.remove(class_of(job), Total(job.since_s), id);
     }
 
     fn schedule(&mut self, turn: &mut Turn) {
-        let order: Vec<JobId> = self.waiting.iter().map(|&(_, id)| id).collect();
-        for id in order {
-            if let Some(home) = &self.homes[id as usize]
-                && home.slots.iter().any(|s| !turn.state.cluster.machines[s.machine as usize].up)
-            {
-                self.unsettle(id);
-            }
-            if self.homes[id as usize].is_none() {
+        if std::mem::take(&mut self.slice_over) {
+            // Who has waited longest comes first, so that large gangs get their turn too.
+            let mut spent = BTreeSet::new();
+            for id in self.waiting.ids() {
+                if spent.len() == self.machines.len() {
+                    break; // nobody else can get a turn
+                }
                 let job = turn.state.job(id);
-                let (gpus, wanted) = (job.gpus(), job.pool);
-                let cluster = &turn.state.cluster;
-                let home = cluster.pools_for(wanted).find_map(|p| self.find_home(cluster, gpus, p));
-                match home {
-                    Some(home) => self.settle(id, home, gpus),
-                    None => continue, // too many machines are down
+                if turn.state.cluster.best_pool(job.gpus(), job.pool).is_some() {
+                    self.start_on_free(turn, id);
+                } else if self.has_home(turn, id) {
+                    self.take_turn(turn, id, &mut spent);
                 }
             }
-            let home = self.homes[id as usize].as_ref().expect("settled above");
-            if self.home_is_free(turn, home) || self.settle_on_free(turn, id) {
-                self.start(turn, id);
-            } else {
-                self.take_turn(turn, id);
-            }
+        }
+        while let Some((_, _, id)) = self.waiting.first_fitting(&turn.state.cluster) {
+            self.start_on_free(turn, id);
         }
         if turn.now() - self.rebalanced_s >= self.options.rebalance_s {
             self.rebalanced_s = turn.now();
@@ -316,5 +355,6 @@ impl Policy for Gandiva {
 
     fn timer(&mut self, _turn: &mut Turn, _round: Timer) {
         self.slice_set = false;
+        self.slice_over = true;
     }
 }

@@ -1,7 +1,6 @@
 //! The policies, one file each. To add one: write its file, and add its line to [`TABLE`].
 
 use hither_core::Seconds;
-use serde::Deserialize;
 
 use crate::event::Timer;
 use crate::job::JobId;
@@ -14,9 +13,12 @@ mod first_fit;
 mod gandiva;
 mod queue;
 mod replan;
+mod settings;
 mod shortest;
 mod themis;
 mod tiresias;
+
+pub use settings::Settings;
 
 /// Chooses who runs where. Called by [`crate::decide::Scheduler`], which keeps the books.
 pub trait Policy: Send {
@@ -36,16 +38,6 @@ pub trait Policy: Send {
     fn overtaking_s_max(&self) -> Option<Seconds> {
         None
     }
-}
-
-/// Options of all policies that have any, as `--set policy.option=value` or TOML gives them.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Settings {
-    pub dally: dally::Options,
-    pub tiresias: tiresias::Options,
-    pub gandiva: gandiva::Options,
-    pub themis: themis::Options,
 }
 
 #[derive(Debug)]

@@ -14,9 +14,15 @@ pub fn class_of(job: &JobState) -> Class {
     (job.gpus(), job.pool)
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Queue<K: Ord + Copy> {
     classes: BTreeMap<Class, BTreeSet<(K, JobId)>>,
+}
+
+impl<K: Ord + Copy> Default for Queue<K> {
+    fn default() -> Self {
+        Self { classes: BTreeMap::new() }
+    }
 }
 
 impl<K: Ord + Copy> Queue<K> {
@@ -33,6 +39,17 @@ impl<K: Ord + Copy> Queue<K> {
             self.classes.remove(&class);
         }
         removed
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.classes.is_empty()
+    }
+
+    /// All jobs by key.
+    pub fn ids(&self) -> Vec<JobId> {
+        let mut all: Vec<(K, JobId)> = self.classes.values().flatten().copied().collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, id)| id).collect()
     }
 
     /// The first job by key among the classes that fit somewhere now.

@@ -4,7 +4,7 @@
 //! here: a gang bids for all its GPUs or none. This is our reconstruction.
 
 use hither_core::Seconds;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::event::Timer;
 use crate::job::JobId;
@@ -15,7 +15,7 @@ use crate::state::Turn;
 
 pub const ABOUT: &str = "Themis: finish-time fairness with leases, for rigid gangs";
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
     /// How long a job keeps its GPUs for certain.

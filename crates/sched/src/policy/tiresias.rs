@@ -2,7 +2,7 @@
 //! placement that consolidates only models whose largest tensor is a large part of the whole.
 
 use hither_core::Seconds;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Placement, PoolId};
 use crate::event::Timer;
@@ -15,13 +15,13 @@ use crate::state::Turn;
 pub const ABOUT: &str = "Tiresias: discretised 2D-LAS, consolidates models with a skewed tensor";
 pub const ABOUT_GITTINS: &str = "Tiresias with the Gittins index learned from finished jobs";
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
     /// GPU seconds of service at which a job moves to the next queue.
     pub thresholds: Vec<f64>,
     /// A job that has waited this many times its executed time starts over in the first queue.
-    pub promote_knob: Option<f64>,
+    pub promote_knob: f64,
     /// Largest tensor's share of the gradient from which a model is consolidated.
     pub skew: f64,
 }
@@ -29,7 +29,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         // The thresholds of the authors' simulator.
-        Self { thresholds: vec![3250.0, 7200.0], promote_knob: None, skew: 0.5 }
+        Self { thresholds: vec![3250.0, 7200.0], promote_knob: f64::INFINITY, skew: 0.5 }
     }
 }
 
@@ -87,8 +87,9 @@ impl Tiresias {
 
     fn await_promotion(&self, turn: &mut Turn, id: JobId) {
         let job = turn.state.job(id);
-        if let (Some(knob), true) = (self.options.promote_knob, job.held_s > 0.0) {
-            turn.set_timer(Timer::Job(id), job.since_s + knob * job.held_s);
+        let at_s = job.since_s + self.options.promote_knob * job.held_s;
+        if job.held_s > 0.0 && at_s.is_finite() {
+            turn.set_timer(Timer::Job(id), at_s);
         }
     }
 }
@@ -120,18 +121,14 @@ impl Policy for Tiresias {
     fn timer(&mut self, turn: &mut Turn, timer: Timer) {
         let Timer::Job(id) = timer else { return };
         let job = turn.state.job(id);
-        match self.options.promote_knob {
-            Some(knob) if job.is_waiting() && turn.now() >= job.since_s + knob * job.held_s => {
-                self.forgiven[id as usize] = f64::from(job.gpus()) * job.held_s;
-                self.ranks.insert(self.rank(turn, id), id);
-            }
-            _ => {
-                if job.run().is_some()
-                    && let Some(at_s) = self.next_jump_s(turn, id)
-                {
-                    turn.set_timer(timer, at_s);
-                }
-            }
+        let patience_s = self.options.promote_knob * job.held_s;
+        if job.is_waiting() && turn.now() >= job.since_s + patience_s {
+            self.forgiven[id as usize] = f64::from(job.gpus()) * job.held_s;
+            self.ranks.insert(self.rank(turn, id), id);
+        } else if job.run().is_some()
+            && let Some(at_s) = self.next_jump_s(turn, id)
+        {
+            turn.set_timer(timer, at_s);
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::table::{Field, ITERATIONS_MAX, Source, TIME_MAX_S, TINY, Table};
 use super::{Error, Intake};
+use crate::compat::muri::start_up_s;
 use crate::job::{Job, Length, Profile};
 
 pub(super) const COLUMNS: [&str; 11] = [
@@ -123,7 +124,7 @@ fn profile(
         .ok_or_else(|| intake.unknown(model))?;
     Ok(Profile {
         compute_s: compute_ms / 1000.0,
-        restart_s: library.muri_restart_s(&model.text, gpus).unwrap_or(base.restart_s),
+        restart_s: start_up_s(&model.text, gpus).unwrap_or(base.restart_s),
         table: Vec::new(),
         ..Profile::clone(base)
     })

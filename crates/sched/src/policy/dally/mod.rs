@@ -29,7 +29,7 @@ pub use options::{Clock, Options, Timers};
 pub use score::Score;
 use tuner::{Tuner, Wait};
 use victims::Candidates;
-use waiting::Waiting;
+use waiting::{Saved, Waiting};
 
 pub const ABOUT: &str = "delay scheduling, network-sensitive preemption, upgrades, tuned timers";
 pub const ABOUT_NO_WAIT: &str = "dally that takes the best place on offer at once (timers 0)";
@@ -89,12 +89,12 @@ impl Dally {
     /// Offers what is free to the waiting jobs, by claim. Whoever is offered a tier that it does
     /// not accept yet declines, and the next is asked: no head of the line blocks the others.
     fn offer(&mut self, turn: &mut Turn) {
-        let open = self.serve_overdue(turn);
-        while open && let Some((id, tier, pool)) = self.waiting.first_acceptor(&turn.state.cluster)
+        let saved = self.serve_overdue(turn);
+        while let Some((id, tier, pool)) = self.waiting.first_acceptor(&turn.state.cluster, &saved)
         {
             self.accept(turn, id, tier, pool);
         }
-        for id in self.waiting.decline(turn, open) {
+        for id in self.waiting.decline(turn, &saved) {
             self.hold_out(turn, id);
         }
         self.waiting.set_alarms(turn);
@@ -152,17 +152,22 @@ impl Dally {
         self.waiting.join(turn, id, claim, allowed);
     }
 
-    /// Starts overdue jobs, oldest first. False if one of them is still left: then GPUs are saved
-    /// for it and nobody else starts.
-    fn serve_overdue(&mut self, turn: &mut Turn) -> bool {
-        while let Some(id) = self.waiting.first_overdue(turn.now(), self.options.overdue_s) {
+    /// Starts overdue jobs, oldest first. GPUs of the types that those left could use are saved for
+    /// them: nobody else starts there.
+    fn serve_overdue(&mut self, turn: &mut Turn) -> Saved {
+        let mut saved = Saved::default();
+        let mut from = 0;
+        while !saved.everything()
+            && let Some(id) = self.waiting.overdue(turn.now(), self.options.overdue_s, from)
+        {
+            from = id + 1;
             let job = turn.state.job(id);
-            let Some((tier, pool)) = turn.state.cluster.best_pool(job.gpus(), job.pool) else {
-                return false;
-            };
-            self.accept(turn, id, tier, pool);
+            match turn.state.cluster.best_pool(job.gpus(), job.pool) {
+                Some((tier, pool)) if saved.leaves(job.pool) => self.accept(turn, id, tier, pool),
+                _ => saved.save(job.pool),
+            }
         }
-        true
+        saved
     }
 
     // ---- network-sensitive preemption ----
@@ -171,17 +176,17 @@ impl Dally {
     /// GPUs and those of jobs with a clearly worse claim suffice.
     fn preempt(&mut self, turn: &mut Turn) {
         let mut candidates = self.candidates(turn);
-        let mut hopeless: BTreeSet<Class> = BTreeSet::new();
-        if let Some(id) = self.waiting.first_overdue(turn.now(), self.options.overdue_s) {
+        if let Some(id) = self.waiting.overdue(turn.now(), self.options.overdue_s, 0) {
             self.preempt_for(turn, &mut candidates, id, f64::NEG_INFINITY, Tier::Network);
             return;
         }
+        let mut hopeless: BTreeSet<(Class, Tier)> = BTreeSet::new();
         while let Some((claim, id)) = self.waiting.first_claimant(&hopeless) {
             let allowed = self.waiting.allowed(id);
             let above = (claim * self.options.damping).max(f64::MIN_POSITIVE);
             if !self.preempt_for(turn, &mut candidates, id, above, allowed) {
-                // Others of this demand have a weaker claim and fare no better.
-                hopeless.insert(class_of(turn.state.job(id)));
+                // Others of this demand that accept no more have a weaker claim and fare no better.
+                hopeless.insert((class_of(turn.state.job(id)), allowed));
             }
         }
     }

@@ -1,12 +1,12 @@
 //! Every point that the paper leaves open, by name.
 
 use hither_core::Seconds;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::score::Score;
 use super::tuner;
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
     pub timers: Timers,
@@ -32,7 +32,7 @@ pub struct Options {
     pub tuner: tuner::Options,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Timers {
     Auto,
@@ -40,7 +40,7 @@ pub enum Timers {
 }
 
 /// When a job's delay begins to count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Clock {
     /// While there is an offer that it declines: time in a queue for any GPUs at all is not

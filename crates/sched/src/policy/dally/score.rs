@@ -2,11 +2,11 @@
 //! from. A lower claim value goes first.
 
 use hither_core::Seconds;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::state::JobState;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Score {
     /// GPUs × useful computing time so far: time lost to the network is not charged, so jobs that

@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use hither_core::Seconds;
 use hither_core::topology::Tier;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
     /// Observations kept for each demand and tier.

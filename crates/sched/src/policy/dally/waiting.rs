@@ -98,10 +98,15 @@ impl Waiting {
     }
 
     /// The job with the best claim that accepts what its demand can be offered.
-    pub fn first_acceptor(&self, cluster: &Cluster) -> Option<(JobId, Tier, PoolId)> {
+    pub fn first_acceptor(
+        &self,
+        cluster: &Cluster,
+        saved: &Saved,
+    ) -> Option<(JobId, Tier, PoolId)> {
         let mut first: Option<(Total, JobId, Tier, PoolId)> = None;
         for (&(gpus, wanted), line) in &self.lines {
-            let Some((tier, pool)) = cluster.best_pool(gpus, wanted) else {
+            let offered = cluster.best_pool(gpus, wanted).filter(|_| saved.leaves(wanted));
+            let Some((tier, pool)) = offered else {
                 continue;
             };
             let heads = line.levels[tier as usize..].iter().filter_map(|l| l.by_claim.first());
@@ -114,20 +119,23 @@ impl Waiting {
         first.map(|(_, id, tier, pool)| (id, tier, pool))
     }
 
-    /// The best claim of all demands but the hopeless ones.
-    pub fn first_claimant(&self, hopeless: &BTreeSet<Class>) -> Option<(f64, JobId)> {
-        let lines = self.lines.iter().filter(|(class, _)| !hopeless.contains(class));
-        let heads =
-            lines.flat_map(|(_, line)| line.levels.iter().filter_map(|l| l.by_claim.first()));
+    /// The best claim but for demands, by the worst tier accepted, that are hopeless.
+    pub fn first_claimant(&self, hopeless: &BTreeSet<(Class, Tier)>) -> Option<(f64, JobId)> {
+        let heads = self.lines.iter().flat_map(|(&class, line)| {
+            let levels = Tier::ALL.into_iter().zip(&line.levels);
+            let hopeful = levels.filter(move |&(tier, _)| !hopeless.contains(&(class, tier)));
+            hopeful.filter_map(|(_, level)| level.by_claim.first())
+        });
         heads.min().map(|&(claim, id)| (claim.0, id))
     }
 
-    /// Clocks run where free GPUs would do for a job that holds out for better, if they are on
-    /// offer at all. Returns the jobs that decline for the first time.
-    pub fn decline(&mut self, turn: &Turn, on_offer: bool) -> Vec<JobId> {
+    /// Clocks run where free GPUs would do for a job that holds out for better. Returns the jobs
+    /// that decline for the first time.
+    pub fn decline(&mut self, turn: &Turn, saved: &Saved) -> Vec<JobId> {
         let mut declined = Vec::new();
         for (&(gpus, wanted), line) in &mut self.lines {
-            let offered = turn.state.cluster.best_pool(gpus, wanted).filter(|_| on_offer);
+            let offered =
+                turn.state.cluster.best_pool(gpus, wanted).filter(|_| saved.leaves(wanted));
             for (tier, level) in Tier::ALL.into_iter().zip(&mut line.levels) {
                 let declines = offered.is_some_and(|(offered, _)| tier < offered);
                 level.watch.run(turn.now(), declines || !self.pausing);
@@ -213,14 +221,44 @@ impl Waiting {
         Some(Left { allowed: patience.allowed, held_out_s })
     }
 
-    /// The oldest of the jobs that have waited for so long.
-    pub fn first_overdue(&mut self, now: Seconds, overdue_s: Seconds) -> Option<JobId> {
+    /// Of the jobs that have waited for so long, the oldest that is not older than `from`.
+    pub fn overdue(&mut self, now: Seconds, overdue_s: Seconds, from: JobId) -> Option<JobId> {
         while let Some(&(Total(since_s), id)) = self.by_release.first()
             && now - since_s >= overdue_s
         {
             self.by_release.pop_first();
             self.overdue.insert(id);
         }
-        self.overdue.first().copied()
+        self.overdue.range(from..).next().copied()
+    }
+}
+
+/// GPU types whose free GPUs are saved for overdue jobs.
+#[derive(Debug, Default)]
+pub struct Saved {
+    all: bool,
+    pools: BTreeSet<PoolId>,
+}
+
+impl Saved {
+    pub fn save(&mut self, wanted: Option<PoolId>) {
+        match wanted {
+            Some(pool) => {
+                self.pools.insert(pool);
+            }
+            None => self.all = true,
+        }
+    }
+
+    pub fn everything(&self) -> bool {
+        self.all
+    }
+
+    /// Whether a job that wants this type takes nothing that is saved.
+    pub fn leaves(&self, wanted: Option<PoolId>) -> bool {
+        match wanted {
+            Some(pool) => !self.all && !self.pools.contains(&pool),
+            None => !self.all && self.pools.is_empty(),
+        }
     }
 }

@@ -1,0 +1,68 @@
+//! Options of all policies that have any, as `--set policy.option=value` or TOML gives them.
+
+use serde::{Deserialize, Serialize};
+
+use super::{dally, gandiva, themis, tiresias};
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    pub dally: dally::Options,
+    pub tiresias: tiresias::Options,
+    pub gandiva: gandiva::Options,
+    pub themis: themis::Options,
+}
+
+/// A value that no policy can work with.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{option} = {found}: expected {expected}")]
+pub struct Error {
+    pub option: &'static str,
+    pub found: String,
+    pub expected: String,
+}
+
+impl Settings {
+    /// Whether no value would stop the clock or leave no timer to wait for.
+    pub fn check(&self) -> Result<(), Error> {
+        let (dally, tuner) = (&self.dally, &self.dally.tuner);
+        let ever = f64::INFINITY;
+        let within = [
+            ("dally.round_s", dally.round_s, 1.0, ever),
+            ("dally.quantum_s", dally.quantum_s, 0.0, ever),
+            ("dally.machine_s", dally.machine_s, 0.0, ever),
+            ("dally.rack_s", dally.rack_s, 0.0, ever),
+            ("dally.damping", dally.damping, 1.0, ever),
+            ("dally.upgrade_gain", dally.upgrade_gain, 0.0, ever),
+            ("dally.overdue_s", dally.overdue_s, 0.0, ever),
+            ("dally.tuner.quantile", tuner.quantile, 0.0, 1.0),
+            ("dally.tuner.initial_s", tuner.initial_s, 0.0, f64::MAX),
+            ("dally.tuner.floor_s", tuner.floor_s, 0.0, f64::MAX),
+            ("dally.tuner.ceiling_s", tuner.ceiling_s, tuner.floor_s, f64::MAX),
+            ("tiresias.skew", self.tiresias.skew, 0.0, ever),
+            ("tiresias.promote_knob", self.tiresias.promote_knob, 1e-6, ever),
+            ("gandiva.slice_s", self.gandiva.slice_s, 1.0, ever),
+            ("gandiva.rebalance_s", self.gandiva.rebalance_s, 1.0, ever),
+            ("themis.lease_s", self.themis.lease_s, 1.0, ever),
+        ];
+        for (option, value, min, max) in within {
+            if !(min..=max).contains(&value) {
+                let expected = match max {
+                    f64::INFINITY => format!("a number of at least {min}"),
+                    f64::MAX => format!("a finite number of at least {min}"),
+                    _ => format!("a number from {min} to {max}"),
+                };
+                return Err(Error { option, found: value.to_string(), expected });
+            }
+        }
+        let thresholds = &self.tiresias.thresholds;
+        if !thresholds.iter().all(|t| *t > 0.0) || !thresholds.is_sorted() {
+            return Err(Error {
+                option: "tiresias.thresholds",
+                found: format!("{thresholds:?}"),
+                expected: "rising numbers above 0".into(),
+            });
+        }
+        Ok(())
+    }
+}
