@@ -50,8 +50,11 @@ fn winner_line(runs: &[Summary], winners: &[Vec<bool>]) -> String {
             .filter(|(_, won)| **won)
             .map(|(run, _)| printable(&run.policy))
             .collect();
-        if !names.is_empty() {
-            parts.push(format!("{} {}", metric.name, names.join(" = ")));
+        match names.len() {
+            0 => {}
+            1..=3 => parts.push(format!("{} {}", metric.name, names.join(" = "))),
+            // The stars in the table tell who they are.
+            many => parts.push(format!("{} a tie of {many}", metric.name)),
         }
     }
     match (parts.is_empty(), runs.len()) {

@@ -4,14 +4,12 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 use common::{HABITS, header, record};
 use hither_core::record::{Header, RunRecord};
 use hither_report::{Group, html};
 
 const SIZE_MAX: usize = 40_000_000;
-const RENDER_S_MAX: f64 = 20.0;
 
 fn runs(header: &Header, jobs: u32) -> Vec<RunRecord> {
     HABITS.iter().map(|habit| record(header, habit, jobs)).collect()
@@ -53,12 +51,8 @@ fn a_hundred_jobs() {
 fn a_hundred_thousand_jobs() {
     let header = header(2, 16, 8);
     let runs = runs(&header, 100_000);
-    let begin = Instant::now();
     let page = html(&[Group { header: &header, runs: &runs }]);
-    let render_s = begin.elapsed().as_secs_f64();
-    println!("{} bytes in {render_s:.1} s", page.len());
     assert!(page.len() < SIZE_MAX, "{} bytes", page.len());
-    assert!(render_s < RENDER_S_MAX, "{render_s} s");
     check("report-100k.html", &page, &[]);
 }
 

@@ -2,7 +2,6 @@
 //! of ours (made by data/muri-sample.py), and against what must hold for any trace.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use hither_sched::compat::muri::{Error, Outcome, Policy, Row, run};
 use proptest::prelude::*;
@@ -91,26 +90,6 @@ fn published_results_to_the_last_digit() {
             let got: Vec<String> =
                 got.iter().zip(expected).map(|(&value, like)| printed(value, like)).collect();
             assert_eq!(got, expected, "{name} {label}");
-        }
-    }
-}
-
-/// Not a check: `cargo test --release --test muri -- --ignored --nocapture` prints the times.
-#[test]
-#[ignore = "prints times"]
-fn speed() {
-    let Some(dir) = traces() else { return };
-    for (name, _) in PUBLISHED {
-        let rows = published_trace(&dir, name);
-        for (label, policy) in POLICIES {
-            let mut best = Duration::MAX;
-            let mut events = 0;
-            for _ in 0..20 {
-                let begin = Instant::now();
-                events = run(&rows, 8, 8, policy).expect("the trace runs").events;
-                best = best.min(begin.elapsed());
-            }
-            println!("{name} {label}: {:.2} ms, {events} events", best.as_secs_f64() * 1e3);
         }
     }
 }
