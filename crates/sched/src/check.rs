@@ -158,6 +158,8 @@ impl Checker {
             // No iteration takes less than its computing time.
             false => state.checkpoints.interval_s / job.job.profile.compute_s,
         };
+        // If it starts and stops again in this turn, it has nothing more to lose.
+        self.done.insert(id, after);
         if before - after > lost_max * (1.0 + ROUNDING) + ROUNDING * job.iterations {
             return Err(format!("job {id} fell back from {before} to {after} iterations"));
         }

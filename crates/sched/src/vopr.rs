@@ -180,6 +180,7 @@ fn random_settings(rng: &mut Pcg64Mcg) -> Settings {
     ][rng.random_range(0..4)];
     d.clock = [dally::Clock::SinceDeclined, dally::Clock::SinceReleased][rng.random_range(0..2)];
     d.wait_while_worth = rng.random_bool(0.5);
+    d.upgrade_evicts = rng.random_bool(0.5);
     d.round_s = rng.random_range(30.0..900.0);
     d.quantum_s = rng.random_range(60.0..900.0);
     if rng.random_bool(0.4) {

@@ -268,13 +268,15 @@ impl Gandiva {
         self.start(turn, id);
     }
 
-    /// Jobs on more machines than they need move together where that is possible.
+    /// Jobs on more machines than they need move together where that is possible, once they have
+    /// run for a slice.
     fn rebalance(&mut self, turn: &mut Turn) {
         let spread: Vec<JobId> = turn
             .state
             .running
             .iter()
             .copied()
+            .filter(|&id| turn.state.worked_s(id).is_some_and(|s| s >= self.options.slice_s))
             .filter(|&id| turn.state.job(id).run().is_some_and(|r| r.placement.slots.len() > 1))
             .collect();
         for id in spread {

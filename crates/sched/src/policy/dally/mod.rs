@@ -12,7 +12,7 @@ use hither_core::Seconds;
 use hither_core::record::Reason;
 use hither_core::topology::Tier;
 
-use crate::cluster::PoolId;
+use crate::cluster::{Placement, PoolId};
 use crate::event::{Action, Timer};
 use crate::job::JobId;
 use crate::policy::Policy;
@@ -234,9 +234,7 @@ impl Dally {
 
     fn evict(&mut self, turn: &mut Turn, candidates: &mut Candidates, victims: &[JobId]) {
         for &victim in victims {
-            let run = turn.state.job(victim).run().expect("candidates run");
-            let machines: Vec<_> = run.placement.slots.iter().map(|s| s.machine).collect();
-            candidates.remove(victim, machines.into_iter());
+            candidates.remove(turn.state, victim);
             turn.preempt(victim, Reason::Priority);
             self.enqueue(turn, victim);
         }
@@ -244,8 +242,9 @@ impl Dally {
 
     // ---- upgrades ----
 
-    /// Running jobs move to a better place where that saves more than the restart costs.
+    /// Running jobs move to a better place, free or freed, where that saves more than it costs.
     fn upgrade(&mut self, turn: &mut Turn) {
+        let mut candidates = self.candidates(turn);
         let running: Vec<JobId> = turn.state.running.iter().copied().collect();
         for id in running {
             let settled = turn.state.worked_s(id).is_some_and(|s| s >= self.options.quantum_s);
@@ -253,22 +252,61 @@ impl Dally {
             let Some(run) = job.run().filter(|run| settled && run.placement.tier > job.best) else {
                 continue;
             };
+            let (tier, profile) = (run.placement.tier, job.job.profile.clone());
             let left = job.iterations - job.done_at(turn.now());
-            let cost_s = self.options.upgrade_gain * job.job.profile.restart_s;
-            let (tier, here_s, profile) =
-                (run.placement.tier, 1.0 / run.rate, job.job.profile.clone());
-            let Some(offer) = turn.state.offer_instead(id).filter(|offer| offer.tier < tier) else {
-                continue;
+            let saved_s = left * (1.0 / run.rate - job.iteration_s[job.best as usize]);
+            let pays = |saved_s: Seconds, restarts_s: Seconds| {
+                saved_s > self.options.upgrade_gain * restarts_s
             };
-            let network = &turn.state.network;
-            let there_s =
-                network.iteration_s(&profile, &network.shape(&turn.state.cluster, &offer));
-            if left * (here_s - there_s) > cost_s {
-                turn.preempt(id, Reason::Upgrade);
-                turn.start(id, offer);
+            if !pays(saved_s, profile.restart_s) {
+                continue;
+            }
+            let here_s = 1.0 / run.rate;
+            if let Some(offer) = turn.state.offer_instead(id).filter(|offer| offer.tier < tier) {
+                let network = &turn.state.network;
+                let shape = network.shape(&turn.state.cluster, &offer);
+                let there_s = network.iteration_s(&profile, &shape);
+                if pays(left * (here_s - there_s), profile.restart_s) {
+                    move_to(turn, &mut candidates, id, offer);
+                    continue;
+                }
+            }
+            if self.options.upgrade_evicts {
+                self.make_room(turn, &mut candidates, id, saved_s);
             }
         }
     }
+
+    /// Frees a domain of the job's best tier for it, if that pays for all who must restart.
+    fn make_room(
+        &mut self,
+        turn: &mut Turn,
+        candidates: &mut Candidates,
+        id: JobId,
+        saved_s: Seconds,
+    ) {
+        let job = turn.state.job(id);
+        let (gpus, best, pool) = (job.gpus(), job.best, turn.state.pool_of_run(id));
+        let above = self.options.damping * self.options.score.claim(job, turn.now());
+        let cluster = &turn.state.cluster;
+        let Some(victims) = candidates.fewest(cluster, gpus, pool, best, above) else {
+            return;
+        };
+        let restart_s = |id: JobId| turn.state.job(id).job.profile.restart_s;
+        let restarts_s = restart_s(id) + victims.iter().map(|&v| restart_s(v)).sum::<f64>();
+        if saved_s > self.options.upgrade_gain * restarts_s {
+            self.evict(turn, candidates, &victims);
+            let place = turn.state.cluster.place_at(gpus, pool, best).expect("room was made");
+            move_to(turn, candidates, id, place);
+        }
+    }
+}
+
+/// A job that has moved has only just begun there: nobody's victim.
+fn move_to(turn: &mut Turn, candidates: &mut Candidates, id: JobId, place: Placement) {
+    candidates.remove(turn.state, id);
+    turn.preempt(id, Reason::Upgrade);
+    turn.start(id, place);
 }
 
 impl Policy for Dally {

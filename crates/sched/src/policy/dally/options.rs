@@ -27,6 +27,8 @@ pub struct Options {
     pub damping: f64,
     /// An upgrade must save this many times what it costs.
     pub upgrade_gain: f64,
+    /// Whether an upgrade may preempt jobs with a clearly worse claim, or only take what is free.
+    pub upgrade_evicts: bool,
     /// A job that has waited so long goes before all younger ones, at any tier.
     pub overdue_s: Seconds,
     pub tuner: tuner::Options,
@@ -67,6 +69,7 @@ impl Default for Options {
             quantum_s: 600.0,
             damping: 2.0,
             upgrade_gain: 2.0,
+            upgrade_evicts: false,
             overdue_s: 30.0 * 86_400.0,
             tuner: tuner::Options::default(),
         }

@@ -31,9 +31,10 @@ impl Candidates {
         Self { on_machine }
     }
 
-    pub fn remove(&mut self, id: JobId, machines: impl Iterator<Item = MachineId>) {
-        for machine in machines {
-            self.on_machine[machine as usize].retain(|c| c.1 != id);
+    /// Takes a job that runs, and is about to stop, off the list.
+    pub fn remove(&mut self, state: &State, id: JobId) {
+        for slot in state.job(id).run().map_or(&[][..], |run| &run.placement.slots) {
+            self.on_machine[slot.machine as usize].retain(|c| c.1 != id);
         }
     }
 
