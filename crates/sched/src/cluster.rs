@@ -119,11 +119,6 @@ impl Cluster {
         self.pools[pool as usize].free
     }
 
-    /// GPUs of the pool when every machine is up.
-    pub fn pool_gpus(&self, pool: PoolId) -> u32 {
-        self.pools[pool as usize].largest[2]
-    }
-
     /// GPUs of the type, or of the largest if any will do: no gang can be larger.
     pub fn most_gpus(&self, gpu_type: Option<&str>) -> u64 {
         let named = |name: &String| gpu_type.is_none_or(|wanted| name == wanted);

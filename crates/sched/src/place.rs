@@ -70,7 +70,12 @@ impl Cluster {
         self.gather(gpus, machines().map(|(id, m)| (m.free, id as MachineId)))
     }
 
-    fn gather(&self, gpus: u32, holes: impl Iterator<Item = (u32, u32)>) -> Option<Placement> {
+    /// As much of each (free, machine) as there is, in this order, until the gang is whole.
+    pub(crate) fn gather(
+        &self,
+        gpus: u32,
+        holes: impl Iterator<Item = (u32, u32)>,
+    ) -> Option<Placement> {
         let mut left = gpus;
         let mut slots = Vec::new();
         for (free, machine) in holes {

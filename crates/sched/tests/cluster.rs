@@ -166,7 +166,7 @@ fn check_all(cluster: &Cluster, plain: &Plain, empty: &Plain) {
     assert_eq!(cluster.fragmented, partly.sum::<u32>());
     for pool in 0..cluster.pool_count() as PoolId {
         assert_eq!(cluster.free_gpus(pool), total(&plain.holes(pool, None)));
-        for gpus in 1..=cluster.pool_gpus(pool) + 1 {
+        for gpus in 1..=cluster.most_gpus(Some(&cluster.pool_names[pool as usize])) as u32 + 1 {
             assert_eq!(cluster.offer_tier(gpus, pool), plain.lowest(gpus, pool));
             assert_eq!(cluster.best_tier(gpus, Some(pool)), empty.lowest(gpus, pool));
             check_placements(cluster, plain, gpus, pool);

@@ -91,7 +91,7 @@ pub enum Error {
     NoGpus { job: String },
     #[error(
         "job {job} asks for {gpus} gpus and the cluster has {cluster}: \
-         use a larger cluster or leave the job out"
+         hint: give a larger --cluster, or --drop-impossible"
     )]
     TooLarge { job: String, gpus: u32, cluster: u64 },
     #[error(

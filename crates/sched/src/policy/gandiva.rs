@@ -91,8 +91,8 @@ impl Gandiva {
         }
     }
 
-    /// Where a job of this size should live: machines of its size with room, else empty machines,
-    /// else the least loaded of its size, else the least loaded of all.
+    /// Where a job of this size should live: machines of its size with room, else empty ones, else
+    /// any with room; and if none has, in turns on the least loaded of its size, else of all.
     fn find_home(&self, cluster: &Cluster, gpus: u32, pool: PoolId) -> Option<Placement> {
         let up = |m: &MachineId| {
             let machine = &cluster.machines[*m as usize];
@@ -122,42 +122,29 @@ impl Gandiva {
         gpus: u32,
         room: impl Fn(MachineId) -> u32,
     ) -> Option<Placement> {
-        if machines.iter().map(|&m| u64::from(room(m))).sum::<u64>() < u64::from(gpus) {
-            return None;
-        }
         let one =
             machines.iter().copied().filter(|&m| room(m) >= gpus).min_by_key(|&m| (room(m), m));
-        let slots = match one {
-            Some(machine) => vec![Slot { machine, gpus }],
-            None => {
-                let mut roomy: Vec<MachineId> =
-                    machines.iter().copied().filter(|&m| room(m) > 0).collect();
-                roomy.sort_unstable_by_key(|&m| (std::cmp::Reverse(room(m)), m));
-                take(roomy.into_iter().map(|m| (m, room(m))), gpus)
-            }
-        };
-        Some(Placement { tier: cluster.tier_of(&slots), slots })
+        if let Some(machine) = one {
+            return cluster.gather(gpus, std::iter::once((gpus, machine)));
+        }
+        let mut roomy: Vec<MachineId> = machines.iter().copied().filter(|&m| room(m) > 0).collect();
+        roomy.sort_unstable_by_key(|&m| (std::cmp::Reverse(room(m)), m));
+        cluster.gather(gpus, roomy.into_iter().map(|m| (room(m), m)))
     }
 
     /// The least loaded of these machines, in turns with those who are there.
     fn share(&self, cluster: &Cluster, machines: &[MachineId], gpus: u32) -> Option<Placement> {
         let size = |m: MachineId| cluster.machines[m as usize].gpus;
-        if machines.iter().map(|&m| u64::from(size(m))).sum::<u64>() < u64::from(gpus) {
-            return None;
-        }
         let load = |m: MachineId| {
             Total(f64::from(self.machines[m as usize].promised) / f64::from(size(m)))
         };
         let fitting = machines.iter().copied().filter(|&m| size(m) >= gpus);
-        let slots = match fitting.min_by_key(|&m| (load(m), m)) {
-            Some(machine) => vec![Slot { machine, gpus }],
-            None => {
-                let mut by_load: Vec<MachineId> = machines.to_vec();
-                by_load.sort_unstable_by_key(|&m| (load(m), m));
-                take(by_load.into_iter().map(|m| (m, size(m))), gpus)
-            }
-        };
-        Some(Placement { tier: cluster.tier_of(&slots), slots })
+        if let Some(machine) = fitting.min_by_key(|&m| (load(m), m)) {
+            return cluster.gather(gpus, std::iter::once((gpus, machine)));
+        }
+        let mut by_load: Vec<MachineId> = machines.to_vec();
+        by_load.sort_unstable_by_key(|&m| (load(m), m));
+        cluster.gather(gpus, by_load.into_iter().map(|m| (size(m), m)))
     }
 
     /// Finds the job a home if it has none or one of its machines is down.
@@ -294,21 +281,6 @@ impl Gandiva {
             self.start(turn, id);
         }
     }
-}
-
-/// As much of each as there is until `gpus` are taken.
-fn take(rooms: impl Iterator<Item = (MachineId, u32)>, gpus: u32) -> Vec<Slot> {
-    let mut left = gpus;
-    let mut slots = Vec::new();
-    for (machine, room) in rooms {
-        let gpus = room.min(left);
-        slots.push(Slot { machine, gpus });
-        left -= gpus;
-        if left == 0 {
-            break;
-        }
-    }
-    slots
 }
 
 impl Policy for Gandiva {
