@@ -90,7 +90,7 @@ pub enum Error {
     #[error("job {job} asks for no gpus: give it at least 1 or leave it out")]
     NoGpus { job: String },
     #[error(
-        "job {job} asks for {gpus} gpus and the cluster has {cluster}: \
+        "job {job} asks for {gpus} gpus and the cluster has {cluster}; \
          hint: give a larger --cluster, or --drop-impossible"
     )]
     TooLarge { job: String, gpus: u32, cluster: u64 },
