@@ -1,0 +1,6 @@
+//! The only SIMD code of the project, and no I/O. Every kernel has a plain reference beside it;
+//! which variant runs is chosen once, at load, by [`detect`].
+
+pub mod bag;
+pub mod detect;
+pub mod gemm;
