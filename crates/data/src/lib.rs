@@ -1,1 +1,19 @@
-//! Bytes in and out.
+//! Bytes in and out: memory with the pages one asks for, mapped files, tensors as other programs
+//! write them, and traces of ids.
+//!
+//! Bytes of files are not trusted: every length is checked before it is used, and nothing from a
+//! file is ever run. Opening is mapping: no tensor is copied unless its layout forces it.
+
+pub mod error;
+pub mod ids;
+pub mod map;
+pub mod npy;
+pub mod pickle;
+pub mod safetensors;
+pub mod tensor;
+pub mod torch;
+
+pub use error::Error;
+pub use ids::IdTrace;
+pub use map::{Backing, Buffer, Bytes, Pages};
+pub use tensor::{Checkpoint, Dtype, Tensor};

@@ -1,0 +1,49 @@
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::pickle;
+
+/// Why bytes could not be read or written. Each message names the file and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("no memory for a buffer of {bytes} bytes: {source}")]
+    OutOfMemory { bytes: usize, source: io::Error },
+    #[error("{} is a directory; give a file: .safetensors, or .pt as torch.save writes it", path.display())]
+    Directory { path: PathBuf },
+    #[error("{} is empty", path.display())]
+    Empty { path: PathBuf },
+    /// The content is known, and is none that holds tensors for us.
+    #[error("{} is {kind}: {remedy}", path.display())]
+    WrongKind { path: PathBuf, kind: &'static str, remedy: &'static str },
+    #[error("{} is no safetensors file: {problem}", path.display())]
+    Safetensors { path: PathBuf, problem: String },
+    #[error("{} is no readable archive of torch.save: {problem}", path.display())]
+    Archive { path: PathBuf, problem: String },
+    #[error("{}: {source}", path.display())]
+    Pickle { path: PathBuf, source: pickle::Error },
+    #[error("{}: tensor `{name}` {problem}", path.display())]
+    Tensor { path: PathBuf, name: String, problem: String },
+    #[error("{}: more than one value is named `{name}`", path.display())]
+    DuplicateName { path: PathBuf, name: String },
+    #[error("{}: values are nested deeper than {limit} levels, or refer to themselves", path.display())]
+    TooDeep { path: PathBuf, limit: usize },
+    #[error("{}: more than {limit} values; save only the state_dict", path.display())]
+    TooManyValues { path: PathBuf, limit: usize },
+    #[error("tensor `{name}` is {dtype}, expected {expected}")]
+    Dtype { name: String, dtype: &'static str, expected: &'static str },
+    /// What is to be written makes no file: a mistake of the caller.
+    #[error("cannot write {}: {problem}", path.display())]
+    Write { path: PathBuf, problem: String },
+    #[error("{}:{line}: {problem}", path.display())]
+    TraceLine { path: PathBuf, line: usize, problem: String },
+    #[error("{}: {problem}", path.display())]
+    Trace { path: PathBuf, problem: String },
+}
+
+impl Error {
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { action, path: path.into(), source }
+    }
+}

@@ -1,0 +1,270 @@
+//! Memory of our own with the page size one asks for, and cheap handles to read-only bytes, be
+//! they in such memory or in a mapped file.
+
+use std::fs::File;
+use std::ops::{Deref, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+use memmap2::{Mmap, MmapMut};
+
+use crate::Error;
+
+/// What one huge page holds on x86-64, and on AArch64 with 4 KiB granules.
+pub const HUGE_PAGE: usize = 2 << 20;
+
+/// Which pages a buffer asks the system for. What it got, [`Buffer::backing`] tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pages {
+    /// Never huge, even where the system would give huge ones unasked: comparisons stay honest.
+    Small,
+    /// Huge wherever the system has them: fewer misses of the TLB.
+    Huge,
+}
+
+/// How memory is really backed at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backing {
+    /// Bytes of address space.
+    pub bytes: usize,
+    /// Of these in memory; `None` where the system does not tell.
+    pub resident_bytes: Option<usize>,
+    /// Of these in huge pages; `None` where the system does not tell.
+    pub huge_bytes: Option<usize>,
+}
+
+/// Zeroed memory of our own, on a page boundary; on a huge page's boundary when huge.
+pub struct Buffer {
+    map: MmapMut,
+    start: usize,
+    len: usize,
+    reserved: usize,
+}
+
+impl Buffer {
+    pub fn zeroed(bytes: usize, pages: Pages) -> Result<Self, Error> {
+        let out_of_memory = |source| Error::OutOfMemory { bytes, source };
+        let too_large = || out_of_memory(std::io::ErrorKind::OutOfMemory.into());
+        // Whole pages of one kind, and at least one untouched page of no declared kind before and
+        // behind: the system then keeps this range as an area of its own and accounts for it alone.
+        let reserved = bytes.max(1).checked_next_multiple_of(HUGE_PAGE).ok_or_else(too_large)?;
+        let mapped = reserved.checked_add(2 * HUGE_PAGE).ok_or_else(too_large)?;
+        let map = MmapMut::map_anon(mapped).map_err(out_of_memory)?;
+        let start = HUGE_PAGE - map.as_ptr().addr() % HUGE_PAGE;
+        advise(&map, pages, start, reserved);
+        Ok(Self { map, start, len: bytes, reserved })
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn as_slice(&self) -> &[u8] {
+        &self.map[self.start..self.start + self.len]
+    }
+
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.map[self.start..self.start + self.len]
+    }
+
+    pub fn backing(&self) -> Backing {
+        let start = self.as_slice().as_ptr().addr();
+        Backing { bytes: self.len, ..backing_of(start..start + self.reserved) }
+    }
+}
+
+/// Without effect where the kernel was built without huge pages; [`Buffer::backing`] shows it.
+#[cfg(target_os = "linux")]
+fn advise(map: &MmapMut, pages: Pages, start: usize, len: usize) {
+    let advice = match pages {
+        Pages::Small => memmap2::Advice::NoHugePage,
+        Pages::Huge => memmap2::Advice::HugePage,
+    };
+    let _ = map.advise_range(advice, start, len);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise(_: &MmapMut, _: Pages, _: usize, _: usize) {}
+
+/// Read-only bytes that are cheap to clone and to slice, in a mapped file or in a [`Buffer`].
+#[derive(Clone)]
+pub struct Bytes {
+    owner: Owner,
+    start: usize,
+    len: usize,
+}
+
+#[derive(Clone)]
+enum Owner {
+    Map(Arc<Mmap>),
+    Buffer(Arc<Buffer>),
+}
+
+impl Owner {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Map(map) => map,
+            Self::Buffer(buffer) => buffer.as_slice(),
+        }
+    }
+}
+
+impl Bytes {
+    /// Maps a file. Whoever shortens the file while it is mapped ends the process: replace such
+    /// files by renaming, as everything here does.
+    pub fn map(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(Error::io("open", path))?;
+        let metadata = file.metadata().map_err(Error::io("open", path))?;
+        if metadata.is_dir() {
+            return Err(Error::Directory { path: path.into() });
+        }
+        if metadata.is_file() && metadata.len() == 0 {
+            return Err(Error::Empty { path: path.into() });
+        }
+        // SAFETY: the bytes are only ever read as bytes, of which every value is valid. That the
+        // file does not change below us is the condition that the documentation states.
+        let map = unsafe { Mmap::map(&file) }.map_err(Error::io("map", path))?;
+        Ok(Self { start: 0, len: map.len(), owner: Owner::Map(Arc::new(map)) })
+    }
+
+    /// A part, or `None` where it would reach past the end.
+    pub fn slice(&self, range: Range<usize>) -> Option<Self> {
+        let fits = range.start <= range.end && range.end <= self.len;
+        fits.then(|| Self {
+            owner: self.owner.clone(),
+            start: self.start + range.start,
+            len: range.end - range.start,
+        })
+    }
+
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.owner, Owner::Map(_))
+    }
+
+    /// Of the whole file or buffer that these bytes are a part of: the system accounts for
+    /// nothing smaller.
+    pub fn backing(&self) -> Backing {
+        match &self.owner {
+            Owner::Buffer(buffer) => buffer.backing(),
+            Owner::Map(map) => {
+                let start = map.as_ptr().addr();
+                Backing { bytes: map.len(), ..backing_of(start..start + map.len()) }
+            }
+        }
+    }
+}
+
+impl From<Buffer> for Bytes {
+    fn from(buffer: Buffer) -> Self {
+        Self { start: 0, len: buffer.len(), owner: Owner::Buffer(Arc::new(buffer)) }
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.owner.as_slice()[self.start..self.start + self.len]
+    }
+}
+
+impl std::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = if self.is_mapped() { "mapped" } else { "buffer" };
+        write!(f, "Bytes({} bytes, {kind})", self.len)
+    }
+}
+
+/// Sums over the areas inside of a range of addresses, by what the kernel says of each.
+#[cfg(target_os = "linux")]
+fn backing_of(range: Range<usize>) -> Backing {
+    let Ok(text) = std::fs::read_to_string("/proc/self/smaps") else { return Backing::default() };
+    let (mut resident, mut huge, mut found, mut inside) = (0, 0, false, false);
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(key), Some(value)) = (words.next(), words.next()) else { continue };
+        let Some(field) = key.strip_suffix(':') else {
+            inside = area(key).is_some_and(|area| area.start < range.end && range.start < area.end);
+            found |= inside;
+            continue;
+        };
+        let kilobytes = || value.parse::<usize>().unwrap_or(0) * 1024;
+        match field {
+            "Rss" if inside => resident += kilobytes(),
+            "AnonHugePages" | "ShmemPmdMapped" | "FilePmdMapped" if inside => huge += kilobytes(),
+            _ => {}
+        }
+    }
+    let told = |bytes| found.then_some(bytes);
+    Backing { bytes: range.len(), resident_bytes: told(resident), huge_bytes: told(huge) }
+}
+
+/// `7f12a000-7f13b000`, the first word of an area's head line.
+#[cfg(target_os = "linux")]
+fn area(word: &str) -> Option<Range<usize>> {
+    let (start, end) = word.split_once('-')?;
+    Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn backing_of(_: Range<usize>) -> Backing {
+    Backing::default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_and_huge_buffers_are_zero_aligned_and_accounted_for_alone() {
+        for pages in [Pages::Small, Pages::Huge] {
+            let bytes = 3 * HUGE_PAGE + 5;
+            let mut one = Buffer::zeroed(bytes, pages).expect("memory");
+            let mut other = Buffer::zeroed(bytes, pages).expect("memory");
+            assert!(one.as_slice().iter().all(|byte| *byte == 0));
+            assert_eq!(one.as_slice().as_ptr().addr() % HUGE_PAGE, 0);
+            one.as_mut_slice().fill(1);
+            other.as_mut_slice().fill(2);
+            let backing = one.backing();
+            assert_eq!(backing.bytes, bytes);
+            let Some(resident) = backing.resident_bytes else { continue };
+            assert!((bytes..=bytes.next_multiple_of(HUGE_PAGE)).contains(&resident), "{resident}");
+            let huge = backing.huge_bytes.expect("told with the rest");
+            assert!(huge <= resident && (pages == Pages::Huge || huge == 0), "{huge}");
+        }
+    }
+
+    #[test]
+    fn too_much_is_an_error() {
+        for bytes in [usize::MAX, usize::MAX - HUGE_PAGE, 1 << 50] {
+            assert!(matches!(
+                Buffer::zeroed(bytes, Pages::Huge),
+                Err(Error::OutOfMemory { bytes: b, .. }) if b == bytes
+            ));
+        }
+    }
+
+    #[test]
+    fn empty_buffer() {
+        let mut buffer = Buffer::zeroed(0, Pages::Small).expect("memory");
+        assert!(buffer.is_empty() && buffer.as_mut_slice().is_empty());
+        assert!(Bytes::from(buffer).slice(0..0).expect("inside").is_empty());
+    }
+
+    #[test]
+    fn slices_stay_inside() {
+        let mut buffer = Buffer::zeroed(10, Pages::Small).expect("memory");
+        buffer.as_mut_slice().copy_from_slice(b"0123456789");
+        let bytes = Bytes::from(buffer);
+        let middle = bytes.slice(2..8).expect("inside");
+        assert_eq!(&*middle.slice(1..3).expect("inside"), b"34");
+        assert!(middle.slice(0..7).is_none());
+        #[expect(clippy::reversed_empty_ranges)]
+        let reversed = middle.slice(5..4);
+        assert!(reversed.is_none());
+    }
+}

@@ -1,0 +1,252 @@
+//! The safetensors format: read by mapping, written as a stream.
+//!
+//! The format allows no holes between tensors. To start each on a cache line all the same, the
+//! writer fills gaps with tensors of bytes named `_pad.{n}`, which any reader of the format takes
+//! for ordinary tensors and ours leaves out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype as FileDtype, Metadata};
+
+use crate::map::Bytes;
+use crate::tensor::byte_len;
+use crate::{Checkpoint, Dtype, Error, Tensor};
+
+/// Where each tensor begins is a multiple of this: a cache line.
+pub const ALIGNMENT: usize = 64;
+/// Where the first tensor begins: a page, so that lines of the file are lines of memory.
+const DATA_ALIGNMENT: usize = 4096;
+const PAD: &str = "_pad.";
+/// What other readers of the format accept.
+const HEADER_MAX: usize = 100_000_000;
+const METADATA: &str = "__metadata__";
+
+pub fn read(path: &Path, bytes: &Bytes) -> Result<Checkpoint, Error> {
+    let bad = |problem: String| Error::Safetensors { path: path.into(), problem };
+    let (length, rest) = bytes.split_first_chunk().ok_or_else(|| {
+        bad(format!("its {} bytes cannot hold even the length of a header", bytes.len()))
+    })?;
+    let header_len = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+    if header_len > HEADER_MAX {
+        return Err(bad("it does not begin with the length of a header".into()));
+    }
+    let header = rest.get(..header_len).ok_or_else(|| {
+        bad(format!(
+            "its header of {header_len} bytes ends behind the file's {} bytes; was it cut off?",
+            bytes.len()
+        ))
+    })?;
+    let header: Metadata = serde_json::from_slice(header)
+        .map_err(|error| bad(format!("its header is wrong: {error}")))?;
+    let data_start = 8 + header_len;
+    let data_len = bytes.len() - data_start;
+    if header.data_len() != data_len {
+        return Err(bad(format!(
+            "its header promises {} bytes of tensors and {data_len} are there; was it cut off?",
+            header.data_len()
+        )));
+    }
+    let mut tensors = BTreeMap::new();
+    for (name, info) in header.tensors() {
+        if name.starts_with(PAD) {
+            continue;
+        }
+        let dtype = dtype_of(info.dtype).ok_or_else(|| Error::Tensor {
+            path: path.into(),
+            name: name.clone(),
+            problem: format!("is of type {}, which is not supported", info.dtype),
+        })?;
+        let (start, end) = info.data_offsets;
+        let tensor = bytes
+            .slice(data_start + start..data_start + end)
+            .and_then(|bytes| Tensor::new(dtype, info.shape.clone(), bytes))
+            .ok_or_else(|| bad(format!("tensor `{name}` lies outside of the file")))?;
+        tensors.insert(name, tensor);
+    }
+    let metadata = header.metadata().clone().unwrap_or_default().into_iter().collect();
+    Ok(Checkpoint { path: path.into(), tensors, metadata })
+}
+
+const DTYPES: [(Dtype, FileDtype); 13] = [
+    (Dtype::F64, FileDtype::F64),
+    (Dtype::F32, FileDtype::F32),
+    (Dtype::F16, FileDtype::F16),
+    (Dtype::Bf16, FileDtype::BF16),
+    (Dtype::I64, FileDtype::I64),
+    (Dtype::I32, FileDtype::I32),
+    (Dtype::I16, FileDtype::I16),
+    (Dtype::I8, FileDtype::I8),
+    (Dtype::U64, FileDtype::U64),
+    (Dtype::U32, FileDtype::U32),
+    (Dtype::U16, FileDtype::U16),
+    (Dtype::U8, FileDtype::U8),
+    (Dtype::Bool, FileDtype::BOOL),
+];
+
+fn dtype_of(file: FileDtype) -> Option<Dtype> {
+    DTYPES.into_iter().find_map(|(ours, theirs)| (theirs == file).then_some(ours))
+}
+
+fn name_in_file(dtype: Dtype) -> String {
+    let of_file = DTYPES.into_iter().find_map(|(ours, theirs)| (ours == dtype).then_some(theirs));
+    of_file.map_or_else(String::new, |file| file.to_string())
+}
+
+/// A tensor to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub name: String,
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+}
+
+impl Entry {
+    pub fn new(name: impl Into<String>, dtype: Dtype, shape: &[usize]) -> Self {
+        Self { name: name.into(), dtype, shape: shape.into() }
+    }
+}
+
+/// Writes tensors one behind the other with no more memory than a block. The file appears under
+/// its name when it is whole, and never otherwise.
+pub struct Writer {
+    path: PathBuf,
+    temporary: PathBuf,
+    out: Option<BufWriter<File>>,
+    tensors: std::vec::IntoIter<Placed>,
+    /// What is still to come of the tensor at hand.
+    rest: usize,
+    promised: usize,
+    written: usize,
+}
+
+/// A tensor's bytes, and those that fill up the gap behind it.
+struct Placed {
+    bytes: usize,
+    padding: usize,
+}
+
+impl Writer {
+    pub fn create(
+        path: impl AsRef<Path>,
+        entries: &[Entry],
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let (header, placed) = header(path, entries, metadata)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // The same directory, as only inside of one a rename is atomic.
+        let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+        let file = File::create(&temporary).map_err(Error::io("create", path))?;
+        let mut writer = Self {
+            path: path.into(),
+            temporary,
+            out: None,
+            promised: placed.iter().map(|tensor| tensor.bytes).sum(),
+            written: 0,
+            tensors: placed.into_iter(),
+            rest: 0,
+        };
+        let mut out = BufWriter::with_capacity(1 << 20, file);
+        out.write_all(&header).map_err(Error::io("write", path))?;
+        writer.out = Some(out);
+        Ok(writer)
+    }
+
+    /// The next bytes of the tensors, in the order of the entries; where one tensor ends the next
+    /// begins, even in the middle of `bytes`.
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
+        let over = self.written.saturating_add(bytes.len()) > self.promised;
+        let Some(out) = self.out.as_mut().filter(|_| !over) else {
+            return Err(self.wrong_count(self.written.saturating_add(bytes.len())));
+        };
+        self.written += bytes.len();
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(self.rest));
+            let failed = Error::io("write", &self.path);
+            out.write_all(now).map_err(failed)?;
+            bytes = later;
+            self.rest -= now.len();
+            // The gap behind a tensor is filled when the next one begins.
+            while self.rest == 0 && !bytes.is_empty() {
+                let Some(next) = self.tensors.next() else { break };
+                out.write_all(&[0; ALIGNMENT][..next.padding])
+                    .map_err(Error::io("write", &self.path))?;
+                self.rest = next.bytes;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the file in its place, if all that was promised has come.
+    pub fn finish(mut self) -> Result<(), Error> {
+        let empty_rest = self.tensors.as_slice().iter().all(|tensor| tensor.bytes == 0);
+        let Some(mut out) = self.out.take().filter(|_| self.rest == 0 && empty_rest) else {
+            return Err(self.wrong_count(self.written));
+        };
+        for tensor in &mut self.tensors {
+            out.write_all(&[0; ALIGNMENT][..tensor.padding])
+                .map_err(Error::io("write", &self.path))?;
+        }
+        let file = out.into_inner().map_err(|e| Error::io("write", &self.path)(e.into_error()))?;
+        file.sync_all().map_err(Error::io("write", &self.path))?;
+        fs::rename(&self.temporary, &self.path).map_err(Error::io("write", &self.path))
+    }
+
+    fn wrong_count(&self, got: usize) -> Error {
+        let problem = format!("{} bytes of tensors were promised and {got} came", self.promised);
+        Error::Write { path: self.path.clone(), problem }
+    }
+}
+
+impl Drop for Writer {
+    /// After a finish there is nothing left to remove, and the error says so to nobody.
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+/// The header with the length in front of it, and what lies behind it.
+fn header(
+    path: &Path,
+    entries: &[Entry],
+    metadata: &BTreeMap<String, String>,
+) -> Result<(Vec<u8>, Vec<Placed>), Error> {
+    let bad = |problem: String| Error::Write { path: path.into(), problem };
+    let mut fields = Vec::with_capacity(entries.len() + 1);
+    if !metadata.is_empty() {
+        fields.push(format!("{:?}:{}", METADATA, serde_json::json!(metadata)));
+    }
+    let mut field = |name: &str, dtype: &str, shape: &[usize], range: [usize; 2]| {
+        let info = serde_json::json!({ "dtype": dtype, "shape": shape, "data_offsets": range });
+        fields.push(format!("{}:{info}", serde_json::json!(name)));
+    };
+    let (mut names, mut placed, mut end) = (BTreeSet::new(), Vec::with_capacity(entries.len()), 0);
+    for Entry { name, dtype, shape } in entries {
+        if name == METADATA || name.starts_with(PAD) || !names.insert(name) {
+            return Err(bad(format!("the name `{name}` is taken")));
+        }
+        let too_large = || bad(format!("tensor `{name}` is too large"));
+        let bytes = byte_len(*dtype, shape).ok_or_else(too_large)?;
+        let start = usize::next_multiple_of(end, ALIGNMENT);
+        let padding = start - end;
+        if padding > 0 {
+            field(&format!("{PAD}{}", placed.len()), "U8", &[padding], [end, start]);
+        }
+        // Far from the end of the address space, where rounding up would wrap.
+        end = start.checked_add(bytes).filter(|end| *end < usize::MAX / 2).ok_or_else(too_large)?;
+        field(name, &name_in_file(*dtype), shape, [start, end]);
+        placed.push(Placed { bytes, padding });
+    }
+    let mut text = format!("{{{}}}", fields.join(","));
+    let padded = (text.len() + 8).next_multiple_of(DATA_ALIGNMENT) - 8;
+    text.extend(std::iter::repeat_n(' ', padded - text.len()));
+    if text.len() > HEADER_MAX {
+        return Err(bad(format!("{} tensors are more than a header can name", entries.len())));
+    }
+    let mut header = (text.len() as u64).to_le_bytes().to_vec();
+    header.extend(text.as_bytes());
+    Ok((header, placed))
+}
