@@ -78,7 +78,11 @@ fn fit(values: &[f32], levels: f32) -> (Params, f32) {
     if low > high {
         return (Params { scale: f16::ZERO, bias: f16::ZERO }, 0.0);
     }
-    let bias = clamped(low);
+    // Rounded down: the least value must be within reach from the rounded bias.
+    let mut bias = clamped(low);
+    if bias.to_f32() > low && bias > f16::MIN {
+        bias = next_below(bias);
+    }
     // Rounded up: the highest value must be within reach from the rounded bias.
     let mut scale = clamped((high - bias.to_f32()) / levels);
     if scale.to_f32() * levels < high - bias.to_f32() && scale < f16::MAX {
@@ -86,6 +90,14 @@ fn fit(values: &[f32], levels: f32) -> (Params, f32) {
     }
     let step = scale.to_f32().max(0.0);
     (Params { scale: f16::from_f32(step), bias }, step)
+}
+
+fn next_below(x: f16) -> f16 {
+    match x.to_bits() {
+        0 => f16::from_bits(0x8001),
+        bits if x.is_sign_negative() => f16::from_bits(bits + 1),
+        bits => f16::from_bits(bits - 1),
+    }
 }
 
 fn clamped(value: f32) -> f16 {

@@ -1,0 +1,404 @@
+//! Every kernel against a plain reference, over awkward shapes.
+
+use half::{bf16, f16};
+use hither_kernels::bag::hot::{Hot, HotMap};
+use hither_kernels::bag::prefetch::Prefetch;
+use hither_kernels::bag::quant::{self, Params};
+use hither_kernels::bag::{
+    Bags, Dtype, Error, Ids, OutOfRange, Output, Pooling, Settings, Table, embed,
+};
+use hither_kernels::detect::Isa;
+use proptest::prelude::*;
+
+/// A table with its values in full, as a reader of its rows sees them.
+#[derive(Debug, Clone)]
+struct Sample {
+    dtype: Dtype,
+    rows: usize,
+    dim: usize,
+    pooling: Pooling,
+    padding: Option<i64>,
+    data: Vec<u8>,
+    params: Vec<Params>,
+    values: Vec<Vec<f32>>,
+    hot: Option<(HotMap, Vec<u8>, Vec<Params>)>,
+}
+
+impl Sample {
+    fn new(dtype: Dtype, rows: usize, dim: usize, pooling: Pooling, seed: u64) -> Self {
+        let mut state = seed;
+        let (mut data, mut params, mut values) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..rows {
+            let row: Vec<f32> = (0..dim).map(|_| number(&mut state)).collect();
+            let (bytes, param, seen) = stored(dtype, &row);
+            data.extend(bytes);
+            params.extend(param);
+            values.push(seen);
+        }
+        Self { dtype, rows, dim, pooling, padding: None, data, params, values, hot: None }
+    }
+
+    /// Copies of every third row, two lines apart from each other.
+    fn with_hot(mut self) -> Self {
+        let map = HotMap::new(self.rows, (0..self.rows as u32).rev().step_by(3).collect());
+        let bytes = self.dtype.row_bytes(self.dim);
+        let (mut data, mut params) = (Vec::new(), Vec::new());
+        for id in map.ids() {
+            let at = *id as usize;
+            data.extend_from_slice(&self.data[at * bytes..(at + 1) * bytes]);
+            data.extend([0xff; 128]);
+            params.extend(self.params.get(at));
+        }
+        self.hot = Some((map, data, params));
+        self
+    }
+
+    fn table(&self) -> Table<'_> {
+        let stride = self.dtype.row_bytes(self.dim);
+        Table {
+            dtype: self.dtype,
+            rows: self.rows,
+            dim: self.dim,
+            stride,
+            data: &self.data,
+            params: &self.params,
+            pooling: self.pooling,
+            padding: self.padding,
+            hot: self.hot.as_ref().map(|(map, data, params)| Hot {
+                map,
+                data,
+                stride: stride + 128,
+                params,
+            }),
+        }
+    }
+}
+
+fn number(state: &mut u64) -> f32 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    ((*state >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * 2.0
+}
+
+/// A row's bytes and params, and the values that they stand for.
+fn stored(dtype: Dtype, row: &[f32]) -> (Vec<u8>, Option<Params>, Vec<f32>) {
+    let mut bytes = vec![0; dtype.row_bytes(row.len())];
+    match dtype {
+        Dtype::F32 => (row.iter().flat_map(|x| x.to_le_bytes()).collect(), None, row.to_vec()),
+        Dtype::F16 => {
+            let halves: Vec<f16> = row.iter().map(|x| f16::from_f32(*x)).collect();
+            let bytes = halves.iter().flat_map(|x| x.to_le_bytes()).collect();
+            (bytes, None, halves.iter().map(|x| x.to_f32()).collect())
+        }
+        Dtype::Bf16 => {
+            let halves: Vec<bf16> = row.iter().map(|x| bf16::from_f32(*x)).collect();
+            let bytes = halves.iter().flat_map(|x| x.to_le_bytes()).collect();
+            (bytes, None, halves.iter().map(|x| x.to_f32()).collect())
+        }
+        Dtype::Int8 => {
+            let params = quant::quantise_int8(row, &mut bytes);
+            let (scale, bias) = (params.scale.to_f32(), params.bias.to_f32());
+            let seen = (0..row.len()).map(|d| f32::from(bytes[d]) * scale + bias).collect();
+            (bytes, Some(params), seen)
+        }
+        Dtype::Int4 => {
+            let params = quant::quantise_int4(row, &mut bytes);
+            let (scale, bias) = (params.scale.to_f32(), params.bias.to_f32());
+            let seen = |d| f32::from(quant::int4_element(&bytes, d)) * scale + bias;
+            let seen = (0..row.len()).map(seen).collect();
+            (bytes, Some(params), seen)
+        }
+    }
+}
+
+/// Pools in double precision, straight from the definition.
+fn expected(samples: &[Sample], call: &Call) -> Vec<f64> {
+    let width: usize = samples.iter().map(|s| s.dim).sum();
+    let mut out = vec![0.0; call.batch * width];
+    let mut column = 0;
+    for (t, sample) in samples.iter().enumerate() {
+        for b in 0..call.batch {
+            let at = t * call.batch + b;
+            let positions = call.offsets[at] as usize..call.offsets[at + 1] as usize;
+            let counted: Vec<usize> =
+                positions.filter(|p| Some(call.ids[*p]) != sample.padding).collect();
+            let used: Vec<usize> = counted.iter().copied().filter(|p| call.ids[*p] != -1).collect();
+            for d in 0..sample.dim {
+                let value = |p: &usize| f64::from(sample.values[call.ids[*p] as usize][d]);
+                let weight = |p: &usize| call.weights.as_ref().map_or(1.0, |w| f64::from(w[*p]));
+                let sum: f64 = used.iter().map(|p| value(p) * weight(p)).sum();
+                out[b * width + column + d] = match sample.pooling {
+                    Pooling::Sum => sum,
+                    Pooling::Mean => sum / counted.len().max(1) as f64,
+                    Pooling::Max if used.is_empty() => 0.0,
+                    Pooling::Max => used.iter().map(value).fold(f64::NEG_INFINITY, f64::max),
+                };
+            }
+        }
+        column += sample.dim;
+    }
+    out
+}
+
+#[derive(Debug, Clone)]
+struct Call {
+    batch: usize,
+    ids: Vec<i64>,
+    offsets: Vec<i64>,
+    weights: Option<Vec<f32>>,
+}
+
+impl Call {
+    fn bags(&self) -> Bags<'_> {
+        Bags {
+            batch: self.batch,
+            ids: Ids::I64(&self.ids),
+            offsets: &self.offsets,
+            weights: self.weights.as_deref(),
+        }
+    }
+}
+
+fn settings(isa: Isa, prefetch: Prefetch) -> Settings {
+    Settings { isa, prefetch, out_of_range: OutOfRange::Error }
+}
+
+fn run(samples: &[Sample], bags: &Bags, settings: &Settings) -> Vec<f32> {
+    let tables: Vec<Table> = samples.iter().map(Sample::table).collect();
+    let mut out = vec![f32::NAN; bags.batch * samples.iter().map(|s| s.dim).sum::<usize>()];
+    embed(&tables, bags, &mut Output::F32(&mut out), settings).expect("a good call");
+    out
+}
+
+fn run_bf16(samples: &[Sample], bags: &Bags, settings: &Settings) -> Vec<bf16> {
+    let tables: Vec<Table> = samples.iter().map(Sample::table).collect();
+    let width: usize = samples.iter().map(|s| s.dim).sum();
+    let mut out = vec![bf16::NAN; bags.batch * width];
+    embed(&tables, bags, &mut Output::Bf16(&mut out), settings).expect("a good call");
+    out
+}
+
+fn any_sample() -> impl Strategy<Value = Sample> {
+    let dims = vec![1, 3, 8, 15, 16, 17, 31, 32, 48, 64, 96, 100, 128, 192, 256, 300];
+    let poolings = vec![Pooling::Sum, Pooling::Mean, Pooling::Max];
+    let shape = (prop::sample::select(Dtype::ALL.to_vec()), 1..40usize);
+    let rest = (prop::sample::select(dims), prop::sample::select(poolings), any::<u64>());
+    (shape, rest, any::<bool>(), any::<bool>()).prop_map(
+        |((dtype, rows), (dim, pooling, seed), hot, pads)| {
+            let mut sample = Sample::new(dtype, rows, dim, pooling, seed);
+            if hot {
+                sample = sample.with_hot();
+            }
+            sample.padding = pads.then_some(rows as i64 / 2);
+            sample
+        },
+    )
+}
+
+/// Bags of 0 to 5 ids, now and then of hundreds, with repeated, pruned and padding ids among them.
+fn any_call(samples: &[Sample]) -> impl Strategy<Value = Call> + use<> {
+    let rows: Vec<usize> = samples.iter().map(|s| s.rows).collect();
+    let weighted = samples.iter().all(|s| s.pooling != Pooling::Max);
+    let length = prop_oneof![8 => 0..6usize, 1 => 100..400usize];
+    (1..9usize, any::<bool>()).prop_flat_map(move |(batch, weights)| {
+        let rows = rows.clone();
+        let weights = weights && weighted;
+        prop::collection::vec((length.clone(), any::<u64>()), rows.len() * batch).prop_map(
+            move |bags| {
+                let mut call = Call { batch, ids: vec![], offsets: vec![0], weights: None };
+                for (at, (length, seed)) in bags.iter().enumerate() {
+                    let mut state = *seed;
+                    for _ in 0..*length {
+                        let x = (number(&mut state) + 2.0) / 4.0;
+                        let id = (x * (rows[at / batch] as f32 + 1.0)) as i64 - 1;
+                        call.ids.push(id.min(rows[at / batch] as i64 - 1));
+                    }
+                    call.offsets.push(call.ids.len() as i64);
+                }
+                let mut state = call.ids.len() as u64;
+                call.weights =
+                    weights.then(|| call.ids.iter().map(|_| number(&mut state)).collect());
+                call
+            },
+        )
+    })
+}
+
+fn any_case() -> impl Strategy<Value = (Vec<Sample>, Call)> {
+    prop::collection::vec(any_sample(), 1..5)
+        .prop_flat_map(|samples| (Just(samples.clone()), any_call(&samples)))
+}
+
+fn any_prefetch() -> impl Strategy<Value = Prefetch> {
+    prop_oneof![
+        Just(Prefetch::Off),
+        (1..300usize, 1..9usize).prop_map(|(distance, lines)| Prefetch::Near { distance, lines }),
+        (1..300usize).prop_map(|distance| Prefetch::Far { distance }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn the_reference_follows_the_definition((samples, call) in any_case()) {
+        let out = run(&samples, &call.bags(), &settings(Isa::Reference, Prefetch::Off));
+        // Values are at most 2, weights too: each of n additions rounds a sum of at most n · 4.
+        let longest = call.offsets.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0) as f64;
+        let bound = (longest + 4.0) * (longest + 1.0) * 8.0 * f64::from(f32::EPSILON);
+        for (found, expected) in out.iter().zip(expected(&samples, &call)) {
+            prop_assert!((f64::from(*found) - expected).abs() <= bound, "{found} {expected}");
+        }
+    }
+
+    #[test]
+    fn every_kernel_agrees_with_the_reference_to_the_last_bit(
+        (samples, call) in any_case(),
+        prefetch in any_prefetch(),
+    ) {
+        let bags = call.bags();
+        let plain = run(&samples, &bags, &settings(Isa::Reference, Prefetch::Off));
+        let plain_bf16 = run_bf16(&samples, &bags, &settings(Isa::Reference, Prefetch::Off));
+        let short: Vec<u32> = call.ids.iter().map(|id| *id as u32).collect();
+        for isa in Isa::available() {
+            let settings = settings(isa, prefetch);
+            prop_assert_eq!(&run(&samples, &bags, &settings), &plain, "{}", isa);
+            prop_assert_eq!(&run_bf16(&samples, &bags, &settings), &plain_bf16, "{}", isa);
+            let bags = Bags { ids: Ids::U32(&short), ..bags };
+            prop_assert_eq!(&run(&samples, &bags, &settings), &plain, "{} short ids", isa);
+        }
+    }
+
+    #[test]
+    fn an_id_out_of_range_is_named_or_clamped_and_counted(
+        (samples, mut call) in any_case(),
+        at in any::<prop::sample::Index>(),
+        above in 0..1_000_000i64,
+        below in any::<bool>(),
+    ) {
+        prop_assume!(!call.ids.is_empty());
+        let at = at.index(call.ids.len());
+        let table = (call.offsets.partition_point(|o| *o <= at as i64) - 1) / call.batch;
+        let rows = samples[table].rows;
+        let last = rows as i64 - 1;
+        let (id, nearest) = if below { (-2 - above, 0) } else { (last + 1 + above, last) };
+        call.ids[at] = id;
+        let tables: Vec<Table> = samples.iter().map(Sample::table).collect();
+        let mut out = vec![0.0; call.batch * samples.iter().map(|s| s.dim).sum::<usize>()];
+        for isa in Isa::available() {
+            let mut settings = settings(isa, Prefetch::default());
+            let error = embed(&tables, &call.bags(), &mut Output::F32(&mut out), &settings);
+            prop_assert_eq!(error, Err(Error::OutOfRange { table, position: at, id, rows }));
+            settings.out_of_range = OutOfRange::Clamp;
+            let clamped = embed(&tables, &call.bags(), &mut Output::F32(&mut out), &settings);
+            prop_assert_eq!(clamped, Ok(1));
+            // A clamped id is a row like any other; asked for by its number, the padding is not.
+            if samples[table].padding != Some(nearest) {
+                let mut call = call.clone();
+                call.ids[at] = nearest;
+                prop_assert_eq!(&run(&samples, &call.bags(), &settings), &out);
+            }
+        }
+    }
+
+    #[test]
+    fn foreign_rows_survive_the_journey(
+        values in prop::collection::vec(-1e3f32..1e3, 1..200),
+        layout in prop::sample::select(vec![
+            quant::Foreign::FbgemmInt8,
+            quant::Foreign::FbgemmInt4,
+            quant::Foreign::TorchInt8,
+            quant::Foreign::TorchInt4,
+        ]),
+    ) {
+        let dim = values.len();
+        let (mut row, quantise): (_, fn(&[f32], &mut [u8]) -> Params) = match layout.is_int4() {
+            true => (vec![0; quant::int4_row_bytes(dim)], quant::quantise_int4),
+            false => (vec![0; quant::int8_row_bytes(dim)], quant::quantise_int8),
+        };
+        let params = quantise(&values, &mut row);
+        let mut foreign = vec![0; layout.row_bytes(dim)];
+        layout.write(dim, &row, params, &mut foreign);
+        let mut back = vec![0xff; row.len()];
+        prop_assert_eq!(layout.read(dim, &foreign, &mut back), params);
+        prop_assert_eq!(back, row);
+    }
+
+    /// No value is further from its level than half a step.
+    #[test]
+    fn quantised_values_are_near(
+        values in prop::collection::vec(-1f32..1.0, 1..200),
+        exponent in -12..4i32,
+    ) {
+        let values: Vec<f32> = values.iter().map(|v| v * 10f32.powi(exponent)).collect();
+        for dtype in [Dtype::Int8, Dtype::Int4] {
+            let (_, params, seen) = stored(dtype, &values);
+            let scale = params.expect("quantised").scale.to_f32();
+            for (value, seen) in values.iter().zip(seen) {
+                prop_assert!((value - seen).abs() <= scale * 0.5001, "{value} {seen} {scale}");
+            }
+        }
+    }
+}
+
+/// Enough rows for several items, on one thread and on several.
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    let samples: Vec<Sample> = [(Dtype::F32, 64), (Dtype::Int8, 128), (Dtype::F16, 17)]
+        .into_iter()
+        .map(|(dtype, dim)| Sample::new(dtype, 500, dim, Pooling::Mean, 7))
+        .collect();
+    for pooling in [1, 40] {
+        let mut state = 5;
+        let batch = 300;
+        let ids = (0..3 * batch * pooling)
+            .map(|_| ((number(&mut state) + 2.0) / 4.0 * 499.0) as i64)
+            .collect();
+        let offsets = (0..=3 * batch as i64).map(|b| b * pooling as i64).collect();
+        let call = Call { batch, ids, offsets, weights: None };
+        let isa = Isa::available().last().expect("the reference at least");
+        let on = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            let pool = pool.expect("threads");
+            pool.install(|| run(&samples, &call.bags(), &settings(isa, Prefetch::default())))
+        };
+        let one = on(1);
+        assert_eq!(one, on(2));
+        assert_eq!(one, on(5));
+    }
+}
+
+#[test]
+fn a_call_that_does_not_fit_together_is_refused() {
+    let sample = Sample::new(Dtype::F32, 10, 8, Pooling::Sum, 1);
+    let tables = [sample.table()];
+    let settings = settings(Isa::Reference, Prefetch::Off);
+    let refused = |bags: &Bags, len: usize| {
+        let mut out = vec![0.0; len];
+        embed(&tables, bags, &mut Output::F32(&mut out), &settings).expect_err("a bad call")
+    };
+    let ids = [1i64, 2, 3];
+    let bags = |offsets| Bags { batch: 2, ids: Ids::I64(&ids), offsets, weights: None };
+    assert!(matches!(refused(&bags(&[0, 1]), 16), Error::Offsets { expected: 3, found: 2, .. }));
+    assert!(matches!(refused(&bags(&[1, 1, 3]), 16), Error::Offset { position: 0, .. }));
+    assert!(matches!(refused(&bags(&[0, 2, 1]), 16), Error::Offset { position: 2, .. }));
+    assert!(matches!(refused(&bags(&[0, 2, 4]), 16), Error::Offset { position: 2, .. }));
+    assert!(matches!(refused(&bags(&[0, -5, 3]), 16), Error::Offset { position: 1, .. }));
+    assert!(matches!(refused(&bags(&[0, 1, 3]), 15), Error::Output { expected: 16, .. }));
+    let weighted = Bags { weights: Some(&[1.0]), ..bags(&[0, 1, 3]) };
+    assert!(matches!(refused(&weighted, 16), Error::Weights { ids: 3, found: 1 }));
+
+    let mut short = sample.table();
+    short.data = &short.data[..short.data.len() - 1];
+    let mut out = vec![0.0; 16];
+    let error = embed(&[short], &bags(&[0, 1, 3]), &mut Output::F32(&mut out), &settings);
+    assert!(matches!(error, Err(Error::Table { table: 0, .. })));
+}
+
+#[test]
+fn no_tables_and_no_samples_are_nothing_to_do() {
+    let settings = settings(Isa::available().last().expect("one"), Prefetch::default());
+    let none = Bags { batch: 0, ids: Ids::I64(&[]), offsets: &[0], weights: None };
+    assert_eq!(embed(&[], &none, &mut Output::F32(&mut []), &settings), Ok(0));
+    let sample = Sample::new(Dtype::F32, 10, 8, Pooling::Sum, 1);
+    assert_eq!(embed(&[sample.table()], &none, &mut Output::F32(&mut []), &settings), Ok(0));
+}
