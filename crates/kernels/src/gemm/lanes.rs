@@ -1,0 +1,44 @@
+//! Vectors of fp32 lanes, as the kernels of this crate see them.
+//!
+//! The methods have no features of their own: they are compiled into functions that enable them.
+
+use half::bf16;
+
+pub(crate) trait Lanes {
+    const LANES: usize;
+    type V: Copy;
+    /// # Safety
+    /// The processor has the variant's features and `from` holds `LANES` words.
+    unsafe fn load(from: *const u32) -> Self::V;
+    /// One word in all lanes.
+    /// # Safety
+    /// As for `load`, with one word, at any address.
+    unsafe fn splat(from: *const u32) -> Self::V;
+    /// `acc` plus the product, or the products, of a step's words.
+    /// # Safety
+    /// The processor has the variant's features.
+    unsafe fn step(acc: Self::V, x: Self::V, weights: Self::V) -> Self::V;
+    /// The larger of the two; `value` where it is NaN.
+    /// # Safety
+    /// The processor has the variant's features.
+    unsafe fn max(floor: Self::V, value: Self::V) -> Self::V;
+    /// # Safety
+    /// As for `load`, to write.
+    unsafe fn store(to: *mut f32, value: Self::V);
+    /// Rounded to the nearest, ties to even.
+    /// # Safety
+    /// As for `store`, with room for `LANES` halves of words.
+    unsafe fn store_bf16(to: *mut bf16, value: Self::V);
+}
+
+/// Lanes whose steps are single fp32 values, for sums along a row.
+pub(crate) trait Dots: Lanes {
+    /// The first `count` words, zeros behind.
+    /// # Safety
+    /// The processor has the variant's features and `from` holds `count` words.
+    unsafe fn load_first(from: *const f32, count: usize) -> Self::V;
+    /// The sum of the lanes, always in the same order.
+    /// # Safety
+    /// The processor has the variant's features.
+    unsafe fn sum(value: Self::V) -> f32;
+}

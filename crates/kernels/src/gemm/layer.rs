@@ -1,0 +1,300 @@
+//! One layer: y = activation(x · weightᵀ + bias).
+
+use half::bf16;
+
+use super::panels::{Panels, Shape};
+use super::rows::sealed::Element as _;
+use super::rows::{competes, convert};
+use super::tile::{GROUP, Kernels, Output, Target, Tile};
+use super::{Activation, Element, Precision, Rows, RowsMut, Scratch, dot, reference, stride_for};
+use crate::detect::{self, Bf16, Cpu, Isa};
+
+/// Rows of x that are taken through all panels before the next ones: 8 blocks of 14, and with up
+/// to 2,048 inputs they fit into the second-level cache beside a panel.
+const ROWS_AT_ONCE: usize = 112;
+/// With fewer steps than this the writing of a block takes long beside its arithmetic, and smaller
+/// blocks overlap the two better (13 inputs: 103 against 94 GFLOP/s).
+const STEPS_FEW: usize = 64;
+const ROWS_FEW: usize = 8;
+/// Below this many inputs bf16 gains nothing: fp32 is kept, and the weights as they are.
+const BF16_INPUTS_MIN: usize = 32;
+
+/// A layer with packed weights. Computing with it changes nothing in it: threads share it, each
+/// with rows and a [`Scratch`] of its own.
+pub struct Linear {
+    inputs: usize,
+    outputs: usize,
+    /// Zeros behind, up to whole panels.
+    bias: Vec<f32>,
+    activation: Activation,
+    precision: Precision,
+    weights: Weights,
+}
+
+enum Weights {
+    Plain(Vec<f32>),
+    Dot(Vec<f32>, dot::Run),
+    Panels(Panels, &'static Kernels),
+    #[cfg(target_arch = "x86_64")]
+    Amx(Panels),
+}
+
+/// Rows of x as the blocks want them.
+struct Steps {
+    x: *const u8,
+    stride: usize,
+    rows: usize,
+}
+
+impl Linear {
+    /// `weight` is `[outputs, inputs]`, row by row; there are as many outputs as there are biases.
+    /// More than the processor has is not used, whatever `cpu` says.
+    ///
+    /// # Panics
+    /// If `weight` is not `inputs` times the number of biases long.
+    pub fn pack(
+        weight: &[f32],
+        bias: &[f32],
+        inputs: usize,
+        activation: Activation,
+        precision: Precision,
+        cpu: Cpu,
+    ) -> Self {
+        let outputs = bias.len();
+        assert_eq!(Some(weight.len()), inputs.checked_mul(outputs), "weights of the layer");
+        let skinny = inputs < BF16_INPUTS_MIN || outputs <= dot::OUTPUTS_MAX;
+        let precision = if skinny { Precision::F32 } else { precision };
+        let weights = Weights::pack(weight, inputs, outputs, precision, lowered(cpu));
+        let columns = weights.columns(outputs);
+        let mut bias = bias.to_vec();
+        bias.resize(columns, 0.0);
+        Self { inputs, outputs, bias, activation, precision, weights }
+    }
+
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// What x is rounded to here, and so best handed over as. Layers with few inputs stay in fp32.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// All rows of x, in this thread. A row's result depends on nothing but the row.
+    ///
+    /// # Panics
+    /// If x and y differ in rows, or do not hold rows of the layer's widths.
+    pub fn forward<X: Element, Y: Element>(
+        &self,
+        x: Rows<'_, X>,
+        mut y: RowsMut<'_, Y>,
+        scratch: &mut Scratch,
+    ) {
+        assert_eq!(x.rows, y.rows, "rows of x and y");
+        x.check(self.inputs);
+        y.check(self.outputs);
+        if x.rows == 0 || self.outputs == 0 {
+            return;
+        }
+        if let Weights::Plain(weight) = &self.weights {
+            let pairs = self.precision == Precision::Bf16;
+            return reference::forward(weight, &self.bias, self.activation, pairs, x, &mut y);
+        }
+        let output = output_of(&mut y);
+        for first in (0..x.rows).step_by(ROWS_AT_ONCE) {
+            let rows = ROWS_AT_ONCE.min(x.rows - first);
+            let x = self.steps(x.range(first, rows), scratch);
+            // SAFETY: `first` is a row of y, y has the rows that x has, and the weights were
+            // packed for kernels that this processor can run.
+            unsafe {
+                let y = output.at(first, 0);
+                match &self.weights {
+                    Weights::Plain(_) => {}
+                    Weights::Dot(weight, run) => self.dots(weight, *run, &x, y),
+                    Weights::Panels(panels, kernels) => self.blocks(panels, kernels, &x, y),
+                    #[cfg(target_arch = "x86_64")]
+                    Weights::Amx(panels) => self.tiles(panels, &x, y),
+                }
+            }
+        }
+    }
+
+    /// x as it is, where the kernels can read it; else a copy in their type and stride.
+    fn steps<X: Element>(&self, x: Rows<'_, X>, scratch: &mut Scratch) -> Steps {
+        let (words, panels) = match &self.weights {
+            Weights::Plain(_) | Weights::Dot(..) => (self.inputs, 0),
+            Weights::Panels(panels, _) => (panels.steps, panels.count),
+            #[cfg(target_arch = "x86_64")]
+            Weights::Amx(panels) => (panels.steps, panels.count),
+        };
+        let pairs = self.precision == Precision::Bf16;
+        let stride = x.stride * size_of::<X>();
+        // Rows that compete for cache cost more than a copy if they are read often.
+        let slow = competes(stride) && x.rows > 4 && panels > 4;
+        if X::IS_BF16 == pairs && self.inputs * size_of::<X>() == words * 4 && !slow {
+            return Steps { x: x.data.as_ptr().cast(), stride, rows: x.rows };
+        }
+        let stride = stride_for::<f32>(words) * 4;
+        let copy = scratch.bytes(stride * x.rows);
+        let start = copy.as_ptr();
+        if pairs {
+            convert::<X, bf16>(x, self.inputs, bytemuck::cast_slice_mut(copy), stride / 2);
+        } else {
+            convert::<X, f32>(x, self.inputs, bytemuck::cast_slice_mut(copy), stride / 4);
+        }
+        Steps { x: start, stride, rows: x.rows }
+    }
+
+    /// # Safety
+    /// `x` was prepared by this layer, and `y` has as many rows.
+    unsafe fn dots(&self, weight: &[f32], run: dot::Run, x: &Steps, y: Output) {
+        let target = self.target(y, self.outputs);
+        let (start, x_stride, rows) = (x.x.cast(), x.stride / 4, x.rows);
+        // SAFETY: the caller's promise.
+        unsafe { run(&dot::Job { x: start, x_stride, rows, weight, bias: &self.bias, target }) }
+    }
+
+    /// # Safety
+    /// `x` was prepared by this layer, and `y` has as many rows.
+    unsafe fn blocks(&self, panels: &Panels, kernels: &Kernels, x: &Steps, y: Output) {
+        let rows_max = if panels.steps < STEPS_FEW { ROWS_FEW } else { kernels.wide.len() };
+        let blocks = x.rows.div_ceil(rows_max.min(kernels.wide.len()));
+        let mut panel = 0;
+        while panel < panels.count {
+            let column = panel * panels.width;
+            let whole = (self.outputs - column) / panels.width;
+            let (run, together) = if x.rows <= kernels.group.len() && whole >= GROUP {
+                (kernels.group, GROUP)
+            } else if panel + 1 == panels.count && panels.last < panels.width {
+                (kernels.narrow, 1)
+            } else {
+                (kernels.wide, 1)
+            };
+            let columns = (together * panels.width).min(self.outputs - column);
+            for block in 0..blocks {
+                // Blocks of nearly equal size: none is so small that it waits for its own sums.
+                let first = x.rows * block / blocks;
+                let rows = x.rows * (block + 1) / blocks - first;
+                // SAFETY: the addresses are of rows and columns that exist; the kernels were
+                // chosen for this processor.
+                unsafe {
+                    run[rows - 1](&Tile {
+                        x: x.x.add(first * x.stride),
+                        x_stride: x.stride,
+                        panel: panels.from(panel).as_ptr(),
+                        steps: panels.steps,
+                        bias: self.bias[column..].as_ptr(),
+                        target: self.target(y.at(first, column), columns),
+                    });
+                }
+            }
+            panel += together;
+        }
+    }
+
+    /// # Safety
+    /// As for `blocks`, and the processor has AMX.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn tiles(&self, panels: &Panels, x: &Steps, y: Output) {
+        use super::amx::{ROWS, Shaped};
+        let whole = x.rows / ROWS * ROWS;
+        for (rows, range) in [(ROWS, 0..whole), (x.rows - whole, whole..x.rows)] {
+            if range.is_empty() {
+                continue;
+            }
+            // SAFETY: the caller's promise, and as in `blocks`.
+            unsafe {
+                let shaped = Shaped::new(rows);
+                for panel in 0..panels.count {
+                    let column = panel * panels.width;
+                    let columns = panels.width.min(self.outputs - column);
+                    for first in range.clone().step_by(rows) {
+                        shaped.block(&Tile {
+                            x: x.x.add(first * x.stride),
+                            x_stride: x.stride,
+                            panel: panels.from(panel).as_ptr(),
+                            steps: panels.steps,
+                            bias: self.bias[column..].as_ptr(),
+                            target: self.target(y.at(first, column), columns),
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    fn target(&self, y: Output, columns: usize) -> Target {
+        Target { y, columns, activation: self.activation }
+    }
+}
+
+impl Weights {
+    fn pack(weight: &[f32], inputs: usize, outputs: usize, precision: Precision, cpu: Cpu) -> Self {
+        let pairs = precision == Precision::Bf16;
+        let Some((dots, kernels)) = kernels(pairs, cpu) else {
+            let round = |w: &f32| if pairs { bf16::narrow(*w).widen() } else { *w };
+            return Self::Plain(weight.iter().map(round).collect());
+        };
+        if outputs <= dot::OUTPUTS_MAX {
+            return Self::Dot(weight.to_vec(), dots);
+        }
+        #[cfg(target_arch = "x86_64")]
+        if pairs && cpu.bf16 == Bf16::Amx {
+            let (width, steps_multiple) = (super::amx::COLUMNS, super::amx::STEPS);
+            let shape = Shape { width, narrow: width, pairs, steps_multiple };
+            return Self::Amx(Panels::pack(weight, inputs, outputs, &shape));
+        }
+        let (width, narrow) = (2 * kernels.lanes, kernels.lanes);
+        let shape = Shape { width, narrow, pairs, steps_multiple: 1 };
+        Self::Panels(Panels::pack(weight, inputs, outputs, &shape), kernels)
+    }
+
+    /// For how many outputs there is room.
+    fn columns(&self, outputs: usize) -> usize {
+        match self {
+            Self::Plain(_) | Self::Dot(..) => outputs,
+            Self::Panels(panels, _) => panels.columns(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx(panels) => panels.columns(),
+        }
+    }
+}
+
+/// The vector kernels for `cpu`, if it has vectors.
+#[cfg(target_arch = "x86_64")]
+fn kernels(pairs: bool, cpu: Cpu) -> Option<(dot::Run, &'static Kernels)> {
+    use super::{avx2, avx512};
+    Some(match (cpu.isa, pairs) {
+        (Isa::Reference, _) => return None,
+        (Isa::Avx2, false) => (avx2::dots, &avx2::F32),
+        (Isa::Avx2, true) => (avx2::dots, &avx2::BF16_WIDENED),
+        (Isa::Avx512, false) => (avx512::dots, &avx512::F32),
+        (Isa::Avx512, true) if cpu.bf16 == Bf16::Emulated => (avx512::dots, &avx512::BF16_WIDENED),
+        (Isa::Avx512, true) => (avx512::dots, &avx512::BF16),
+    })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn kernels(_: bool, _: Cpu) -> Option<(dot::Run, &'static Kernels)> {
+    None
+}
+
+/// No more than this processor can do: kernels are called on the strength of it.
+fn lowered(cpu: Cpu) -> Cpu {
+    let isa = Isa::available().filter(|isa| *isa <= cpu.isa).last().unwrap_or(Isa::Reference);
+    let bf16 = if isa == Isa::Avx512 { cpu.bf16.min(detect::cpu().bf16) } else { Bf16::Emulated };
+    Cpu { isa, bf16 }
+}
+
+fn output_of<Y: Element>(y: &mut RowsMut<'_, Y>) -> Output {
+    let stride = y.stride;
+    if Y::IS_BF16 {
+        Output::Bf16 { to: y.data.as_mut_ptr().cast(), stride }
+    } else {
+        Output::F32 { to: y.data.as_mut_ptr().cast(), stride }
+    }
+}

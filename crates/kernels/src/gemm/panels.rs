@@ -1,0 +1,67 @@
+//! Weights as the blocks read them: panels of neighbouring outputs, and within a panel the
+//! outputs' words of the first step, then of the second, and so on.
+
+use half::bf16;
+
+use super::rows::Line;
+use super::rows::sealed::Element as _;
+
+pub(crate) struct Panels {
+    lines: Vec<Line>,
+    /// Outputs of a panel. The last one may have fewer columns, and is as wide as `last`.
+    pub width: usize,
+    pub last: usize,
+    pub count: usize,
+    pub steps: usize,
+}
+
+/// How a kernel wants its panels.
+pub(crate) struct Shape {
+    pub width: usize,
+    /// Width for a last panel that needs no more than this.
+    pub narrow: usize,
+    /// Two bf16 a step, not one fp32.
+    pub pairs: bool,
+    /// The number of steps is rounded up to a multiple of this.
+    pub steps_multiple: usize,
+}
+
+impl Panels {
+    /// `weight` is `[outputs, inputs]`; what is missing to whole panels and steps is zero.
+    pub fn pack(weight: &[f32], inputs: usize, outputs: usize, shape: &Shape) -> Self {
+        let Shape { width, narrow, pairs, steps_multiple } = *shape;
+        let inputs_a_step = if pairs { 2 } else { 1 };
+        let steps = inputs.div_ceil(inputs_a_step).next_multiple_of(steps_multiple);
+        let count = outputs.div_ceil(width);
+        let rest = outputs - count.saturating_sub(1) * width;
+        let last = if rest <= narrow { narrow } else { width };
+        let words_len = count.saturating_sub(1) * width * steps + last * steps;
+        let mut lines = vec![Line::default(); words_len.div_ceil(16)];
+        let words: &mut [u32] = bytemuck::cast_slice_mut(&mut lines);
+        for output in 0..outputs {
+            let panel = output / width;
+            let panel_width = if panel + 1 == count { last } else { width };
+            let row = &weight[output * inputs..][..inputs];
+            for (step, values) in row.chunks(inputs_a_step).enumerate() {
+                let at = panel * width * steps + step * panel_width + output % width;
+                words[at] = if pairs {
+                    let half = |k: usize| values.get(k).map_or(0, |v| bf16::narrow(*v).to_bits());
+                    u32::from(half(0)) | u32::from(half(1)) << 16
+                } else {
+                    values[0].to_bits()
+                };
+            }
+        }
+        Self { lines, width, last, count, steps }
+    }
+
+    /// The words of `panel` and, right behind, of those that follow it.
+    pub fn from(&self, panel: usize) -> &[u32] {
+        &bytemuck::cast_slice(&self.lines)[panel * self.width * self.steps..]
+    }
+
+    /// How many outputs there is room for.
+    pub fn columns(&self) -> usize {
+        self.count.saturating_sub(1) * self.width + self.last
+    }
+}

@@ -1,0 +1,193 @@
+//! The one micro-kernel behind every vector variant: a block of outputs held in registers while
+//! the inputs pass by.
+//!
+//! Inputs and weights are seen as 32-bit *steps*: one fp32, or two neighbouring bf16. An output is
+//! the sum over its steps in order, in one accumulator that starts at the bias, whatever the block
+//! it is computed in: so a row's result does not depend on the rows beside it.
+
+use std::mem::MaybeUninit;
+
+use half::bf16;
+
+use super::Activation;
+use super::lanes::Lanes;
+use super::rows::sealed::Element as _;
+
+/// The operands of one block: some rows of x against one panel of weights, or several.
+pub(crate) struct Tile {
+    pub x: *const u8,
+    /// Bytes from row to row.
+    pub x_stride: usize,
+    pub panel: *const u32,
+    pub steps: usize,
+    pub bias: *const f32,
+    pub target: Target,
+}
+
+/// Where finished sums go.
+#[derive(Clone, Copy)]
+pub(crate) struct Target {
+    pub y: Output,
+    /// How many of the block's columns exist.
+    pub columns: usize,
+    pub activation: Activation,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Output {
+    F32 { to: *mut f32, stride: usize },
+    Bf16 { to: *mut bf16, stride: usize },
+}
+
+impl Output {
+    /// # Safety
+    /// The element lies within the matrix.
+    pub(crate) unsafe fn at(self, row: usize, column: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::F32 { to, stride } => Self::F32 { to: to.add(row * stride + column), stride },
+                Self::Bf16 { to, stride } => {
+                    Self::Bf16 { to: to.add(row * stride + column), stride }
+                }
+            }
+        }
+    }
+}
+
+pub(crate) type Run = unsafe fn(&Tile);
+
+/// A family of blocks: the function for `r` rows is at `r - 1`.
+pub(crate) struct Kernels {
+    pub lanes: usize,
+    /// Against panels of twice `lanes` columns.
+    pub wide: &'static [Run],
+    /// Against panels of `lanes` columns.
+    pub narrow: &'static [Run],
+    /// Against [`GROUP`] wide panels: a row or two alone would wait for their own sums.
+    pub group: &'static [Run],
+}
+
+pub(crate) const GROUP: usize = 4;
+
+/// `ROWS` rows against `PANELS` panels of `VECTORS` vectors.
+///
+/// # Safety
+/// The processor has the features of `L`; the tile's pointers hold what its fields say.
+#[inline(always)]
+pub(crate) unsafe fn run<L: Lanes, const ROWS: usize, const VECTORS: usize, const PANELS: usize>(
+    tile: &Tile,
+) {
+    let panel_len = tile.steps * VECTORS * L::LANES;
+    // SAFETY: every address is within x, the panels, the bias or y by the caller's promise.
+    unsafe {
+        let mut acc = [[[L::load(tile.bias.cast()); VECTORS]; PANELS]; ROWS];
+        for p in 0..PANELS {
+            for v in 0..VECTORS {
+                let bias = L::load(tile.bias.add((p * VECTORS + v) * L::LANES).cast());
+                for row in &mut acc {
+                    row[p][v] = bias;
+                }
+            }
+        }
+        let mut panel = tile.panel;
+        let mut x = tile.x;
+        for _ in 0..tile.steps {
+            let mut weights = [[L::load(panel); VECTORS]; PANELS];
+            for (p, weights) in weights.iter_mut().enumerate() {
+                for (v, weights) in weights.iter_mut().enumerate() {
+                    *weights = L::load(panel.add(p * panel_len + v * L::LANES));
+                }
+            }
+            for (r, acc) in acc.iter_mut().enumerate() {
+                let x = L::splat(x.add(r * tile.x_stride).cast());
+                for (acc, weights) in acc.iter_mut().flatten().zip(weights.as_flattened()) {
+                    *acc = L::step(*acc, x, *weights);
+                }
+            }
+            panel = panel.add(VECTORS * L::LANES);
+            x = x.add(4);
+        }
+        write::<L, ROWS, VECTORS, PANELS>(&tile.target, &acc);
+    }
+}
+
+/// Whole vectors of fp32 straight to y, all else through a buffer.
+///
+/// # Safety
+/// As for [`run`].
+#[inline(always)]
+unsafe fn write<L: Lanes, const ROWS: usize, const VECTORS: usize, const PANELS: usize>(
+    target: &Target,
+    acc: &[[[L::V; VECTORS]; PANELS]; ROWS],
+) {
+    const BUFFER: usize = 14 * 32;
+    const { assert!(ROWS * PANELS * VECTORS * L::LANES <= BUFFER) };
+    let width = PANELS * VECTORS * L::LANES;
+    let plain = target.columns == width && target.activation != Activation::Sigmoid;
+    let relu = target.activation == Activation::Relu;
+    let lowest = if relu { 0.0f32 } else { f32::NEG_INFINITY };
+    // SAFETY: as in `run`; the buffer holds all of the accumulators.
+    unsafe {
+        let floor = L::splat((&raw const lowest).cast());
+        if let (true, Output::F32 { to, stride }) = (plain, target.y) {
+            each(acc, |r, v, acc| L::store(to.add(r * stride + v * L::LANES), L::max(floor, acc)));
+            return;
+        }
+        let mut buffer = [const { MaybeUninit::<f32>::uninit() }; BUFFER];
+        let start: *mut f32 = buffer.as_mut_ptr().cast();
+        each(acc, |r, v, acc| L::store(start.add(r * width + v * L::LANES), acc));
+        // Seen through, the buffer would be optimised away, and what follows would take registers
+        // from the accumulators: half the speed.
+        let start = std::hint::black_box(start);
+        if let (true, Output::Bf16 { to, stride }) = (plain, target.y) {
+            for r in 0..ROWS {
+                for v in (0..width).step_by(L::LANES) {
+                    let sums = L::load(start.add(r * width + v).cast());
+                    L::store_bf16(to.add(r * stride + v), L::max(floor, sums));
+                }
+            }
+            return;
+        }
+        finish(target, std::slice::from_raw_parts_mut(start, ROWS * width), width);
+    }
+}
+
+/// Calls with every accumulator, its row and its place within it.
+#[inline(always)]
+fn each<V: Copy, const ROWS: usize, const VECTORS: usize, const PANELS: usize>(
+    acc: &[[[V; VECTORS]; PANELS]; ROWS],
+    mut with: impl FnMut(usize, usize, V),
+) {
+    for (r, acc) in acc.iter().enumerate() {
+        for (v, acc) in acc.as_flattened().iter().enumerate() {
+            with(r, v, *acc);
+        }
+    }
+}
+
+/// Activation and conversion of finished sums, `width` a row, into y.
+///
+/// # Safety
+/// y holds as many rows as `sums`.
+#[inline(always)]
+pub(crate) unsafe fn finish(target: &Target, sums: &mut [f32], width: usize) {
+    for (r, sums) in sums.chunks_exact_mut(width).enumerate() {
+        let sums = &mut sums[..target.columns];
+        target.activation.apply(sums);
+        match target.y {
+            Output::F32 { to, stride } => {
+                // SAFETY: row `r` of y, of which `columns` elements from `to` on exist.
+                let y = unsafe { std::slice::from_raw_parts_mut(to.add(r * stride), sums.len()) };
+                y.copy_from_slice(sums);
+            }
+            Output::Bf16 { to, stride } => {
+                // SAFETY: as above.
+                let y = unsafe { std::slice::from_raw_parts_mut(to.add(r * stride), sums.len()) };
+                for (y, sum) in y.iter_mut().zip(sums) {
+                    *y = bf16::narrow(*sum);
+                }
+            }
+        }
+    }
+}
