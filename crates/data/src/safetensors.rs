@@ -67,7 +67,7 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<Checkpoint, Error> {
         tensors.insert(name, tensor);
     }
     let metadata = header.metadata().clone().unwrap_or_default().into_iter().collect();
-    Ok(Checkpoint { path: path.into(), tensors, metadata })
+    Ok(Checkpoint { path: path.into(), tensors, metadata, order: None })
 }
 
 const DTYPES: [(Dtype, FileDtype); 13] = [

@@ -161,6 +161,9 @@ pub struct Checkpoint {
     pub tensors: BTreeMap<String, Tensor>,
     /// What else the file says: text and single numbers, named as the tensors are.
     pub metadata: BTreeMap<String, String>,
+    /// The tensors' names as they were saved, where the file keeps their order; safetensors does
+    /// not, as its writers sort.
+    pub order: Option<Vec<String>>,
 }
 
 impl Checkpoint {

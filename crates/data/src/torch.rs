@@ -32,6 +32,7 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<Checkpoint, Error> {
         values: 0,
         tensors: BTreeMap::new(),
         metadata: BTreeMap::new(),
+        order: Vec::new(),
     };
     match pickle.root {
         Value::Node(id) if matches!(pickle.node(id), Node::Call { .. }) => {
@@ -39,7 +40,8 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<Checkpoint, Error> {
         }
         root => flat.walk(root, String::new(), 0)?,
     }
-    Ok(Checkpoint { path: path.into(), tensors: flat.tensors, metadata: flat.metadata })
+    let Flat { tensors, metadata, order, .. } = flat;
+    Ok(Checkpoint { path: path.into(), tensors, metadata, order: Some(order) })
 }
 
 const STORAGES: [(&str, Dtype); 10] = [
@@ -94,6 +96,7 @@ struct Flat<'a> {
     values: usize,
     tensors: BTreeMap<String, Tensor>,
     metadata: BTreeMap<String, String>,
+    order: Vec<String>,
 }
 
 impl<'a> Flat<'a> {
@@ -149,6 +152,7 @@ impl<'a> Flat<'a> {
         }
         let tensor = self.rebuild.tensor(id, &name)?;
         self.check_new(&name)?;
+        self.order.push(name.clone());
         self.tensors.insert(name, tensor);
         Ok(())
     }

@@ -118,6 +118,12 @@ fn a_lone_tensor_and_a_tuple_are_named_by_position() {
 }
 
 #[test]
+fn the_order_of_saving_is_kept() {
+    let order = open("views.pt").order.expect("kept");
+    assert_eq!(order[..4], ["base", "rows", "transposed", "column"]);
+}
+
+#[test]
 fn what_cannot_be_read_is_refused_by_name() {
     for (name, expected) in [
         ("command.pt", "`posix.system` is refused"),

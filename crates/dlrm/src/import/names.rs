@@ -1,0 +1,221 @@
+//! Which tensors of a checkpoint are which part of a model, by their names alone.
+
+use std::collections::BTreeSet;
+
+use hither_data::Checkpoint;
+
+use crate::Error;
+
+/// Whose names, and so whose conventions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// facebookresearch/dlrm: products of the lower triangle row by row, a sigmoid at the end.
+    Facebook,
+    /// TorchRec's DLRM and DLRM_DCN: products of the upper triangle, logits at the end.
+    Torchrec,
+}
+
+/// The names of a model's tensors in their order.
+#[derive(Debug)]
+pub struct Names {
+    pub family: Family,
+    /// Tables by their own name and that of their tensor.
+    pub tables: Vec<(String, String)>,
+    /// Layers by what stands before `.weight` and `.bias`.
+    pub bottom: Vec<String>,
+    pub top: Vec<String>,
+    /// W, V and bias.
+    pub cross: Vec<[String; 3]>,
+    /// Tensors that are no part of the model, such as an optimiser's.
+    pub ignored: Vec<String>,
+}
+
+const BAGS: &str = "sparse_arch.embedding_bag_collection.embedding_bags.";
+
+impl Names {
+    pub fn find(checkpoint: &Checkpoint) -> Result<Self, Error> {
+        let names: BTreeSet<&str> = checkpoint.tensors.keys().map(String::as_str).collect();
+        let (family, prefix) = family(&names).ok_or_else(|| {
+            let found: Vec<&str> = names.iter().take(4).copied().collect();
+            let found =
+                if found.is_empty() { "no tensors at all".into() } else { found.join(", ") };
+            let problem = format!(
+                "no model that is known: expected tensors such as `emb_l.0.weight` \
+                 (facebookresearch/dlrm) or `{BAGS}TABLE.weight` (TorchRec); found {found}"
+            );
+            Error::Import { path: checkpoint.path.clone(), problem }
+        })?;
+        let own: BTreeSet<&str> =
+            names.iter().filter_map(|name| name.strip_prefix(prefix)).collect();
+        let mut found = match family {
+            Family::Facebook => facebook(&own),
+            Family::Torchrec => torchrec(&own, checkpoint, prefix),
+        };
+        found.add_prefix(prefix);
+        found.check(checkpoint, prefix)?;
+        Ok(found)
+    }
+
+    fn add_prefix(&mut self, prefix: &str) {
+        let names = self.tables.iter_mut().map(|(_, tensor)| tensor);
+        let layers = self.bottom.iter_mut().chain(&mut self.top);
+        for name in names.chain(layers).chain(self.cross.iter_mut().flatten()) {
+            name.insert_str(0, prefix);
+        }
+    }
+
+    /// None is missing, and none is over: a tensor of the model that nobody asked for would change
+    /// what the model computes.
+    fn check(&mut self, checkpoint: &Checkpoint, prefix: &str) -> Result<(), Error> {
+        let mut used: BTreeSet<String> = self.tables.iter().map(|(_, name)| name.clone()).collect();
+        for layer in self.bottom.iter().chain(&self.top) {
+            used.extend([format!("{layer}.weight"), format!("{layer}.bias")]);
+        }
+        used.extend(self.cross.iter().flatten().cloned());
+        if let Some(name) = used.iter().find(|name| !checkpoint.tensors.contains_key(*name)) {
+            return Err(Error::Missing { path: checkpoint.path.clone(), name: name.clone() });
+        }
+        // Which pairs TorchRec takes: the same in every model.
+        used.insert(format!("{prefix}inter_arch.triu_indices"));
+        let roots: &[&str] = match self.family {
+            Family::Facebook => &["emb_l.", "bot_l.", "top_l.", "cross_l.", "v_W_l."],
+            Family::Torchrec => &["sparse_arch.", "dense_arch.", "inter_arch.", "over_arch."],
+        };
+        for name in checkpoint.tensors.keys().filter(|name| !used.contains(*name)) {
+            let own = name.strip_prefix(prefix);
+            if own.is_some_and(|own| roots.iter().any(|root| own.starts_with(root))) {
+                let (path, name) = (checkpoint.path.clone(), name.clone());
+                return Err(match own {
+                    Some(own) if own.starts_with("inter_arch.crossnet.kernels.") => Error::Import {
+                        path,
+                        problem: format!("`{name}`: of cross layers only low-rank ones are known"),
+                    },
+                    _ => Error::Unexpected { path, name },
+                });
+            }
+            self.ignored.push(name.clone());
+        }
+        Ok(())
+    }
+}
+
+/// Told by the tables; what stands before their names stands before all others.
+fn family<'a>(names: &BTreeSet<&'a str>) -> Option<(Family, &'a str)> {
+    let at_start = |name: &str, at: usize| at == 0 || name.as_bytes()[at - 1] == b'.';
+    let mut found: Vec<(Family, &str)> = Vec::new();
+    for name in names {
+        for (family, marker) in [(Family::Torchrec, BAGS), (Family::Facebook, "emb_l.")] {
+            let at = name.find(marker).filter(|at| at_start(name, *at));
+            found.extend(at.map(|at| (family, &name[..at])));
+        }
+    }
+    let has_dense = |(family, prefix): &(Family, &str)| match family {
+        Family::Facebook => names.contains(&*format!("{prefix}bot_l.0.weight")),
+        Family::Torchrec => {
+            names.contains(&*format!("{prefix}dense_arch.model._mlp.0._linear.weight"))
+        }
+    };
+    // An optimiser's state may repeat the names: the model is the one with its MLPs, else the
+    // nearest to the root.
+    found.into_iter().min_by_key(|candidate| (!has_dense(candidate), candidate.1.len()))
+}
+
+/// How many layers there are with names of this form, by weights or by biases.
+fn layers(names: &BTreeSet<&str>, start: &str, end: &str) -> usize {
+    let count = |kind: &str| count(names, start, &format!("{end}.{kind}"));
+    count("weight").max(count("bias"))
+}
+
+/// How many names begin and end so, with something without dots between.
+fn count(names: &BTreeSet<&str>, start: &str, end: &str) -> usize {
+    let between = |name: &&&str| {
+        let middle = name.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
+        middle.is_some_and(|middle| !middle.is_empty() && !middle.contains('.'))
+    };
+    names.iter().filter(between).count()
+}
+
+fn facebook(names: &BTreeSet<&str>) -> Names {
+    let tables = 0..count(names, "emb_l.", ".weight");
+    let layers = |mlp: &str| {
+        let count = layers(names, &format!("{mlp}."), "");
+        (0..count).map(|layer| format!("{mlp}.{}", layer * 2)).collect()
+    };
+    let cross = 0..count(names, "cross_l.", ".w");
+    Names {
+        family: Family::Facebook,
+        tables: tables.map(|t| (format!("emb_l.{t}"), format!("emb_l.{t}.weight"))).collect(),
+        bottom: layers("bot_l"),
+        top: layers("top_l"),
+        cross: cross
+            .map(|i| ["w", "v", "bias"].map(|kind| format!("cross_l.{i}.{kind}")))
+            .collect(),
+        ignored: Vec::new(),
+    }
+}
+
+fn torchrec(names: &BTreeSet<&str>, checkpoint: &Checkpoint, prefix: &str) -> Names {
+    let table = |name: &str| Some(name.strip_prefix(BAGS)?.strip_suffix(".weight")?.to_string());
+    let mut tables: Vec<String> = match &checkpoint.order {
+        Some(order) => order.iter().filter_map(|name| table(name.strip_prefix(prefix)?)).collect(),
+        None => names.iter().filter_map(|name| table(name)).collect(),
+    };
+    if checkpoint.order.is_none() {
+        tables.sort_by_cached_key(|name| natural(name));
+    }
+    let layers = |mlp: &str| -> Vec<String> {
+        let count = layers(names, &format!("{mlp}._mlp."), "._linear");
+        (0..count).map(|layer| format!("{mlp}._mlp.{layer}._linear")).collect()
+    };
+    let cross = 0..count(names, "inter_arch.crossnet.W_kernels.", "");
+    let mut top = layers("over_arch.model.0");
+    top.push("over_arch.model.1".into());
+    Names {
+        family: Family::Torchrec,
+        tables: tables
+            .into_iter()
+            .map(|name| (name.clone(), format!("{BAGS}{name}.weight")))
+            .collect(),
+        bottom: layers("dense_arch.model"),
+        top,
+        cross: cross
+            .map(|i| {
+                ["W_kernels", "V_kernels", "bias"]
+                    .map(|kind| format!("inter_arch.crossnet.{kind}.{i}"))
+            })
+            .collect(),
+        ignored: Vec::new(),
+    }
+}
+
+/// Sorts `t_9` before `t_10`: runs of digits by their value.
+fn natural(name: &str) -> Vec<(String, u64)> {
+    let mut parts = vec![(String::new(), 0_u64)];
+    let mut in_digits = false;
+    for c in name.chars() {
+        match (c.to_digit(10), parts.last_mut()) {
+            (Some(digit), Some((_, value))) => {
+                *value = value.saturating_mul(10).saturating_add(digit.into());
+                in_digits = true;
+            }
+            (None, Some((text, _))) if !in_digits => text.push(c),
+            _ => {
+                parts.push((c.into(), 0));
+                in_digits = false;
+            }
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_names_sort_by_value() {
+        let mut names = ["t_10", "t_9", "a", "t_9_b", "t_9_a", "t"];
+        names.sort_by_cached_key(|name| natural(name));
+        assert_eq!(names, ["a", "t", "t_9", "t_9_a", "t_9_b", "t_10"]);
+    }
+}

@@ -1,0 +1,302 @@
+//! `model.toml`: the shape of a model. The names and shapes of all its tensors follow from it.
+
+use std::path::Path;
+
+use hither_data::Dtype as Element;
+use hither_data::safetensors::Entry;
+use hither_kernels::bag::{Dtype, Pooling};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// Rows are addressed by 32 bits.
+pub const ROWS_MAX: usize = u32::MAX as usize;
+/// Far more than any model has: what is above is a mistake.
+const TABLES_MAX: usize = 100_000;
+const WIDTH_MAX: usize = 1 << 20;
+const LAYERS_MAX: usize = 1000;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    pub name: String,
+    pub interaction: Interaction,
+    /// Whether the top MLP ends in a sigmoid; without, the model's outputs are logits.
+    pub sigmoid: bool,
+    /// Sizes of the bottom MLP from the dense features to what meets the tables.
+    pub bottom: Vec<usize>,
+    /// Sizes of the top MLP from the interaction's output to the model's.
+    pub top: Vec<usize>,
+    /// For `dcn` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cross: Option<Cross>,
+    #[serde(rename = "table")]
+    pub tables: Vec<TableSpec>,
+}
+
+/// How dense features and pooled rows meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Interaction {
+    /// All dot products of two of them, behind the dense features.
+    Dot,
+    /// Side by side.
+    Cat,
+    /// Side by side, then cross layers of low rank.
+    Dcn,
+}
+
+impl Interaction {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dot => "dot",
+            Self::Cat => "cat",
+            Self::Dcn => "dcn",
+        }
+    }
+}
+
+impl std::str::FromStr for Interaction {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = [Self::Dot, Self::Cat, Self::Dcn].into_iter().find(|kind| kind.name() == name);
+        known.ok_or_else(|| format!("`{name}` is no interaction: dot, cat or dcn"))
+    }
+}
+
+/// `x' = x0 · (W (V x) + bias) + x`, so many times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cross {
+    pub layers: usize,
+    pub rank: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableSpec {
+    pub name: String,
+    pub rows: usize,
+    pub dim: usize,
+    #[serde(with = "DtypeName")]
+    pub dtype: Dtype,
+    #[serde(with = "PoolingName")]
+    pub pooling: Pooling,
+    /// An id that counts for nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub padding: Option<i64>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Dtype", rename_all = "lowercase")]
+enum DtypeName {
+    #[serde(rename = "fp32")]
+    F32,
+    #[serde(rename = "fp16")]
+    F16,
+    Bf16,
+    Int8,
+    Int4,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Pooling", rename_all = "lowercase")]
+enum PoolingName {
+    Sum,
+    Mean,
+    Max,
+}
+
+/// Which part of a model a tensor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    BottomWeight(usize),
+    BottomBias(usize),
+    TopWeight(usize),
+    TopBias(usize),
+    CrossW(usize),
+    CrossV(usize),
+    CrossBias(usize),
+    /// Rows of a table that is not quantised.
+    Weight(usize),
+    /// Quantised rows.
+    Rows(usize),
+    /// Scales and biases of quantised rows.
+    Params(usize),
+}
+
+impl Spec {
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+        let spec: Self = toml::from_str(&text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or("");
+            let line = before.matches('\n').count() + 1;
+            Error::Toml { path: path.into(), line, problem: error.message().into() }
+        })?;
+        spec.check().map_err(|problem| Error::Spec { path: path.into(), problem })?;
+        Ok(spec)
+    }
+
+    pub fn dense_features(&self) -> usize {
+        self.bottom.first().copied().unwrap_or(0)
+    }
+
+    /// What the bottom MLP gives.
+    pub fn bottom_width(&self) -> usize {
+        self.bottom.last().copied().unwrap_or(0)
+    }
+
+    /// What the interaction gives to the top MLP.
+    pub fn interaction_width(&self) -> usize {
+        let pairs = self.tables.len() * (self.tables.len() + 1) / 2;
+        match self.interaction {
+            Interaction::Dot => self.bottom_width() + pairs,
+            Interaction::Cat | Interaction::Dcn => self.concatenated_width(),
+        }
+    }
+
+    /// Dense features and pooled rows side by side.
+    pub fn concatenated_width(&self) -> usize {
+        self.bottom_width() + self.tables.iter().map(|table| table.dim).sum::<usize>()
+    }
+
+    pub fn index_of(&self, table: &str) -> Result<usize, Error> {
+        self.tables.iter().position(|t| t.name == table).ok_or_else(|| {
+            let names: Vec<_> = self.tables.iter().take(20).map(|t| t.name.as_str()).collect();
+            let more = if self.tables.len() > names.len() { ", …" } else { "" };
+            Error::UnknownTable { name: table.into(), known: names.join(", ") + more }
+        })
+    }
+
+    /// What is wrong with it, if anything.
+    pub fn check(&self) -> Result<(), String> {
+        let sizes = |name: &str, sizes: &[usize]| {
+            if !(2..=LAYERS_MAX).contains(&sizes.len()) {
+                return Err(format!(
+                    "{name} = {sizes:?} needs at least an input and an output size"
+                ));
+            }
+            match sizes.iter().find(|size| !(1..=WIDTH_MAX).contains(*size)) {
+                Some(size) => {
+                    Err(format!("{name} has a layer of {size}; 1 to {WIDTH_MAX} is possible"))
+                }
+                None => Ok(()),
+            }
+        };
+        sizes("bottom", &self.bottom)?;
+        sizes("top", &self.top)?;
+        if !(1..=TABLES_MAX).contains(&self.tables.len()) {
+            return Err(format!("{} tables; 1 to {TABLES_MAX} are possible", self.tables.len()));
+        }
+        let mut names = std::collections::BTreeSet::new();
+        for table in &self.tables {
+            self.check_table(table)?;
+            if !names.insert(&table.name) {
+                return Err(format!("more than one table is named `{}`", table.name));
+            }
+        }
+        match (self.interaction, self.cross) {
+            (Interaction::Dcn, Some(Cross { layers: 1..=LAYERS_MAX, rank: 1..=WIDTH_MAX })) => {}
+            (Interaction::Dcn, Some(_)) => return Err("[cross] has no possible size".into()),
+            (Interaction::Dcn, None) => return Err("dcn needs [cross] with layers and rank".into()),
+            (_, Some(_)) => return Err("[cross] is for interaction = \"dcn\" only".into()),
+            (_, None) => {}
+        }
+        if self.top[0] != self.interaction_width() {
+            return Err(format!(
+                "top begins with {}, and the interaction `{}` gives {}",
+                self.top[0],
+                self.interaction.name(),
+                self.interaction_width()
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_table(&self, table: &TableSpec) -> Result<(), String> {
+        let TableSpec { name, rows, dim, .. } = table;
+        if !(1..=ROWS_MAX).contains(rows) {
+            return Err(format!("table `{name}` has {rows} rows; 1 to {ROWS_MAX} are possible"));
+        }
+        if !(1..=WIDTH_MAX).contains(dim) {
+            return Err(format!("table `{name}` has dim {dim}; 1 to {WIDTH_MAX} is possible"));
+        }
+        if self.interaction == Interaction::Dot && *dim != self.bottom_width() {
+            let width = self.bottom_width();
+            return Err(format!(
+                "table `{name}` has dim {dim}, and dot products need the bottom's width, {width}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// All tensors in the order of the file: what is small first.
+    pub fn tensors(&self) -> Vec<(Part, Entry)> {
+        let mut tensors = Vec::new();
+        let mut mlp = |name: &str, sizes: &[usize], parts: [fn(usize) -> Part; 2]| {
+            for (layer, size) in sizes.windows(2).enumerate() {
+                // Odd places are the activations between.
+                let place = layer * 2;
+                let weight =
+                    Entry::new(format!("{name}.{place}.weight"), Element::F32, &[size[1], size[0]]);
+                let bias = Entry::new(format!("{name}.{place}.bias"), Element::F32, &[size[1]]);
+                tensors.extend([(parts[0](layer), weight), (parts[1](layer), bias)]);
+            }
+        };
+        mlp("bot_l", &self.bottom, [Part::BottomWeight, Part::BottomBias]);
+        mlp("top_l", &self.top, [Part::TopWeight, Part::TopBias]);
+        let width = self.concatenated_width();
+        if let Some(Cross { layers, rank }) = self.cross {
+            for layer in 0..layers {
+                let mut add = |part, name: &str, shape: &[usize]| {
+                    let name = format!("cross_l.{layer}.{name}");
+                    tensors.push((part, Entry::new(name, Element::F32, shape)));
+                };
+                add(Part::CrossW(layer), "w", &[width, rank]);
+                add(Part::CrossV(layer), "v", &[rank, width]);
+                add(Part::CrossBias(layer), "bias", &[width]);
+            }
+        }
+        for (index, table) in self.tables.iter().enumerate() {
+            tensors.extend(table.tensors(index));
+        }
+        tensors
+    }
+}
+
+impl TableSpec {
+    fn tensors(&self, index: usize) -> Vec<(Part, Entry)> {
+        let entry = |kind: &str, dtype, width| {
+            Entry::new(format!("emb_l.{index}.{kind}"), dtype, &[self.rows, width])
+        };
+        match element(self.dtype) {
+            Some(dtype) => vec![(Part::Weight(index), entry("weight", dtype, self.dim))],
+            None => vec![
+                (Part::Rows(index), entry("rows", Element::U8, self.row_bytes())),
+                (Part::Params(index), entry("params", Element::F16, 2)),
+            ],
+        }
+    }
+
+    /// From one row to the next.
+    pub fn row_bytes(&self) -> usize {
+        self.dtype.row_bytes(self.dim)
+    }
+
+    /// Of the rows, with their scales and biases.
+    pub fn bytes(&self) -> u64 {
+        let params = if self.dtype.is_quantised() { 4 } else { 0 };
+        self.rows as u64 * (self.row_bytes() + params) as u64
+    }
+}
+
+/// How a table's elements are stored, where it is not quantised.
+pub fn element(dtype: Dtype) -> Option<Element> {
+    match dtype {
+        Dtype::F32 => Some(Element::F32),
+        Dtype::F16 => Some(Element::F16),
+        Dtype::Bf16 => Some(Element::Bf16),
+        Dtype::Int8 | Dtype::Int4 => None,
+    }
+}
