@@ -62,13 +62,14 @@ impl HotMap {
         size_of_val(self.words.as_slice()) + size_of_val(self.ids.as_slice())
     }
 
-    /// The number of the row's copy, if it has one. The row must be one of the table's.
+    /// Whether the row has a copy, and which it would be: a number that some copy has in any case.
+    /// The row must be one of the table's, and there must be copies.
     #[inline(always)]
-    pub fn slot(&self, row: usize) -> Option<usize> {
+    pub(super) fn slot(&self, row: usize) -> (bool, usize) {
         let word = self.words[row / 64];
         let bit = 1u64 << (row % 64);
-        let slot = word.before as usize + (word.hot & (bit - 1)).count_ones() as usize;
-        (word.hot & bit != 0).then_some(slot)
+        let before = word.before as usize + (word.hot & (bit - 1)).count_ones() as usize;
+        (word.hot & bit != 0, before.min(self.ids.len() - 1))
     }
 }
 

@@ -17,6 +17,7 @@ pub mod prefetch;
 pub mod quant;
 mod reference;
 mod resolve;
+pub mod touch;
 
 use half::bf16;
 

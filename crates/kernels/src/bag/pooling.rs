@@ -4,6 +4,7 @@
 //! with the sum of a bag in registers from its first row to its last.
 
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
 use super::Dtype;
 use super::kernel::{Mode, Work};
@@ -83,14 +84,6 @@ pub(super) struct Part {
     first: usize,
     /// Lanes of the last that belong to the row.
     last_lanes: usize,
-    ahead: Ahead,
-}
-
-/// The prefetch scheme as the loop needs it.
-#[derive(Clone, Copy)]
-struct Ahead {
-    distance: usize,
-    lines: usize,
 }
 
 /// # Safety
@@ -120,36 +113,22 @@ unsafe fn by_mode<L: Lanes, const DTYPE: u8>(work: &Work) {
 }
 
 unsafe fn by_prefetch<L: Lanes, const DTYPE: u8, const MODE: u8>(work: &Work) {
-    // A row that does not begin on a line reaches into one more.
-    let bytes = work.dtype.row_bytes(work.dim);
-    let row_lines = bytes.div_ceil(64) + usize::from(bytes % 64 != 0 && bytes > 64);
-    let distance = work.prefetch.distance();
     // SAFETY: see `pool`.
     unsafe {
         match work.prefetch {
-            Prefetch::Off => {
-                by_width::<L, DTYPE, MODE, OFF>(work, Ahead { distance: 0, lines: 0 });
-            }
-            Prefetch::Near { lines, .. } => {
-                let lines = lines.min(row_lines);
-                by_width::<L, DTYPE, MODE, NEAR>(work, Ahead { distance, lines });
-            }
-            Prefetch::Far { .. } => {
-                by_width::<L, DTYPE, MODE, FAR>(work, Ahead { distance, lines: row_lines });
-            }
+            Prefetch::Off => by_width::<L, DTYPE, MODE, OFF>(work),
+            Prefetch::Near { .. } => by_width::<L, DTYPE, MODE, NEAR>(work),
+            Prefetch::Far { .. } => by_width::<L, DTYPE, MODE, FAR>(work),
         }
     }
 }
 
-unsafe fn by_width<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8>(
-    work: &Work,
-    ahead: Ahead,
-) {
+unsafe fn by_width<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8>(work: &Work) {
     let vectors = work.dim.div_ceil(L::LANES);
     // SAFETY: see `pool`.
     unsafe {
         if vectors.is_power_of_two() && vectors <= L::VECTORS_MAX {
-            return some::<L, DTYPE, MODE, AHEAD>(work, 0, vectors, ahead);
+            return some::<L, DTYPE, MODE, AHEAD>(work, 0, vectors);
         }
         // Rows too wide for the registers, or of an odd width, are walked in parts, bag by bag: the
         // rows of a bag are near by when the next part comes.
@@ -165,11 +144,7 @@ unsafe fn by_width<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8>(
             let mut first = 0;
             while first < vectors {
                 let count = (1 << (vectors - first).ilog2()).min(L::VECTORS_MAX);
-                if first == 0 {
-                    some::<L, DTYPE, MODE, AHEAD>(&one, first, count, ahead);
-                } else {
-                    some::<L, DTYPE, MODE, OFF>(&one, first, count, ahead);
-                }
+                some::<L, DTYPE, MODE, AHEAD>(&one, first, count);
                 first += count;
             }
             row += bag.rows as usize;
@@ -182,10 +157,9 @@ unsafe fn some<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8>(
     work: &Work,
     first: usize,
     count: usize,
-    ahead: Ahead,
 ) {
     let last_lanes = (work.dim - (first + count - 1) * L::LANES).min(L::LANES);
-    let part = Part { first, last_lanes, ahead };
+    let part = Part { first, last_lanes };
     // SAFETY: see `pool`.
     unsafe {
         match count {
@@ -219,12 +193,10 @@ pub(super) unsafe fn bags<
     // SAFETY: row, params and weight `i` are those of the bag at hand; the list goes on behind its
     // last row for as long as a prefetch may look.
     unsafe {
-        if AHEAD != OFF {
-            // What would have been fetched before the first row, had there been rows before it.
-            let rows: usize = work.bags.iter().map(|bag| bag.rows as usize).sum();
-            for ahead in 0..part.ahead.distance.min(rows) {
-                prefetch::<AHEAD>(*work.rows.add(ahead), part.ahead.lines);
-            }
+        let ahead = Ahead::<L, DTYPE, AHEAD, N>::new(work, part);
+        // What would have been fetched before the first row, had there been rows before it.
+        for i in 0..ahead.distance.min(work.bags.iter().map(|bag| bag.rows as usize).sum()) {
+            ahead.whole_row(*work.rows.add(i));
         }
         for bag in work.bags {
             let start = if MODE == MAX { f32::NEG_INFINITY } else { 0.0 };
@@ -232,12 +204,7 @@ pub(super) unsafe fn bags<
             let mut bias_sum = 0.0f32;
             let end = i + bag.rows as usize;
             while i < end {
-                if AHEAD != OFF {
-                    prefetch::<AHEAD>(*work.rows.add(i + part.ahead.distance), part.ahead.lines);
-                }
-                if AHEAD == FAR {
-                    _mm_prefetch::<_MM_HINT_T0>((*work.rows.add(i + FAR_NEAR)).cast());
-                }
+                ahead.of(work.rows.add(i));
                 let row = *work.rows.add(i);
                 let weight = if MODE == WEIGHTED_SUM { *work.weights.add(i) } else { 1.0 };
                 let (mut scale, mut bias) = (weight, 0.0);
@@ -280,17 +247,78 @@ pub(super) unsafe fn bags<
     }
 }
 
-/// Asks for a row's lines. An address that is none is ignored.
-#[inline(always)]
-unsafe fn prefetch<const AHEAD: u8>(row: *const u8, lines: usize) {
-    for line in 0..lines {
-        let line = row.wrapping_add(line * 64).cast();
-        // SAFETY: a prefetch reads nothing that the program could see, and never faults.
+/// The prefetch scheme, as the loop over one part of the rows needs it.
+struct Ahead<L, const DTYPE: u8, const AHEAD: u8, const N: usize> {
+    distance: usize,
+    /// Of those that a part has; all where it is fetched far ahead.
+    lines: usize,
+    /// Where the part begins in its row.
+    skip: usize,
+    /// Where the part's last byte is, if the row may begin anywhere in a line.
+    last: Option<usize>,
+    lanes: PhantomData<L>,
+}
+
+impl<L: Lanes, const DTYPE: u8, const AHEAD: u8, const N: usize> Ahead<L, DTYPE, AHEAD, N> {
+    const BITS: usize = match DTYPE {
+        F32 => 32,
+        F16 | BF16 => 16,
+        INT8 => 8,
+        _ => 4,
+    };
+    const LINES: usize = (N * L::LANES * Self::BITS / 8).div_ceil(64);
+
+    #[inline(always)]
+    fn new(work: &Work, part: Part) -> Self {
+        let skip = part.first * L::LANES * Self::BITS / 8;
+        let bytes = work.dtype.row_bytes(work.dim);
+        let end = (skip + Self::LINES * 64).min(bytes);
+        let last = (bytes % 64 != 0 && bytes > 64).then_some(end - 1);
+        let lines = match work.prefetch {
+            Prefetch::Near { lines, .. } => lines,
+            _ => Self::LINES,
+        };
+        Self { distance: work.prefetch.distance(), lines, skip, last, lanes: PhantomData }
+    }
+
+    /// What to fetch when the row at the head of the list is about to be pooled.
+    ///
+    /// # Safety
+    /// The list goes on for the distance.
+    #[inline(always)]
+    unsafe fn of(&self, rows: *const *const u8) {
+        // SAFETY: as the caller promises.
         unsafe {
-            match AHEAD {
-                FAR => _mm_prefetch::<_MM_HINT_T1>(line),
-                _ => _mm_prefetch::<_MM_HINT_T0>(line),
+            if AHEAD != OFF {
+                self.whole_row(*rows.add(self.distance));
             }
+            if AHEAD == FAR {
+                let near = (*rows.add(FAR_NEAR)).wrapping_add(self.skip);
+                _mm_prefetch::<_MM_HINT_T0>(near.cast());
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn whole_row(&self, row: *const u8) {
+        for line in 0..Self::LINES {
+            if AHEAD == FAR || line < self.lines {
+                fetch::<AHEAD>(row.wrapping_add(self.skip + line * 64));
+            }
+        }
+        if let Some(last) = self.last {
+            fetch::<AHEAD>(row.wrapping_add(last));
+        }
+    }
+}
+
+#[inline(always)]
+fn fetch<const AHEAD: u8>(line: *const u8) {
+    // SAFETY: a prefetch reads nothing that the program could see, and never faults.
+    unsafe {
+        match AHEAD {
+            FAR => _mm_prefetch::<_MM_HINT_T1>(line.cast()),
+            _ => _mm_prefetch::<_MM_HINT_T0>(line.cast()),
         }
     }
 }

@@ -1,19 +1,21 @@
 //! Ids to the addresses of their rows.
 
 use std::cell::RefCell;
+use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use super::hot::Hot;
 use super::prefetch::DISTANCE_MAX;
 use super::quant::Params;
 use super::{Bags, Error, Ids, OutOfRange, Pooling, Settings, Table};
+use crate::detect::Isa;
 
 /// What one thread does in one go.
 #[derive(Clone, Debug)]
 pub(super) enum Item {
     /// Bags in the order in which the call has them: table after table.
     Bags(Range<usize>),
-    /// All tables' bags of some samples, sample after sample.
+    /// All tables' bags of some samples.
     Samples(Range<usize>),
 }
 
@@ -65,87 +67,230 @@ pub(super) fn resolve(
     settings: &Settings,
     scratch: &mut Scratch,
 ) -> Result<u64, Error> {
-    scratch.clear();
-    let mut clamped = 0;
-    let width: usize = tables.iter().map(|t| t.dim).sum();
-    match item {
-        Item::Bags(range) => {
-            let mut first = range.start;
-            while first < range.end {
-                let t = first / bags.batch;
-                let end = range.end.min((t + 1) * bags.batch);
-                let column = tables[..t].iter().map(|t| t.dim).sum();
-                let place = Place { t, samples: first - t * bags.batch..end - t * bags.batch };
-                clamped += table(&tables[t], bags, place, column, width, settings, scratch)?;
-                first = end;
-            }
-        }
-        Item::Samples(range) => {
-            for sample in range.clone() {
-                let mut column = 0;
-                for (t, this) in tables.iter().enumerate() {
-                    let place = Place { t, samples: sample..sample + 1 };
-                    clamped += table(this, bags, place, column, width, settings, scratch)?;
-                    column += this.dim;
-                }
-            }
-        }
+    let call = Call { tables, bags, settings, width: tables.iter().map(|t| t.dim).sum() };
+    match settings.isa {
+        // SAFETY: as the settings promise of the processor.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { resolve_avx512(&call, item, scratch) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { resolve_avx2(&call, item, scratch) },
+        _ => call.resolve(item, scratch),
     }
-    let last = scratch.rows.last().copied().unwrap_or(std::ptr::null());
-    scratch.rows.extend(std::iter::repeat_n(last, DISTANCE_MAX));
-    Ok(clamped)
+}
+
+/// The same code: the compiler makes vectors of it, and counts bits by one instruction.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,popcnt,bmi1,bmi2")]
+fn resolve_avx512(call: &Call, item: &Item, scratch: &mut Scratch) -> Result<u64, Error> {
+    call.resolve(item, scratch)
+}
+
+/// As above.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,popcnt,bmi1,bmi2")]
+fn resolve_avx2(call: &Call, item: &Item, scratch: &mut Scratch) -> Result<u64, Error> {
+    call.resolve(item, scratch)
+}
+
+struct Call<'a> {
+    tables: &'a [Table<'a>],
+    bags: &'a Bags<'a>,
+    settings: &'a Settings,
+    /// Elements of a sample's output.
+    width: usize,
 }
 
 /// Some samples' bags of one table.
 struct Place {
-    t: usize,
+    table: usize,
     samples: Range<usize>,
+    /// Where the table's results begin in a sample's output.
+    column: usize,
 }
 
-fn table(
-    table: &Table,
-    bags: &Bags,
-    place: Place,
-    column: usize,
-    width: usize,
-    settings: &Settings,
-    scratch: &mut Scratch,
-) -> Result<u64, Error> {
-    let offset = |sample: usize| bags.offsets[place.t * bags.batch + sample] as usize;
-    let ids = offset(place.samples.start)..offset(place.samples.end);
-    let begin = scratch.rows.len();
-    let begin_params = scratch.params.len();
-    let in_range = table.padding.is_none()
-        && match bags.ids {
-            Ids::U32(all) => all_in_range(table, &all[ids.clone()], scratch),
-            Ids::I64(all) => all_in_range(table, &all[ids.clone()], scratch),
-        };
-    if in_range {
-        let mut start = ids.start;
-        for sample in place.samples.clone() {
-            let end = offset(sample + 1);
-            let count = end - start;
-            scratch.bags.push(Bag {
-                table: place.t as u32,
-                rows: count as u32,
-                out: sample * width + column,
-                scale: scale(table.pooling, count),
-            });
-            start = end;
+impl Call<'_> {
+    #[inline(always)]
+    fn resolve(&self, item: &Item, scratch: &mut Scratch) -> Result<u64, Error> {
+        scratch.clear();
+        let batch = self.bags.batch;
+        let mut clamped = 0;
+        let mut column = 0;
+        for (table, t) in self.tables.iter().enumerate() {
+            let samples = match item {
+                Item::Samples(samples) => samples.clone(),
+                Item::Bags(bags) => {
+                    let first = bags.start.max(table * batch) - table * batch;
+                    first..bags.end.clamp(table * batch, (table + 1) * batch) - table * batch
+                }
+            };
+            if samples.start < samples.end {
+                let place = Place { table, samples, column };
+                clamped += match self.bags.ids {
+                    Ids::U32(ids) => self.some_bags(ids, &place, scratch)?,
+                    Ids::I64(ids) => self.some_bags(ids, &place, scratch)?,
+                };
+            }
+            column += t.dim;
         }
-        if let Some(weights) = bags.weights {
-            scratch.weights.extend_from_slice(&weights[ids]);
-        }
-        return Ok(0);
+        let last = scratch.rows.last().copied().unwrap_or(std::ptr::null());
+        scratch.rows.extend(std::iter::repeat_n(last, DISTANCE_MAX));
+        Ok(clamped)
     }
-    scratch.rows.truncate(begin);
-    scratch.params.truncate(begin_params);
-    one_by_one(table, bags, place, column, width, settings, scratch)
+
+    #[inline(always)]
+    fn some_bags<I: Id>(
+        &self,
+        ids: &[I],
+        place: &Place,
+        scratch: &mut Scratch,
+    ) -> Result<u64, Error> {
+        let table = &self.tables[place.table];
+        let offsets = self.offsets(place);
+        let range = offsets[0] as usize..offsets[offsets.len() - 1] as usize;
+        // The common case: nothing to leave out, nothing to complain of.
+        let count = table.rows as u64;
+        let common = table.padding.is_none()
+            && ids[range.clone()].iter().fold(true, |good, id| good & (id.row() < count));
+        if !common {
+            return self.one_by_one(ids, place, scratch);
+        }
+        push_rows(table, &ids[range.clone()], scratch);
+        if let Some(weights) = self.bags.weights {
+            scratch.weights.extend_from_slice(&weights[range]);
+        }
+        let mut out = place.samples.start * self.width + place.column;
+        scratch.bags.extend(offsets.windows(2).map(|ends| {
+            let rows = (ends[1] - ends[0]) as usize;
+            let scale = scale(table.pooling, rows);
+            let bag = Bag { table: place.table as u32, rows: rows as u32, out, scale };
+            out += self.width;
+            bag
+        }));
+        Ok(0)
+    }
+
+    /// The bounds of the place's bags.
+    fn offsets(&self, place: &Place) -> &[i64] {
+        let first = place.table * self.bags.batch;
+        &self.bags.offsets[first + place.samples.start..=first + place.samples.end]
+    }
+
+    /// With padding, pruned rows, or ids out of range.
+    fn one_by_one<I: Id>(
+        &self,
+        ids: &[I],
+        place: &Place,
+        scratch: &mut Scratch,
+    ) -> Result<u64, Error> {
+        let table = &self.tables[place.table];
+        let mut clamped = 0;
+        for (sample, ends) in place.samples.clone().zip(self.offsets(place).windows(2)) {
+            let begin = scratch.rows.len();
+            let mut counted = 0;
+            for position in ends[0] as usize..ends[1] as usize {
+                let id = ids[position].value();
+                if table.padding == Some(id) {
+                    continue;
+                }
+                counted += 1;
+                if id == -1 {
+                    continue;
+                }
+                let row = match usize::try_from(id) {
+                    Ok(row) if row < table.rows => row,
+                    _ if self.settings.out_of_range == OutOfRange::Clamp && table.rows > 0 => {
+                        clamped += 1;
+                        if id < 0 { 0 } else { table.rows - 1 }
+                    }
+                    _ => {
+                        let (table, rows) = (place.table, table.rows);
+                        return Err(Error::OutOfRange { table, position, id, rows });
+                    }
+                };
+                push_rows(table, &[row as u32], scratch);
+                if let Some(weights) = self.bags.weights {
+                    scratch.weights.push(weights[position]);
+                }
+            }
+            scratch.bags.push(Bag {
+                table: place.table as u32,
+                rows: (scratch.rows.len() - begin) as u32,
+                out: sample * self.width + place.column,
+                scale: scale(table.pooling, counted),
+            });
+        }
+        Ok(clamped)
+    }
 }
 
 /// A bag of no ids gives zero, not zero by zero.
+#[inline(always)]
 fn scale(pooling: Pooling, count: usize) -> f32 {
     if pooling == Pooling::Mean && count > 0 { 1.0 / count as f32 } else { 1.0 }
+}
+
+/// Ids that are in range. Plain loops over slices: unlike iterators' own loops, they are compiled
+/// as a part of the function that they stand in, for its instruction set.
+#[inline(always)]
+fn push_rows<I: Id>(table: &Table, ids: &[I], scratch: &mut Scratch) {
+    let hot = table.hot.filter(|hot| !hot.map.ids().is_empty());
+    if let Some(hot) = hot {
+        #[cfg(target_arch = "x86_64")]
+        if std::is_x86_feature_detected!("popcnt") && std::is_x86_feature_detected!("bmi2") {
+            // SAFETY: just seen.
+            return unsafe { push_hot_popcnt(table, &hot, ids, scratch) };
+        }
+        return push_hot(table, &hot, ids, scratch);
+    }
+    let (base, stride) = (table.data.as_ptr(), table.stride as u64);
+    for (row, id) in more(&mut scratch.rows, ids.len(), base).iter_mut().zip(ids) {
+        // Row and stride fit 32 bits each: one short multiplication.
+        *row = base.wrapping_add((u64::from(id.row() as u32) * stride) as usize);
+    }
+    if table.dtype.is_quantised() {
+        let params = more(&mut scratch.params, ids.len(), Params::default());
+        for (params, id) in params.iter_mut().zip(ids) {
+            *params = table.params[id.row() as usize];
+        }
+    }
+}
+
+/// Room for `count` elements more.
+#[inline(always)]
+fn more<T: Copy>(list: &mut Vec<T>, count: usize, filler: T) -> &mut [T] {
+    let start = list.len();
+    list.resize(start + count, filler);
+    &mut list[start..]
+}
+
+/// Never as a part of code with wide vectors: counting bits in those takes many instructions.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "popcnt,bmi1,bmi2")]
+#[inline(never)]
+fn push_hot_popcnt<I: Id>(table: &Table, hot: &Hot, ids: &[I], scratch: &mut Scratch) {
+    push_hot(table, hot, ids, scratch);
+}
+
+/// Without a branch between row and copy, as no processor could guess which way it goes.
+#[inline(always)]
+fn push_hot<I: Id>(table: &Table, hot: &Hot, ids: &[I], scratch: &mut Scratch) {
+    let (own, own_stride) = (table.data.as_ptr(), table.stride);
+    let (copies, copy_stride) = (hot.data.as_ptr(), hot.stride);
+    for (address, id) in more(&mut scratch.rows, ids.len(), own).iter_mut().zip(ids) {
+        let row = id.row() as usize;
+        let (is_hot, slot) = hot.map.slot(row);
+        let copy = copies.wrapping_add(slot * copy_stride);
+        *address = select_unpredictable(is_hot, copy, own.wrapping_add(row * own_stride));
+    }
+    if table.dtype.is_quantised() {
+        let params = more(&mut scratch.params, ids.len(), Params::default());
+        for (params, id) in params.iter_mut().zip(ids) {
+            let row = id.row() as usize;
+            let (is_hot, slot) = hot.map.slot(row);
+            *params = *select_unpredictable(is_hot, &hot.params[slot], &table.params[row]);
+        }
+    }
 }
 
 trait Id: Copy {
@@ -160,6 +305,7 @@ impl Id for u32 {
     fn row(self) -> u64 {
         u64::from(self)
     }
+
     #[inline(always)]
     fn value(self) -> i64 {
         if self == u32::MAX { -1 } else { i64::from(self) }
@@ -171,127 +317,9 @@ impl Id for i64 {
     fn row(self) -> u64 {
         self as u64
     }
+
     #[inline(always)]
     fn value(self) -> i64 {
         self
     }
-}
-
-/// The common case: no padding, and all ids in range, which is found out on the way. False if it
-/// turned out otherwise; what was pushed is then worthless.
-fn all_in_range<I: Id>(table: &Table, ids: &[I], scratch: &mut Scratch) -> bool {
-    let count = table.rows as u64;
-    if !ids.iter().fold(true, |good, id| good & (id.row() < count)) {
-        return false;
-    }
-    let Some(hot) = table.hot else {
-        let (base, stride) = (table.data.as_ptr(), table.stride as u64);
-        // Row and stride fit 32 bits each: one short multiplication.
-        let address = |id: &I| base.wrapping_add((u64::from(id.row() as u32) * stride) as usize);
-        scratch.rows.extend(ids.iter().map(address));
-        if table.dtype.is_quantised() {
-            scratch.params.extend(ids.iter().map(|id| table.params[id.row() as usize]));
-        }
-        return true;
-    };
-    scratch.rows.extend(ids.iter().map(|id| Source::of(table, &hot, id.row() as usize).address()));
-    if table.dtype.is_quantised() {
-        let params = |id: &I| {
-            let source = Source::of(table, &hot, id.row() as usize);
-            source.params[source.row]
-        };
-        scratch.params.extend(ids.iter().map(params));
-    }
-    true
-}
-
-/// Where a row is read: in its table, or among the copies.
-struct Source<'a> {
-    data: *const u8,
-    stride: usize,
-    params: &'a [Params],
-    row: usize,
-}
-
-impl<'a> Source<'a> {
-    #[inline(always)]
-    fn of(table: &Table<'a>, hot: &Hot<'a>, row: usize) -> Self {
-        match hot.map.slot(row) {
-            Some(slot) => {
-                Self { data: hot.data.as_ptr(), stride: hot.stride, params: hot.params, row: slot }
-            }
-            None => Self::in_table(table, row),
-        }
-    }
-
-    #[inline(always)]
-    fn in_table(table: &Table<'a>, row: usize) -> Self {
-        Self { data: table.data.as_ptr(), stride: table.stride, params: table.params, row }
-    }
-
-    #[inline(always)]
-    fn address(&self) -> *const u8 {
-        self.data.wrapping_add(self.row * self.stride)
-    }
-}
-
-/// Every other case, id by id.
-fn one_by_one(
-    table: &Table,
-    bags: &Bags,
-    place: Place,
-    column: usize,
-    width: usize,
-    settings: &Settings,
-    scratch: &mut Scratch,
-) -> Result<u64, Error> {
-    let Place { t, samples } = place;
-    let mut clamped = 0;
-    for sample in samples {
-        let at = t * bags.batch + sample;
-        let ids = bags.offsets[at] as usize..bags.offsets[at + 1] as usize;
-        let begin = scratch.rows.len();
-        let mut counted = 0;
-        for position in ids {
-            let id = match bags.ids {
-                Ids::U32(ids) => ids[position].value(),
-                Ids::I64(ids) => ids[position].value(),
-            };
-            if table.padding == Some(id) {
-                continue;
-            }
-            counted += 1;
-            if id == -1 {
-                continue;
-            }
-            let row = match usize::try_from(id) {
-                Ok(row) if row < table.rows => row,
-                _ if settings.out_of_range == OutOfRange::Clamp && table.rows > 0 => {
-                    clamped += 1;
-                    if id < 0 { 0 } else { table.rows - 1 }
-                }
-                _ => {
-                    return Err(Error::OutOfRange { table: t, position, id, rows: table.rows });
-                }
-            };
-            let source = match &table.hot {
-                Some(hot) => Source::of(table, hot, row),
-                None => Source::in_table(table, row),
-            };
-            scratch.rows.push(source.address());
-            if table.dtype.is_quantised() {
-                scratch.params.push(source.params[source.row]);
-            }
-            if let Some(weights) = bags.weights {
-                scratch.weights.push(weights[position]);
-            }
-        }
-        scratch.bags.push(Bag {
-            table: t as u32,
-            rows: (scratch.rows.len() - begin) as u32,
-            out: sample * width + column,
-            scale: scale(table.pooling, counted),
-        });
-    }
-    Ok(clamped)
 }
