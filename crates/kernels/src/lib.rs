@@ -4,3 +4,4 @@
 pub mod bag;
 pub mod detect;
 pub mod gemm;
+pub mod interact;

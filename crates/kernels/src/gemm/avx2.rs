@@ -76,6 +76,15 @@ impl Dots for F32x8 {
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         }
     }
+    #[inline(always)]
+    unsafe fn sums([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
+        // SAFETY: the caller's promise; four fp32 are 16 bytes.
+        unsafe {
+            let abcd = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+            let one = _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps::<1>(abcd));
+            std::mem::transmute::<__m128, [f32; 4]>(one)
+        }
+    }
 }
 
 /// The first bf16 of each pair.

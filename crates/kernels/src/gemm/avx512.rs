@@ -77,6 +77,23 @@ impl Dots for F32x16 {
         // SAFETY: the caller's promise.
         unsafe { _mm512_reduce_add_ps(value) }
     }
+    #[inline(always)]
+    unsafe fn sums([a, b, c, d]: [__m512; 4]) -> [f32; 4] {
+        // SAFETY: the caller's promise; four fp32 are 16 bytes.
+        unsafe {
+            let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+            let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+            let (low, high) = (
+                _mm512_shuffle_ps::<0b0100_0100>(ab, cd),
+                _mm512_shuffle_ps::<0b1110_1110>(ab, cd),
+            );
+            let abcd = _mm512_add_ps(low, high);
+            let two =
+                _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps::<1>(abcd));
+            let one = _mm_add_ps(_mm256_castps256_ps128(two), _mm256_extractf128_ps::<1>(two));
+            std::mem::transmute::<__m128, [f32; 4]>(one)
+        }
+    }
 }
 
 #[inline(always)]

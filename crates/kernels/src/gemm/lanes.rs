@@ -41,4 +41,8 @@ pub(crate) trait Dots: Lanes {
     /// # Safety
     /// The processor has the variant's features.
     unsafe fn sum(value: Self::V) -> f32;
+    /// The sums of four, for less than four times the work.
+    /// # Safety
+    /// The processor has the variant's features.
+    unsafe fn sums(values: [Self::V; 4]) -> [f32; 4];
 }

@@ -1,0 +1,124 @@
+//! Dot products of all pairs of a sample's features, a block of pairs at a time.
+
+use crate::gemm::lanes::Dots;
+#[cfg(target_arch = "x86_64")]
+use crate::gemm::{avx2::F32x8, avx512::F32x16};
+
+/// Features against which a block's rows are multiplied.
+const COLUMNS: usize = 4;
+
+/// Where the products of feature `i` begin.
+fn start(i: usize) -> usize {
+    i * i.saturating_sub(1) / 2
+}
+
+/// How many features have so many products.
+fn features(products: usize) -> usize {
+    (1..).find(|features| start(*features) >= products).unwrap_or(1)
+}
+
+pub(super) fn reference(dense: &[f32], pooled: &[f32], products: &mut [f32]) {
+    let dim = dense.len();
+    let feature = |i: usize| if i == 0 { dense } else { &pooled[(i - 1) * dim..][..dim] };
+    let mut products = products.iter_mut();
+    let mut i = 1;
+    while products.len() > 0 {
+        for (j, product) in (0..i).zip(&mut products) {
+            *product = feature(i).iter().zip(feature(j)).map(|(a, b)| a * b).sum();
+        }
+        i += 1;
+    }
+}
+
+/// # Safety
+/// The processor has AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn avx512(dense: &[f32], pooled: &[f32], products: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    unsafe { all::<F32x16, 4>(dense, pooled, products) }
+}
+
+/// # Safety
+/// The processor has AVX2 and FMA.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn avx2(dense: &[f32], pooled: &[f32], products: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    unsafe { all::<F32x8, 2>(dense, pooled, products) }
+}
+
+/// # Safety
+/// The processor has the features of `L`.
+#[inline(always)]
+unsafe fn all<L: Dots, const ROWS: usize>(dense: &[f32], pooled: &[f32], products: &mut [f32]) {
+    let dim = dense.len();
+    let features = features(products.len());
+    // At the edge the last feature is repeated, and what comes of it is not kept.
+    let feature = |i: usize| match i.min(features - 1) {
+        0 => dense.as_ptr(),
+        i => pooled[(i - 1) * dim..].as_ptr(),
+    };
+    for i in (0..features).step_by(ROWS) {
+        let rows: [*const f32; ROWS] = std::array::from_fn(|r| feature(i + r));
+        for j in (0..(i + ROWS - 1).min(features - 1)).step_by(COLUMNS) {
+            let columns: [*const f32; COLUMNS] = std::array::from_fn(|c| feature(j + c));
+            // SAFETY: each feature has `dim` elements.
+            let sums = unsafe { block::<L, ROWS>(rows, columns, dim) };
+            for (i, sums) in (i..features).zip(sums) {
+                let out = &mut products[start(i) + j.min(i)..start(i + 1)];
+                for (out, sum) in out.iter_mut().zip(sums) {
+                    *out = sum;
+                }
+            }
+        }
+    }
+}
+
+/// Loops, not closures: those would be compiled without the processor's features.
+///
+/// # Safety
+/// As for [`all`]; each pointer holds `dim` elements.
+#[inline(always)]
+unsafe fn block<L: Dots, const ROWS: usize>(
+    rows: [*const f32; ROWS],
+    columns: [*const f32; COLUMNS],
+    dim: usize,
+) -> [[f32; COLUMNS]; ROWS] {
+    // SAFETY: `k` plus what is loaded stays within `dim`.
+    unsafe {
+        let zero = L::load_first(rows[0], 0);
+        let mut acc = [[zero; COLUMNS]; ROWS];
+        let mut k = 0;
+        while k + L::LANES <= dim {
+            let mut b = [zero; COLUMNS];
+            for (b, column) in b.iter_mut().zip(columns) {
+                *b = L::load(column.add(k).cast());
+            }
+            for (acc, row) in acc.iter_mut().zip(rows) {
+                let a = L::load(row.add(k).cast());
+                for (acc, b) in acc.iter_mut().zip(b) {
+                    *acc = L::step(*acc, a, b);
+                }
+            }
+            k += L::LANES;
+        }
+        if k < dim {
+            let mut b = [zero; COLUMNS];
+            for (b, column) in b.iter_mut().zip(columns) {
+                *b = L::load_first(column.add(k), dim - k);
+            }
+            for (acc, row) in acc.iter_mut().zip(rows) {
+                let a = L::load_first(row.add(k), dim - k);
+                for (acc, b) in acc.iter_mut().zip(b) {
+                    *acc = L::step(*acc, a, b);
+                }
+            }
+        }
+        let mut sums = [[0.0; COLUMNS]; ROWS];
+        for (sums, acc) in sums.iter_mut().zip(acc) {
+            *sums = L::sums(acc);
+        }
+        sums
+    }
+}

@@ -1,0 +1,104 @@
+//! How dense features and pooled rows meet: all dot products of two of them, or side by side.
+//!
+//! The features of a sample are its dense row and, behind it, one pooled row a table.
+
+mod dot;
+
+use crate::detect::Isa;
+use crate::gemm::{Rows, RowsMut};
+
+/// Dot products of features that all have `dim` elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Dot {
+    dim: usize,
+    tables: usize,
+    isa: Isa,
+}
+
+impl Dot {
+    /// More than the processor has is not used, whatever `isa` says.
+    pub fn new(dim: usize, tables: usize, isa: Isa) -> Self {
+        let isa = Isa::available().filter(|have| *have <= isa).last().unwrap_or(Isa::Reference);
+        Self { dim, tables, isa }
+    }
+
+    /// The dense features and one product for each pair.
+    pub fn width(&self) -> usize {
+        self.dim + self.tables * (self.tables + 1) / 2
+    }
+
+    /// `dense` is `[rows, dim]`, `pooled` is `[rows, tables · dim]`. Into each row of `out` go the
+    /// dense features and then the products of feature i with all features before it, for each i.
+    /// A row's result depends on nothing but the row.
+    ///
+    /// # Panics
+    /// If the matrices differ in rows or do not hold rows of these widths.
+    pub fn forward(&self, dense: Rows<'_, f32>, pooled: Rows<'_, f32>, mut out: RowsMut<'_, f32>) {
+        check(&dense, self.dim, &pooled, self.dim * self.tables, &out, self.width());
+        for row in 0..dense.rows {
+            let dense = dense.row(row, self.dim);
+            let pooled = pooled.row(row, self.dim * self.tables);
+            let (head, products) = out.row(row, self.width()).split_at_mut(self.dim);
+            head.copy_from_slice(dense);
+            match self.isa {
+                Isa::Reference => dot::reference(dense, pooled, products),
+                // SAFETY: `new` saw that the processor has it.
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => unsafe { dot::avx2(dense, pooled, products) },
+                // SAFETY: `new` saw that the processor has it.
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => unsafe { dot::avx512(dense, pooled, products) },
+                #[cfg(not(target_arch = "x86_64"))]
+                Isa::Avx2 | Isa::Avx512 => dot::reference(dense, pooled, products),
+            }
+        }
+    }
+}
+
+/// The dense features, then the pooled rows: `[rows, dense_width + pooled_width]`.
+///
+/// # Panics
+/// If the matrices differ in rows or do not hold rows of these widths.
+pub fn cat(
+    dense: Rows<'_, f32>,
+    dense_width: usize,
+    pooled: Rows<'_, f32>,
+    pooled_width: usize,
+    mut out: RowsMut<'_, f32>,
+) {
+    let width = dense_width + pooled_width;
+    check(&dense, dense_width, &pooled, pooled_width, &out, width);
+    for row in 0..dense.rows {
+        let (head, tail) = out.row(row, width).split_at_mut(dense_width);
+        head.copy_from_slice(dense.row(row, dense_width));
+        tail.copy_from_slice(pooled.row(row, pooled_width));
+    }
+}
+
+/// The last step of a cross layer: `x` becomes `first · gate + x`, element by element.
+///
+/// # Panics
+/// If the matrices differ in rows or do not hold rows of `width`.
+pub fn cross(first: Rows<'_, f32>, gate: Rows<'_, f32>, mut x: RowsMut<'_, f32>, width: usize) {
+    check(&first, width, &gate, width, &x, width);
+    for row in 0..first.rows {
+        let factors = first.row(row, width).iter().zip(gate.row(row, width));
+        for (x, (first, gate)) in x.row(row, width).iter_mut().zip(factors) {
+            *x += first * gate;
+        }
+    }
+}
+
+fn check(
+    a: &Rows<'_, f32>,
+    a_width: usize,
+    b: &Rows<'_, f32>,
+    b_width: usize,
+    out: &RowsMut<'_, f32>,
+    width: usize,
+) {
+    assert!(a.rows == b.rows && b.rows == out.rows, "rows of the features and of the result");
+    a.check(a_width);
+    b.check(b_width);
+    out.check(width);
+}
