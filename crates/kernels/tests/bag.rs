@@ -22,6 +22,7 @@ struct Sample {
     params: Vec<Params>,
     values: Vec<Vec<f32>>,
     hot: Option<(HotMap, Vec<u8>, Vec<Params>)>,
+    prefetch: Prefetch,
 }
 
 impl Sample {
@@ -35,7 +36,18 @@ impl Sample {
             params.extend(param);
             values.push(seen);
         }
-        Self { dtype, rows, dim, pooling, padding: None, data, params, values, hot: None }
+        Self {
+            dtype,
+            rows,
+            dim,
+            pooling,
+            padding: None,
+            data,
+            params,
+            values,
+            hot: None,
+            prefetch: Prefetch::Off,
+        }
     }
 
     /// Copies of every third row, two lines apart from each other.
@@ -70,6 +82,7 @@ impl Sample {
                 stride: stride + 128,
                 params,
             }),
+            prefetch: self.prefetch,
         }
     }
 }
@@ -158,8 +171,8 @@ impl Call {
     }
 }
 
-fn settings(isa: Isa, prefetch: Prefetch) -> Settings {
-    Settings { isa, prefetch, out_of_range: OutOfRange::Error }
+fn settings(isa: Isa) -> Settings {
+    Settings { isa, out_of_range: OutOfRange::Error }
 }
 
 fn run(samples: &[Sample], bags: &Bags, settings: &Settings) -> Vec<f32> {
@@ -241,7 +254,7 @@ proptest! {
 
     #[test]
     fn the_reference_follows_the_definition((samples, call) in any_case()) {
-        let out = run(&samples, &call.bags(), &settings(Isa::Reference, Prefetch::Off));
+        let out = run(&samples, &call.bags(), &settings(Isa::Reference));
         // Values are at most 2, weights too: each of n additions rounds a sum of at most n · 4.
         let longest = call.offsets.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0) as f64;
         let bound = (longest + 4.0) * (longest + 1.0) * 8.0 * f64::from(f32::EPSILON);
@@ -256,11 +269,13 @@ proptest! {
         prefetch in any_prefetch(),
     ) {
         let bags = call.bags();
-        let plain = run(&samples, &bags, &settings(Isa::Reference, Prefetch::Off));
-        let plain_bf16 = run_bf16(&samples, &bags, &settings(Isa::Reference, Prefetch::Off));
+        let plain = run(&samples, &bags, &settings(Isa::Reference));
+        let plain_bf16 = run_bf16(&samples, &bags, &settings(Isa::Reference));
         let short: Vec<u32> = call.ids.iter().map(|id| *id as u32).collect();
+        let mut samples = samples;
+        samples.iter_mut().for_each(|sample| sample.prefetch = prefetch);
         for isa in Isa::available() {
-            let settings = settings(isa, prefetch);
+            let settings = settings(isa);
             prop_assert_eq!(&run(&samples, &bags, &settings), &plain, "{}", isa);
             prop_assert_eq!(&run_bf16(&samples, &bags, &settings), &plain_bf16, "{}", isa);
             let bags = Bags { ids: Ids::U32(&short), ..bags };
@@ -285,7 +300,7 @@ proptest! {
         let tables: Vec<Table> = samples.iter().map(Sample::table).collect();
         let mut out = vec![0.0; call.batch * samples.iter().map(|s| s.dim).sum::<usize>()];
         for isa in Isa::available() {
-            let mut settings = settings(isa, Prefetch::default());
+            let mut settings = settings(isa);
             let error = embed(&tables, &call.bags(), &mut Output::F32(&mut out), &settings);
             prop_assert_eq!(error, Err(Error::OutOfRange { table, position: at, id, rows }));
             settings.out_of_range = OutOfRange::Clamp;
@@ -311,11 +326,9 @@ proptest! {
         ]),
     ) {
         let dim = values.len();
-        let (mut row, quantise): (_, fn(&[f32], &mut [u8]) -> Params) = match layout.is_int4() {
-            true => (vec![0; quant::int4_row_bytes(dim)], quant::quantise_int4),
-            false => (vec![0; quant::int8_row_bytes(dim)], quant::quantise_int8),
-        };
-        let params = quantise(&values, &mut row);
+        let dtype = if layout.is_int4() { Dtype::Int4 } else { Dtype::Int8 };
+        let (row, params, _) = stored(dtype, &values);
+        let params = params.expect("quantised");
         let mut foreign = vec![0; layout.row_bytes(dim)];
         layout.write(dim, &row, params, &mut foreign);
         let mut back = vec![0xff; row.len()];
@@ -359,7 +372,7 @@ fn the_number_of_threads_changes_no_bit() {
         let on = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
             let pool = pool.expect("threads");
-            pool.install(|| run(&samples, &call.bags(), &settings(isa, Prefetch::default())))
+            pool.install(|| run(&samples, &call.bags(), &settings(isa)))
         };
         let one = on(1);
         assert_eq!(one, on(2));
@@ -371,7 +384,7 @@ fn the_number_of_threads_changes_no_bit() {
 fn a_call_that_does_not_fit_together_is_refused() {
     let sample = Sample::new(Dtype::F32, 10, 8, Pooling::Sum, 1);
     let tables = [sample.table()];
-    let settings = settings(Isa::Reference, Prefetch::Off);
+    let settings = settings(Isa::Reference);
     let refused = |bags: &Bags, len: usize| {
         let mut out = vec![0.0; len];
         embed(&tables, bags, &mut Output::F32(&mut out), &settings).expect_err("a bad call")
@@ -396,7 +409,7 @@ fn a_call_that_does_not_fit_together_is_refused() {
 
 #[test]
 fn no_tables_and_no_samples_are_nothing_to_do() {
-    let settings = settings(Isa::available().last().expect("one"), Prefetch::default());
+    let settings = settings(Isa::available().last().expect("one"));
     let none = Bags { batch: 0, ids: Ids::I64(&[]), offsets: &[0], weights: None };
     assert_eq!(embed(&[], &none, &mut Output::F32(&mut []), &settings), Ok(0));
     let sample = Sample::new(Dtype::F32, 10, 8, Pooling::Sum, 1);

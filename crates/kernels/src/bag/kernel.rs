@@ -7,7 +7,7 @@ use half::bf16;
 use super::prefetch::Prefetch;
 use super::quant::Params;
 use super::resolve::{Bag, Scratch};
-use super::{Dtype, Pooling, Settings, Table, reference};
+use super::{Dtype, Pooling, Table, reference};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 use crate::detect::Isa;
@@ -95,15 +95,15 @@ pub(super) unsafe fn pool(
     modes: &[Mode],
     scratch: &Scratch,
     out: &Target,
-    settings: &Settings,
+    isa: Isa,
 ) {
     let form = |bag: &Bag| {
         let table = &tables[bag.table as usize];
-        (table.dtype, modes[bag.table as usize], table.dim)
+        (table.dtype, modes[bag.table as usize], table.dim, table.prefetch)
     };
     let (mut row, mut param) = (0, 0);
     for bags in scratch.bags.chunk_by(|a, b| a.table == b.table || form(a) == form(b)) {
-        let (dtype, mode, dim) = form(&bags[0]);
+        let (dtype, mode, dim, prefetch) = form(&bags[0]);
         let work = Work {
             dtype,
             mode,
@@ -113,9 +113,9 @@ pub(super) unsafe fn pool(
             weights: scratch.weights[row.min(scratch.weights.len())..].as_ptr(),
             bags,
             out,
-            prefetch: settings.prefetch,
+            prefetch,
         };
-        match settings.isa {
+        match isa {
             // SAFETY: as the caller promises, of the processor too.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { avx2::pool(&work) },

@@ -61,6 +61,8 @@ pub struct Table<'a> {
     pub padding: Option<i64>,
     /// Copies of the hottest rows, close together.
     pub hot: Option<Hot<'a>>,
+    /// What is fetched ahead of its use.
+    pub prefetch: Prefetch,
 }
 
 /// Ids of any width. A pruned row is −1, or `u32::MAX`: it adds nothing, but a mean counts it.
@@ -102,7 +104,6 @@ pub enum OutOfRange {
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub isa: Isa,
-    pub prefetch: Prefetch,
     pub out_of_range: OutOfRange,
 }
 
@@ -205,7 +206,7 @@ pub fn embed(
         let clamped = resolve::resolve(tables, bags, &item, settings, scratch)?;
         // SAFETY: `resolve` wrote only addresses of whole rows of `tables`; an item's bags lie
         // inside of the output, whose size was checked, and no two items share a bag.
-        unsafe { kernel::pool(tables, &modes, scratch, &target, settings) };
+        unsafe { kernel::pool(tables, &modes, scratch, &target, settings.isa) };
         Ok(clamped)
     })
 }

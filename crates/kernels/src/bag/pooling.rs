@@ -273,7 +273,7 @@ impl<L: Lanes, const DTYPE: u8, const AHEAD: u8, const N: usize> Ahead<L, DTYPE,
         let skip = part.first * L::LANES * Self::BITS / 8;
         let bytes = work.dtype.row_bytes(work.dim);
         let end = (skip + Self::LINES * 64).min(bytes);
-        let last = (bytes % 64 != 0 && bytes > 64).then_some(end - 1);
+        let last = (!bytes.is_multiple_of(64) && bytes > 64).then_some(end - 1);
         let lines = match work.prefetch {
             Prefetch::Near { lines, .. } => lines,
             _ => Self::LINES,

@@ -28,7 +28,7 @@ impl<'a> Touch<'a> {
         check_tables(tables)?;
         check_bags(tables, bags)?;
         let out_of_range = OutOfRange::Error;
-        let settings = Settings { isa, prefetch: Prefetch::Off, out_of_range };
+        let settings = Settings { isa, out_of_range };
         let mut lists = Vec::new();
         for item in items(tables.len(), bags, rayon::current_num_threads()) {
             let mut list = Scratch::default();
@@ -45,17 +45,19 @@ impl<'a> Touch<'a> {
 
     /// Reads all rows, on the threads of the rayon pool that this is called in.
     pub fn run(&self, prefetch: Prefetch) {
-        let settings = Settings { isa: self.isa, prefetch, out_of_range: OutOfRange::Error };
-        let modes = vec![Mode::Sum; self.raw.len()];
-        let width = self.raw.iter().map(|t| t.dim).max().unwrap_or(0);
-        self.items.par_iter().for_each(|item| {
-            let mut sink = vec![0.0f32; width];
-            let target = Target::f32(&mut sink);
-            // SAFETY: the addresses are those of whole rows, which `raw` says the bytes of; all
-            // bags are written over each other, inside of the sink.
-            unsafe { pool(&self.raw, &modes, item, &target, &settings) };
-            std::hint::black_box(sink);
-        });
+        let fetched = |t: &Table<'a>| Table { prefetch, ..*t };
+        let raw: Vec<Table> = self.raw.iter().map(fetched).collect();
+        (0..self.items.len()).into_par_iter().for_each(|item| self.read(&raw, item));
+    }
+
+    fn read(&self, raw: &[Table], item: usize) {
+        let modes = vec![Mode::Sum; raw.len()];
+        let mut sink = vec![0.0f32; raw.iter().map(|t| t.dim).max().unwrap_or(0)];
+        let target = Target::f32(&mut sink);
+        // SAFETY: the addresses are those of whole rows, which `raw` says the bytes of; all bags
+        // are written over each other, inside of the sink.
+        unsafe { pool(raw, &modes, &self.items[item], &target, self.isa) };
+        std::hint::black_box(sink);
     }
 }
 
