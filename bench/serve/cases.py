@@ -13,6 +13,7 @@ SHAPES = {
 }
 PADDING_INDEX, PADDING_SHARE = 0, 0.1
 TOUCH = "touch limit"
+DTYPES = ("fp32", "bf16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +108,16 @@ def models():
                 yield Case(name, preset, "model", 64, batches, hotness, threads, goals=goals)
 
 
+def mlps():
+    """The MLPs alone, without figures: where a model's time beside the tables goes."""
+    stacks = [f"PyTorch {stack} {dtype}" for stack in ("bottom", "top") for dtype in DTYPES]
+    for preset in ("rm1", "mlperf"):
+        for batch, batches in ((64, 32), (2048, 2)):
+            goals = dict.fromkeys(stacks)
+            name = f"mlp-{preset}-{batch}-1t"
+            yield Case(name, preset, "mlp", batch, batches, "random", 1, goals=goals)
+
+
 def every(traces):
     """All cases, those that share a model next to each other."""
     cases = [
@@ -115,6 +126,7 @@ def every(traces):
         *slow_paths(),
         *fp32_small(),
         *models(),
+        *mlps(),
         *one_hot(),
     ]
     order = list(dict.fromkeys(case.model for case in cases))

@@ -26,7 +26,7 @@ def arguments():
     parser.add_argument("--only", nargs="+", metavar="NAME", help="cases, * as a wildcard")
     parser.add_argument("--list", action="store_true", help="name the cases and end")
     parser.add_argument("--traces", type=pathlib.Path, metavar="DIR", help="real id traces")
-    parser.add_argument("--memory-gb", type=float, default=6.0, help="most bytes of tables")
+    parser.add_argument("--memory-gb", type=float, default=4.2, help="most bytes of tables")
     parser.add_argument("--pooling-max", type=int, help="most ids a bag")
     parser.add_argument("--batches", type=int, help="batches a pass, for every case")
     parser.add_argument("--rounds", type=int, help="rounds, for every case (else 7 to 41)")

@@ -49,81 +49,115 @@ class Model:
             self.built[key] = make()
         return self.built[key]
 
-    def keep_only(self, dtype):
-        """Frees the tables of other types that peers built."""
-        self.built = {key: made for key, made in self.built.items() if key[1] == dtype}
+    def keep_only(self, peer_names):
+        """Frees what only other peers need."""
+        self.built = {key: made for key, made in self.built.items() if key in peer_names}
 
 
-def candidates(model, case, peer):
-    """The set-ups of a peer from which the fastest is taken, by name."""
-    padding = cases.PADDING_INDEX if case.padding else None
-    float_bags = lambda index_type: peers.TorchBags().setup(
-        model.tables, case.mode, padding, index_type
-    )
-    named = lambda make: {
+def by_index_type(make):
+    return {
         str(kind).removeprefix("torch."): functools.partial(make, kind)
         for kind in peers.INDEX_TYPES
     }
+
+
+def candidates(model, case, peer, raw):
+    """The set-ups of a peer from which the fastest is taken, by name."""
     if peer == "PyTorch fp32":
-        return named(float_bags)
+        padding = cases.PADDING_INDEX if case.padding else None
+        setup = lambda kind: peers.TorchBags().setup(model.tables, case.mode, padding, kind)
+        return by_index_type(setup)
     if peer.startswith("PyTorch int"):
         make = lambda: peers.TorchQuantised().setup(model.tables, case.dtype)
-        packed = model.once(("torch", case.dtype), make)
-
-        def quantised(index_type):
-            other = peers.TorchQuantised()
-            other.op = packed.op
-            return other.share(packed.tables, index_type)
-
-        return named(quantised)
+        made = model.once(peer, make)
+        share = lambda kind: peers.TorchQuantised().share(made.op, made.tables, kind)
+        return by_index_type(share)
     if peer.startswith("FBGEMM"):
-        make = lambda: peers.Fbgemm().setup(model.tables, case.dtype)
-        return {"int32": lambda: model.once(("fbgemm", case.dtype), make)}
+        made = model.once(peer, lambda: peers.Fbgemm().setup(model.tables, case.dtype))
+        return by_index_type(lambda kind: peers.Fbgemm().share(made.op, kind))
     if peer == "PyTorch model fp32":
-        return stacks(model, case, torch.float32, {"": model.tables})
+        return stacks(model, case, torch.float32, {"": model.tables}, raw)
     if peer == "PyTorch model bf16":
-        make = lambda: [table.bfloat16() for table in model.tables]
-        half = model.once(("bf16 tables", case.dtype), make)
+        half = model.once(peer, lambda: [table.bfloat16() for table in model.tables])
         tables = {" fp32 tables": model.tables, " bf16 tables": half}
-        return stacks(model, case, torch.bfloat16, tables)
+        return stacks(model, case, torch.bfloat16, tables, raw)
+    if case.stage == "mlp":
+        _, stack, name = peer.split()
+        layers, last = {"bottom": (model.bottom, "relu"), "top": (model.top, "sigmoid")}[stack]
+        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[name]
+        make = lambda kind: peers.Mlp().setup(layers, last, kind, dtype, case.batch)
+        return {kind: functools.partial(make, kind) for kind in peers.STACKS}
     raise ValueError(f"no peer {peer!r}")
 
 
-def stacks(model, case, dtype, tables):
+def stacks(model, case, dtype, tables, raw):
     """Whole models: each way to run the MLPs over each kind of tables."""
+    bags_only = [one[:2] for one in raw]
+    setup = lambda kind: peers.TorchBags().setup(model.tables, index_type=kind)
+    bags, _ = peers.fastest(by_index_type(setup), bags_only)
+    index_type = bags.peer.index_type
 
     def make(kind, kept):
-        bags = peers.TorchBags().setup(kept)
+        bags = peers.TorchBags().setup(kept, index_type=index_type)
         return peers.Dlrm().setup(bags, model.bottom, model.top, kind, dtype, case.batch)
 
+    named = str(index_type).removeprefix("torch.")
     return {
-        kind + suffix: functools.partial(make, kind, kept)
+        f"{kind}{suffix} {named}": functools.partial(make, kind, kept)
         for kind in peers.STACKS
         for suffix, kept in tables.items()
     }
 
 
-def inputs(case, size, batches, seed, traces, dense_width):
-    """Ids (and dense features) of all batches: as arrays for the file, and batch by batch."""
-    padding = (cases.PADDING_INDEX, cases.PADDING_SHARE) if case.padding else None
-    indices, offsets = ids.make(
-        case.hotness,
-        size.tables,
-        size.rows,
-        batches,
-        case.batch,
-        size.pooling,
-        seed,
-        traces,
-        padding,
-    )
-    raw = list(ids.split(indices, offsets, size.tables, case.batch))
-    dense = None
-    if case.stage == "model":
-        dense = ids.dense(batches, case.batch, dense_width, seed)
-        parts = dense.reshape(batches, case.batch, dense_width)
-        raw = [(*one, part) for one, part in zip(raw, parts)]
-    return indices, offsets, dense, raw
+class Inputs:
+    """What all programs are given in one case: in a file for Hither, batch by batch for peers."""
+
+    def __init__(self, case, size, model, batches, options):
+        self.case, self.size, self.batches = case, size, batches
+        self.tensors = {}
+        width = lambda layers: layers[0][0].shape[1]
+        made = lambda name, layers: ids.features(
+            name, batches, case.batch, width(layers), options.seed
+        )
+        if case.stage in ("mlp", "model"):
+            self.tensors["dense"] = made("dense", model.bottom)
+        if case.stage == "mlp":
+            self.tensors["features"] = made("features", model.top)
+        else:
+            self.tensors |= self.bags(options)
+
+    def bags(self, options):
+        case, size = self.case, self.size
+        padding = (cases.PADDING_INDEX, cases.PADDING_SHARE) if case.padding else None
+        shape = (size.tables, size.rows, self.batches, case.batch, size.pooling)
+        indices, offsets = ids.make(
+            case.hotness, *shape, options.seed, options.traces, padding
+        )
+        return {"indices": indices, "offsets": offsets}
+
+    def split_bags(self):
+        tensors = self.tensors
+        return ids.split(tensors["indices"], tensors["offsets"], self.size.tables, self.case.batch)
+
+    def split_rows(self, name):
+        tensor = self.tensors[name]
+        return tensor.reshape(self.batches, self.case.batch, tensor.shape[1])
+
+    def raw(self, peer):
+        """The batches as a peer's `prepare` takes them."""
+        if self.case.stage == "bags":
+            return list(self.split_bags())
+        if self.case.stage == "model":
+            return [(*one, x) for one, x in zip(self.split_bags(), self.split_rows("dense"))]
+        name = "dense" if "bottom" in peer else "features"
+        return [(x,) for x in self.split_rows(name)]
+
+    def unique_share(self):
+        if self.case.stage == "mlp":
+            return None
+        tensors, tables = self.tensors, self.size.tables
+        share = ids.unique_share(tensors["indices"], tensors["offsets"], tables, self.case.batch)
+        return round(share, 4)
 
 
 def difference(entry, written):
@@ -142,15 +176,14 @@ def difference(entry, written):
     return largest
 
 
-def variant_for(variants, peer):
-    """Hither's variant that answers a peer: of its type for models, else the first."""
-    if peer.startswith("PyTorch model"):
-        wanted = peer.rsplit(" ", 1)[1]
-        for variant in variants:
-            if wanted in variant.replace("_", "-").split("-"):
-                return variant
+def variant_for(variants, peer, stage):
+    """Hither's variant that answers a peer: of its type and stack, or else the first."""
+    if stage == "bags":
+        return next(variant for variant in variants if variant != "touch")
+    wanted = peer.removeprefix("PyTorch ").removeprefix("model ").replace(" ", "-")
+    if wanted not in variants:
         raise driven.HitherFailed(f"no variant {wanted} among {variants}")
-    return next(variant for variant in variants if variant != "touch")
+    return wanted
 
 
 def interleave(entries, hither, rounds=None):
@@ -162,11 +195,11 @@ def interleave(entries, hither, rounds=None):
     first += time.monotonic() - start
     if rounds is None:
         rounds = min(max(math.ceil(CASE_S / first), ROUNDS_MIN), ROUNDS_MAX)
-    times = {entry.name: [] for entry in entries}
+    times = {("peer", entry.name): [] for entry in entries}
     for _ in range(rounds):
         for entry in entries:
             time.sleep(REST_S)
-            times[entry.name].append(entry.go())
+            times["peer", entry.name].append(entry.go())
         time.sleep(REST_S)
         for variant, ns in hither.go().items():
             times.setdefault(("hither", variant), []).append(ns)
@@ -199,38 +232,34 @@ def bench_arguments(case, directory, ids_file, output, levers):
     return arguments + (["--levers", levers] if levers else [])
 
 
-def run(case, model, directory, size, options):
-    """One case; yields a record for every peer with its figure."""
-    torch.set_num_threads(case.threads)
-    model.keep_only(case.dtype)
-    batches = options.batches or case.batches
-    width = model.bottom[0][0].shape[1] if model.bottom else 0
-    indices, offsets, dense, raw = inputs(
-        case, size, batches, options.seed, options.traces, width
-    )
-    ids_file = options.work / "ids" / f"{case.name}.safetensors"
-    output = options.work / "ids" / f"{case.name}.output.safetensors"
-    ids.write(ids_file, indices, offsets, dense)
+def enter(case, model, inputs):
+    """The peers of a case, each in its fastest set-up, and what was tried."""
     entries, trials = [], {}
     for peer in case.goals:
         if peer == cases.TOUCH:
             continue
-        entry, took = peers.fastest(candidates(model, case, peer), raw)
-        trials[peer] = {"chosen": entry.name, "ms": {k: ns * 1e-6 for k, ns in took.items()}}
+        raw = inputs.raw(peer)
+        entry, took = peers.fastest(candidates(model, case, peer, raw), raw)
+        took = {name: round(ns * 1e-6, 4) for name, ns in took.items()}
+        trials[peer] = {"chosen": entry.name, "tried_ms": took}
         entry.name = peer
         entries.append(entry)
-    arguments = bench_arguments(case, directory, ids_file, output, options.levers)
-    with driven.Driven(options.hither, *arguments) as hither:
-        written = load_file(output)["output"].float()
-        times = interleave(entries, hither, options.rounds)
-        ready = hither.ready
-    unique = ids.unique_share(indices, offsets, size.tables, case.batch)
-    common = {
+    return entries, trials
+
+
+def facts(case, inputs, ready, times):
+    size = inputs.size
+    told = ("preset", "stage", "dtype", "mode", "hotness", "batch", "threads")
+    medians = {
+        key[1]: round(statistics.median(ns) * 1e-6, 4)
+        for key, ns in times.items()
+        if key[0] == "hither"
+    }
+    return {
         "bench": "serve-compare",
         "case": case.name,
-        **{k: getattr(case, k) for k in ("preset", "stage", "dtype", "mode", "hotness")},
-        **{k: getattr(case, k) for k in ("batch", "threads")},
-        "batches": batches,
+        **{name: getattr(case, name) for name in told},
+        "batches": inputs.batches,
         "padding_share": cases.PADDING_SHARE if case.padding else 0.0,
         "tables": size.tables,
         "rows": size.rows,
@@ -238,29 +267,40 @@ def run(case, model, directory, size, options):
         "pooling": size.pooling,
         "table_gb": round(size.table_bytes * 1e-9, 3),
         "reduced": list(size.reduced),
-        "unique_share": round(unique, 4),
+        "unique_share": inputs.unique_share(),
         "peer_huge_page_share": machine.huge_share(),
         "load_average": machine.load_average(),
         "hither_ready": ready,
-        "hither_variants_ms": {
-            key[1]: round(statistics.median(ns) * 1e-6, 4)
-            for key, ns in times.items()
-            if isinstance(key, tuple)
-        },
+        "hither_variants_ms": medians,
     }
+
+
+def run(case, model, directory, size, options):
+    """One case; yields a record for every peer with its figure."""
+    torch.set_num_threads(case.threads)
+    model.keep_only(case.goals)
+    inputs = Inputs(case, size, model, options.batches or case.batches, options)
+    ids_file = options.work / "ids" / f"{case.name}.safetensors"
+    output = options.work / "ids" / f"{case.name}.output.safetensors"
+    ids.write(ids_file, inputs.tensors)
+    entries, trials = enter(case, model, inputs)
+    arguments = bench_arguments(case, directory, ids_file, output, options.levers)
+    with driven.Driven(options.hither, *arguments) as hither:
+        written = load_file(output)
+        times = interleave(entries, hither, options.rounds)
+        ready = hither.ready
+    common = facts(case, inputs, ready, times)
     by_name = {entry.name: entry for entry in entries}
     for peer, goal in case.goals.items():
+        variant = variant_for(ready["variants"], peer, case.stage)
         if peer == cases.TOUCH:
             if ("hither", "touch") not in times:
                 raise driven.HitherFailed(f"no variant touch among {ready['variants']}")
-            variant = variant_for(ready["variants"], peer)
-            theirs = times["hither", "touch"]
-            extra = {}
+            theirs, extra = times["hither", "touch"], {}
         else:
-            variant = variant_for(ready["variants"], peer)
-            theirs = times[peer]
-            extra = {"peer_setup": trials[peer]}
-            extra["max_abs_difference"] = difference(by_name[peer], written)
+            theirs, extra = times["peer", peer], {"peer_setup": trials[peer]}
+            name = "output" if case.stage != "mlp" else peer.split()[1]
+            extra["max_abs_difference"] = difference(by_name[peer], written[name].float())
         found = verdict(theirs, times["hither", variant], goal)
         yield {**common, "against": peer, "variant": variant, **found, **extra}
     output.unlink()

@@ -35,23 +35,20 @@ class Draws:
         elif hotness not in ("one-item", "random"):
             raise ValueError(f"no hotness class {hotness!r}; one of {CLASSES + tuple(TRACES)}")
 
-    def table(self, table, batch, count):
-        """`count` ids for one table of one batch."""
+    def next(self, table, count):
+        """The next `count` ids of a table."""
         if self.trace is not None:  # read circularly over tables and batches
             where = (self.at + numpy.arange(count)) % len(self.trace)
             self.at = (self.at + count) % len(self.trace)
             return self.trace[where]
-        draw = stream(self.seed, self.hotness, table, batch)
+        draw = stream(self.seed, self.hotness, table)
         if self.hotness == "random":
             return draw.integers(0, self.rows, count)
         ranks = numpy.zeros(count, dtype=numpy.int64)
         if self.hotness in ZIPF:
             ranks = numpy.searchsorted(self.cumulative, draw.random(count))
             ranks = numpy.minimum(ranks, self.rows - 1)
-        return self.permutation(table)[ranks]
-
-    def permutation(self, table):
-        return stream(self.seed, "permutation", table).permutation(self.rows)
+        return stream(self.seed, "permutation", table).permutation(self.rows)[ranks]
 
 
 def make(hotness, tables, rows, batches, batch, pooling, seed, traces=None, padding=None):
@@ -59,16 +56,13 @@ def make(hotness, tables, rows, batches, batch, pooling, seed, traces=None, padd
     draws = Draws(hotness, rows, seed, traces)
     count = batch * pooling
     indices = numpy.empty((batches, tables, count), dtype=numpy.int64)
-    # A table's permutation is dear for many rows: all its batches are drawn together,
-    # but for a trace, which is one sequence over tables and batches.
     if draws.trace is not None:
         for at_batch in range(batches):
             for table in range(tables):
-                indices[at_batch, table] = draws.table(table, at_batch, count)
-    else:
+                indices[at_batch, table] = draws.next(table, count)
+    else:  # all batches of a table at once: its permutation is dear for many rows
         for table in range(tables):
-            drawn = draws.table(table, 0, batches * count)
-            indices[:, table] = drawn.reshape(batches, count)
+            indices[:, table] = draws.next(table, batches * count).reshape(batches, count)
     if padding is not None:
         index, share = padding
         indices[stream(seed, "padding").random(indices.shape) < share] = index
@@ -76,17 +70,14 @@ def make(hotness, tables, rows, batches, batch, pooling, seed, traces=None, padd
     return indices.reshape(-1), offsets
 
 
-def write(path, indices, offsets, dense=None):
-    tensors = {"indices": indices, "offsets": offsets}
-    if dense is not None:
-        tensors["dense"] = dense
+def write(path, tensors):
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, path)
 
 
-def dense(batches, batch, width, seed):
+def features(name, batches, batch, width, seed):
     """Dense features of all batches."""
-    return stream(seed, "dense").standard_normal((batches * batch, width), dtype=numpy.float32)
+    return stream(seed, name).standard_normal((batches * batch, width), dtype=numpy.float32)
 
 
 def split(indices, offsets, tables, batch):

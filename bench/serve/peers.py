@@ -83,11 +83,11 @@ class TorchQuantised(TorchBags):
 
     def setup(self, tables, dtype="int8", index_type=torch.int64):
         prepack, op = self.OPS[dtype]
-        self.op = op.default  # the overload itself: no search at every call
-        return self.share([prepack(table) for table in tables], index_type)
+        # The overload itself: no search at every call.
+        return self.share(op.default, [prepack(table) for table in tables], index_type)
 
-    def share(self, packed, index_type):
-        self.tables, self.index_type = packed, index_type
+    def share(self, op, packed, index_type):
+        self.op, self.tables, self.index_type = op, packed, index_type
         return self
 
     def run(self, batch):
@@ -117,7 +117,10 @@ class Fbgemm:
             rows.copy_(quantised[0])
             if scale_bias is not None:
                 scale_bias.copy_(quantised[1])
-        self.index_type = index_type
+        return self.share(self.op, index_type)
+
+    def share(self, op, index_type):
+        self.op, self.index_type = op, index_type
         return self
 
     def prepare(self, ids, offsets, weights=None):
