@@ -5,6 +5,12 @@ use std::path::PathBuf;
 pub enum Error {
     #[error(transparent)]
     Data(#[from] hither_data::Error),
+    #[error(transparent)]
+    Bags(#[from] hither_kernels::bag::Error),
+    #[error("{found} {what}, expected {expected}")]
+    Batch { what: &'static str, found: usize, expected: usize },
+    #[error("cannot start threads: {problem}")]
+    Threads { problem: String },
     #[error("cannot {action} {}: {source}", path.display())]
     Io { action: &'static str, path: PathBuf, source: std::io::Error },
     #[error(

@@ -3,7 +3,12 @@
 pub mod error;
 pub mod generate;
 pub mod import;
+pub mod interact;
+pub mod mlp;
 pub mod model;
+pub mod plan;
+pub mod run;
+pub mod tables;
 
 pub use error::Error;
 pub use model::Model;
