@@ -60,7 +60,6 @@ def selected(options):
 def model_directory(options, case, size):
     """Has Hither make the model that a case needs, unless it is there."""
     import cases
-    import driven
 
     preset, mode, padding = case.model
     name = f"{preset}-{size.rows}-{mode}" + ("-padding" if padding else "")
@@ -69,23 +68,31 @@ def model_directory(options, case, size):
         directory.parent.mkdir(parents=True, exist_ok=True)
         command = ["model", "generate", "--preset", preset]
         command += ["--tables", size.tables, "--rows", size.rows]
-        command += ["--dtype", "fp32", "--seed", options.seed, "-o", directory]
+        command += ["--dtype", "fp32", "--seed", options.seed]
         if mode != "sum":
             command += ["--mode", mode]
         if padding:
             command += ["--padding-index", cases.PADDING_INDEX]
-        driven.call(options.hither, *command)
+        make(options, directory, command)
     return directory
 
 
-def quantised_directory(options, directory, dtype):
+def make(options, directory, command):
+    """Has Hither make a directory under another name first: half a model is never used."""
     import driven
 
+    partial = directory.with_name(f"{directory.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    driven.call(options.hither, *command, "-o", partial)
+    partial.rename(directory)
+
+
+def quantised_directory(options, directory, dtype):
     if dtype == "fp32":
         return directory
     smaller = directory.with_name(f"{directory.name}-{dtype}")
     if not smaller.exists():
-        driven.call(options.hither, "model", "quantise", directory, "--dtype", dtype, "-o", smaller)
+        make(options, smaller, ["model", "quantise", directory, "--dtype", dtype])
     return smaller
 
 
@@ -180,8 +187,6 @@ def main():
         if options.list:
             print("\n".join(case.name for case in chosen))
             return 0
-        import driven
-
         machine = machine_record(options)
         options.out.parent.mkdir(parents=True, exist_ok=True)
         with open(options.out, "a" if options.append else "w") as out:
