@@ -69,22 +69,32 @@ def model_directory(options, case, size):
         command = ["model", "generate", "--preset", preset]
         command += ["--tables", size.tables, "--rows", size.rows]
         command += ["--dtype", "fp32", "--seed", options.seed]
-        if mode != "sum":
-            command += ["--mode", mode]
-        if padding:
-            command += ["--padding-index", cases.PADDING_INDEX]
-        make(options, directory, command)
+        command += ["--pooling", mode]
+        make(options, directory, command, cases.PADDING_INDEX if padding else None)
     return directory
 
 
-def make(options, directory, command):
-    """Has Hither make a directory under another name first: half a model is never used."""
+def make(options, directory, command, padding=None):
+    """Has Hither make a directory in another place first: half a model is never used."""
     import driven
 
-    partial = directory.with_name(f"{directory.name}.partial")
+    partial = options.work / "partial" / directory.name
     shutil.rmtree(partial, ignore_errors=True)
+    partial.parent.mkdir(parents=True, exist_ok=True)
     driven.call(options.hither, *command, "-o", partial)
+    if padding is not None:
+        set_padding(partial / "model.toml", padding)
     partial.rename(directory)
+
+
+def set_padding(path, index):
+    """Gives every table a padding index: a key of model.toml beside its pooling."""
+    lines = []
+    for line in path.read_text().splitlines():
+        lines.append(line)
+        if line.startswith("pooling = "):
+            lines.append(f"padding = {index}")
+    path.write_text("\n".join(lines) + "\n")
 
 
 def quantised_directory(options, directory, dtype):
