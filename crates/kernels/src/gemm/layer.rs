@@ -9,9 +9,9 @@ use super::tile::{GROUP, Kernels, Output, Target, Tile};
 use super::{Activation, Element, Precision, Rows, RowsMut, Scratch, dot, reference, stride_for};
 use crate::detect::{self, Bf16, Cpu, Isa};
 
-/// Rows of x that are taken through all panels before the next ones: 8 blocks of 14, and with up
+/// Rows of x that are taken through all panels before the next ones: whole blocks of tiles, and with up
 /// to 2,048 inputs they fit into the second-level cache beside a panel.
-const ROWS_AT_ONCE: usize = 112;
+const ROWS_AT_ONCE: usize = 96;
 /// With fewer steps than this the writing of a block takes long beside its arithmetic, and smaller
 /// blocks overlap the two better (13 inputs: 103 against 94 GFLOP/s).
 const STEPS_FEW: usize = 64;
