@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
+use crate::machine::Machine;
 use crate::outputs;
 
 /// Tell what this machine offers: processor, memory, pages, optional programs
@@ -36,6 +37,8 @@ struct Cpu {
     architecture: &'static str,
     /// That this process may use.
     cores: usize,
+    l2_bytes: Option<usize>,
+    l3_bytes: Option<usize>,
     features: BTreeMap<&'static str, bool>,
 }
 
@@ -85,10 +88,11 @@ const FEATURES: [&str; 10] = [
 ];
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let machine = Machine::read();
     let facts = Facts {
         hither: env!("CARGO_PKG_VERSION"),
-        cpu: cpu(),
-        memory: memory(),
+        cpu: cpu(&machine),
+        memory: memory(machine),
         programs: programs(),
     };
     if args.json {
@@ -99,19 +103,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn cpu() -> Cpu {
+fn cpu(machine: &Machine) -> Cpu {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let value = |key: &str| {
-        let line = text.lines().find(|line| line.starts_with(key))?;
-        line.split_once(':').map(|(_, value)| value.trim().to_owned())
-    };
-    let flags = value("flags").unwrap_or_default();
-    let flags: Vec<&str> = flags.split_whitespace().collect();
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags")?.split_once(':'));
+    let flags: Vec<&str> = flags.map_or("", |(_, flags)| flags).split_whitespace().collect();
     let has = |name: &'static str| (name, flags.contains(&name) || detected(name));
     Cpu {
-        model: value("model name").unwrap_or_else(|| "unknown".into()),
+        model: machine.cpu.clone(),
         architecture: std::env::consts::ARCH,
-        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        cores: machine.cores,
+        l2_bytes: machine.l2_bytes,
+        l3_bytes: machine.l3_bytes,
         features: FEATURES.into_iter().map(has).collect(),
     }
 }
@@ -135,27 +137,15 @@ fn detected(_: &str) -> bool {
     false
 }
 
-fn memory() -> Memory {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let number = |key: &str| {
-        let line = text.lines().find(|line| line.split(':').next() == Some(key))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    };
-    let bytes = |key: &str| number(key).map(|kib| kib * 1024);
-    let pages = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok();
-    // The chosen word stands in brackets: "always [madvise] never".
-    let chosen = |text: String| {
-        let (_, rest) = text.split_once('[')?;
-        rest.split_once(']').map(|(word, _)| word.to_owned())
-    };
+fn memory(machine: Machine) -> Memory {
     Memory {
-        total_bytes: bytes("MemTotal"),
-        available_bytes: bytes("MemAvailable"),
+        total_bytes: machine.memory_bytes,
+        available_bytes: machine.available_bytes,
         page_bytes: rustix::param::page_size(),
-        transparent_huge_pages: pages.and_then(chosen),
-        huge_page_bytes: bytes("Hugepagesize"),
-        huge_pages_total: number("HugePages_Total"),
-        huge_pages_free: number("HugePages_Free"),
+        transparent_huge_pages: machine.transparent_huge_pages,
+        huge_page_bytes: machine.huge_page_bytes,
+        huge_pages_total: machine.huge_pages_total,
+        huge_pages_free: machine.huge_pages_free,
     }
 }
 
@@ -183,10 +173,18 @@ fn shown(facts: &Facts) -> String {
     let gib = |bytes: Option<u64>| {
         bytes.map_or_else(unknown, |b| format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64))
     };
+    let mib = |bytes: Option<usize>| {
+        bytes.map_or_else(unknown, |b| format!("{:.1} MiB", b as f64 / (1u64 << 20) as f64))
+    };
     let count = |n: Option<u64>| n.map_or_else(unknown, |n| n.to_string());
     let mut text = format!(
-        "hither      {hither}\nprocessor   {} ({}), {} cores\n",
-        cpu.model, cpu.architecture, cpu.cores
+        "hither      {hither}\nprocessor   {} ({}), {} cores\n\
+         caches      {} of second level a core, {} of third level\n",
+        cpu.model,
+        cpu.architecture,
+        cpu.cores,
+        mib(cpu.l2_bytes),
+        mib(cpu.l3_bytes),
     );
     for (name, has) in &cpu.features {
         text.push_str(&format!("            {name:12} {}\n", if *has { "yes" } else { "no" }));

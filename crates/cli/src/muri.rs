@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::Common;
 use crate::inputs::{bytes, file_name, shown};
-use crate::plan::{PlanArgs, cpu_s, header};
+use crate::runs::{PlanArgs, cpu_s, header};
 
 const POLICIES: [(&str, Policy); 3] =
     [("srtf", Policy::Srtf), ("srsf", Policy::Srsf), ("tiresias", Policy::Tiresias)];

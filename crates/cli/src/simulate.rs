@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use hither_core::record::{Header, RunRecord, Summary};
 use rayon::prelude::*;
 
-use crate::plan::{Plan, PlanArgs};
+use crate::runs::{Plan, PlanArgs};
 use crate::{Common, muri, outputs, record};
 
 /// Play a trace against policies and compare what becomes of the jobs

@@ -12,7 +12,7 @@ use hither_core::record::Summary;
 use rayon::prelude::*;
 use serde_json::json;
 
-use crate::plan::{Cell, Plan, PlanArgs};
+use crate::runs::{Cell, Plan, PlanArgs};
 use crate::{Common, outputs};
 use grid::Axis;
 use show::Comparison;

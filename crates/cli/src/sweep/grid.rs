@@ -3,7 +3,7 @@
 use anyhow::{Context as _, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{self, Cell, Plan};
+use crate::runs::{self, Cell, Plan};
 use crate::settings;
 
 const CELLS_MAX: usize = 100_000;
@@ -128,8 +128,8 @@ pub fn cell(plan: &Plan, axes: &[Axis], values: &[String]) -> anyhow::Result<Cel
     for (axis, value) in axes.iter().zip(values) {
         let wrong = |error: String| anyhow!("--vary {}={value}: {error}", axis.key);
         match axis.key.as_str() {
-            "congestion" => cell.congestion = plan::congestion(value).map_err(wrong)?,
-            "load" => cell.load = Some(plan::load(value).map_err(wrong)?),
+            "congestion" => cell.congestion = runs::congestion(value).map_err(wrong)?,
+            "load" => cell.load = Some(runs::load(value).map_err(wrong)?),
             "seed" => {
                 let seed = value.parse().map_err(|_| wrong("expected a whole number".into()))?;
                 cell.seed = Some(seed);

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::grid::Axis;
 use crate::inputs::{self, Workload};
 use crate::outputs::{make_dir, write_file};
-use crate::plan::{Plan, PlanArgs};
+use crate::runs::{Plan, PlanArgs};
 
 /// The figures of one cell.
 #[derive(Debug, Clone, Serialize, Deserialize)]
