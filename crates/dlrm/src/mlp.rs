@@ -119,9 +119,7 @@ pub(crate) fn view_mut<T: Element>(
 
 /// The same rows, to read.
 pub(crate) fn view<T: Element>(buffer: &[f32], rows: usize, width: usize) -> Rows<'_, T> {
-    let start = line_start(buffer);
-    let len = (buffer.len() - start) / 2 * 2;
-    let data = bytemuck::cast_slice(&buffer[start..start + len]);
+    let data = bytemuck::cast_slice(&buffer[line_start(buffer)..]);
     Rows::new(data, rows, gemm::stride_for::<T>(width))
 }
 

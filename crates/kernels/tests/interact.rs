@@ -81,7 +81,8 @@ proptest! {
             let out = case.dot(isa);
             prop_assert_eq!(out.len(), exact.len());
             for (at, (y, (value, bound))) in out.iter().zip(&exact).enumerate() {
-                prop_assert!((f64::from(*y) - value).abs() <= *bound, "{isa} [{at}]: {y}, not {value}");
+                let off = (f64::from(*y) - value).abs();
+                prop_assert!(off <= *bound, "{isa} [{at}]: {y}, not {value} ± {bound:e}");
             }
         }
     }

@@ -9,8 +9,8 @@ use super::tile::{GROUP, Kernels, Output, Target, Tile};
 use super::{Activation, Element, Precision, Rows, RowsMut, Scratch, dot, reference, stride_for};
 use crate::detect::{self, Bf16, Cpu, Isa};
 
-/// Rows of x that are taken through all panels before the next ones: whole blocks of tiles, and with up
-/// to 2,048 inputs they fit into the second-level cache beside a panel.
+/// Rows of x that are taken through all panels before the next ones. A multiple of the rows of
+/// tiles; with up to 2,048 inputs they fit into the second-level cache beside a panel.
 const ROWS_AT_ONCE: usize = 96;
 /// With fewer steps than this the writing of a block takes long beside its arithmetic, and smaller
 /// blocks overlap the two better (13 inputs: 103 against 94 GFLOP/s).
@@ -273,8 +273,13 @@ fn kernels(pairs: bool, cpu: Cpu) -> Option<(dot::Run, &'static Kernels)> {
         (Isa::Avx2, false) => (avx2::dots, &avx2::F32),
         (Isa::Avx2, true) => (avx2::dots, &avx2::BF16_WIDENED),
         (Isa::Avx512, false) => (avx512::dots, &avx512::F32),
-        (Isa::Avx512, true) if cpu.bf16 == Bf16::Emulated => (avx512::dots, &avx512::BF16_WIDENED),
-        (Isa::Avx512, true) => (avx512::dots, &avx512::BF16),
+        // Tiles come without `vdpbf16ps` nowhere but in odd virtual machines.
+        (Isa::Avx512, true)
+            if cpu.bf16 > Bf16::Emulated && std::is_x86_feature_detected!("avx512bf16") =>
+        {
+            (avx512::dots, &avx512::BF16)
+        }
+        (Isa::Avx512, true) => (avx512::dots, &avx512::BF16_WIDENED),
     })
 }
 
