@@ -5,6 +5,7 @@ mod demo;
 mod doctor;
 mod inputs;
 mod machine;
+mod model;
 mod muri;
 mod outputs;
 mod policies;
@@ -59,6 +60,8 @@ enum Command {
     Report(report::Args),
     #[command(subcommand)]
     Trace(trace::Command),
+    #[command(subcommand)]
+    Model(model::Command),
     Policies(policies::Args),
     Vopr(vopr::Args),
     Doctor(doctor::Args),
@@ -99,6 +102,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Sweep(args) => sweep::run(&args, common),
         Command::Report(args) => report::run(&args, common),
         Command::Trace(command) => trace::run(&command, common),
+        Command::Model(command) => model::run(&command, common),
         Command::Policies(args) => policies::run(&args),
         Command::Vopr(args) => vopr::run(&args, common),
         Command::Doctor(args) => doctor::run(&args),

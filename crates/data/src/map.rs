@@ -117,14 +117,19 @@ impl Bytes {
     /// Maps a file. Whoever shortens the file while it is mapped ends the process: replace such
     /// files by renaming, as everything here does.
     pub fn map(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path).map_err(Error::io("open", path))?;
-        let metadata = file.metadata().map_err(Error::io("open", path))?;
+        // Before opening, which for a pipe would wait until somebody writes.
+        let metadata = std::fs::metadata(path).map_err(Error::io("open", path))?;
         if metadata.is_dir() {
             return Err(Error::Directory { path: path.into() });
         }
-        if metadata.is_file() && metadata.len() == 0 {
+        if !metadata.is_file() {
+            let (kind, remedy) = ("a pipe or a device", "only files on disk can be mapped");
+            return Err(Error::WrongKind { path: path.into(), kind, remedy });
+        }
+        if metadata.len() == 0 {
             return Err(Error::Empty { path: path.into() });
         }
+        let file = File::open(path).map_err(Error::io("open", path))?;
         // SAFETY: the bytes are only ever read as bytes, of which every value is valid. That the
         // file does not change below us is the condition that the documentation states.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io("map", path))?;

@@ -174,6 +174,13 @@ fn files_of_other_kinds_are_told_apart() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn devices_are_no_files() {
+    let error = Checkpoint::open("/dev/null").expect_err("a device").to_string();
+    assert!(error.contains("only files on disk can be mapped"), "{error}");
+}
+
 /// Opens bytes as a file, and walks over all that is found.
 fn open_bytes(bytes: &[u8]) {
     let file = tempfile::NamedTempFile::new().expect("a file");

@@ -3,7 +3,7 @@
 use crate::{Bench, PathStr, hither};
 
 #[track_caller]
-fn refused(args: &[&str], told: &str) {
+pub fn refused(args: &[&str], told: &str) {
     let output = hither(args);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{args:?}\n{stderr}");

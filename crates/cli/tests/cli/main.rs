@@ -1,6 +1,7 @@
 //! Black-box tests of the binary.
 
 mod bad_inputs;
+mod model;
 mod oracle;
 mod results;
 mod sweep;
@@ -109,6 +110,11 @@ fn help_of_every_command_has_an_example() {
         &["trace", "info"],
         &["trace", "convert"],
         &["trace", "generate"],
+        &["model", "import"],
+        &["model", "info"],
+        &["model", "quantise"],
+        &["model", "generate"],
+        &["model", "export"],
         &["policies"],
         &["vopr"],
         &["doctor"],

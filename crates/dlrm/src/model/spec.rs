@@ -15,6 +15,8 @@ pub const ROWS_MAX: usize = u32::MAX as usize;
 const TABLES_MAX: usize = 100_000;
 const WIDTH_MAX: usize = 1 << 20;
 const LAYERS_MAX: usize = 1000;
+/// Weights of one layer.
+const LAYER_MAX: usize = 1 << 28;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -177,9 +179,12 @@ impl Spec {
                     "{name} = {sizes:?} needs at least an input and an output size"
                 ));
             }
-            match sizes.iter().find(|size| !(1..=WIDTH_MAX).contains(*size)) {
-                Some(size) => {
-                    Err(format!("{name} has a layer of {size}; 1 to {WIDTH_MAX} is possible"))
+            if let Some(size) = sizes.iter().find(|size| !(1..=WIDTH_MAX).contains(*size)) {
+                return Err(format!("{name} has a layer of {size}; 1 to {WIDTH_MAX} is possible"));
+            }
+            match sizes.windows(2).find(|pair| pair[0] * pair[1] > LAYER_MAX) {
+                Some(pair) => {
+                    Err(format!("{name} has more than {LAYER_MAX} weights between {pair:?}"))
                 }
                 None => Ok(()),
             }
@@ -197,7 +202,10 @@ impl Spec {
             }
         }
         match (self.interaction, self.cross) {
-            (Interaction::Dcn, Some(Cross { layers: 1..=LAYERS_MAX, rank: 1..=WIDTH_MAX })) => {}
+            (
+                Interaction::Dcn,
+                Some(Cross { layers: 1..=LAYERS_MAX, rank: rank @ 1..=WIDTH_MAX }),
+            ) if rank * self.concatenated_width() <= LAYER_MAX => {}
             (Interaction::Dcn, Some(_)) => return Err("[cross] has no possible size".into()),
             (Interaction::Dcn, None) => return Err("dcn needs [cross] with layers and rank".into()),
             (_, Some(_)) => return Err("[cross] is for interaction = \"dcn\" only".into()),

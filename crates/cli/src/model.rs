@@ -1,0 +1,110 @@
+//! `hither model`: bring recommendation models in, look at them, make them smaller, make them up.
+
+mod export;
+mod generate;
+mod import;
+mod info;
+mod quantise;
+
+use std::cell::Cell;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use hither_dlrm::model::Spec;
+use hither_kernels::bag::quant::Foreign;
+use hither_kernels::bag::{Dtype, Pooling};
+
+use crate::Common;
+
+/// Import, describe, quantise, generate and export recommendation models
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Import(import::Args),
+    Info(info::Args),
+    Quantise(quantise::Args),
+    Generate(generate::Args),
+    Export(export::Args),
+}
+
+pub fn run(command: &Command, common: &Common) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Import(args) => import::run(args, common)?,
+        Command::Info(args) => info::run(args)?,
+        Command::Quantise(args) => quantise::run(args, common)?,
+        Command::Generate(args) => generate::run(args, common)?,
+        Command::Export(args) => export::run(args, common)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn dtype(name: &str) -> Result<Dtype, String> {
+    let known = Dtype::ALL.into_iter().find(|dtype| dtype.name() == name);
+    known.ok_or_else(|| format!("`{name}` is no type of elements: fp32, fp16, bf16, int8 or int4"))
+}
+
+fn pooling(name: &str) -> Result<Pooling, String> {
+    match name {
+        "sum" => Ok(Pooling::Sum),
+        "mean" => Ok(Pooling::Mean),
+        "max" => Ok(Pooling::Max),
+        _ => Err(format!("`{name}` is no pooling: sum, mean or max")),
+    }
+}
+
+fn pooling_name(pooling: Pooling) -> &'static str {
+    match pooling {
+        Pooling::Sum => "sum",
+        Pooling::Mean => "mean",
+        Pooling::Max => "max",
+    }
+}
+
+fn rows(name: &str) -> Result<Foreign, String> {
+    match name {
+        "fbgemm-int8" => Ok(Foreign::FbgemmInt8),
+        "fbgemm-int4" => Ok(Foreign::FbgemmInt4),
+        "torch-int8" => Ok(Foreign::TorchInt8),
+        "torch-int4" => Ok(Foreign::TorchInt4),
+        _ => Err(format!(
+            "`{name}` is no layout of rows: fbgemm-int8, fbgemm-int4, torch-int8 or torch-int4"
+        )),
+    }
+}
+
+/// Does the work on all threads with a bar of the mebibytes done.
+fn with_bar<T: Send>(
+    common: &Common,
+    total_bytes: u64,
+    message: &'static str,
+    work: impl FnOnce(&dyn Fn(u64)) -> Result<T, hither_dlrm::Error> + Send,
+) -> anyhow::Result<T> {
+    let bar = common.bar(total_bytes >> 20, message);
+    let result = common.pool()?.install(|| {
+        let done = Cell::new(0);
+        work(&|bytes| {
+            done.set(done.get() + bytes);
+            bar.set_position(done.get() >> 20);
+        })
+    });
+    bar.finish_and_clear();
+    Ok(result?)
+}
+
+fn table_bytes(spec: &Spec) -> u64 {
+    spec.tables.iter().map(|table| table.bytes()).sum()
+}
+
+/// `3.33 GB`
+fn shown_bytes(bytes: u64) -> String {
+    let units = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
+    match units.into_iter().find(|(unit, _)| bytes >= *unit) {
+        Some((unit, name)) => format!("{:.2} {name}", bytes as f64 / unit as f64),
+        None => format!("{bytes} B"),
+    }
+}
+
+fn said(spec: &Spec, place: &std::path::Path) -> String {
+    let (tables, bytes) = (spec.tables.len(), shown_bytes(table_bytes(spec)));
+    let s = if tables == 1 { "" } else { "s" };
+    format!("wrote {}: {tables} table{s}, {bytes}", place.display())
+}

@@ -1,0 +1,37 @@
+//! `hither model export`.
+
+use std::path::PathBuf;
+
+use hither_dlrm::Model;
+use hither_dlrm::model::Layout;
+
+use super::{said, table_bytes, with_bar};
+use crate::Common;
+
+/// Write a model as one safetensors file with the row layouts of FBGEMM or PyTorch
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  hither model export model-int8 --layout fbgemm -o tables.safetensors
+  hither model export model-int4 --layout torch -o tables.safetensors
+
+Quantised tables become bytes named emb_l.{t}.weight; all other tensors stay as they are.")]
+pub struct Args {
+    /// Directory of the model
+    model: PathBuf,
+    /// fbgemm (f16 scale, f16 bias, elements) or torch (elements, scale, bias)
+    #[arg(long)]
+    layout: Layout,
+    /// File to write
+    #[arg(long, short, value_name = "FILE")]
+    output: PathBuf,
+}
+
+pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    let model = Model::open(&args.model)?;
+    with_bar(common, table_bytes(&model.spec), "exporting, MiB", |done| {
+        model.export(args.layout, &args.output, done)
+    })?;
+    common.say(&said(&model.spec, &args.output));
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! `hither model generate`.
+
+use std::path::PathBuf;
+
+use clap::builder::RangedU64ValueParser;
+use hither_dlrm::generate::{Shape, generate};
+use hither_dlrm::model::{Cross, Interaction, ROWS_MAX};
+use hither_kernels::bag::{Dtype, Pooling};
+
+use super::{dtype, pooling, said, table_bytes, with_bar};
+use crate::Common;
+
+/// Draw a synthetic model of any shape
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  hither model generate --preset rm1 -o rm1
+  hither model generate --preset mlperf --rows 100000 --dtype int8 --seed 3 -o small
+  hither model generate --tables 8 --rows 1000000 --dim 64 --bottom 13-512-64 --top 512-256-1 -o mine
+  hither model generate --interaction dcn --cross-layers 3 --cross-rank 512 -o dcn
+
+Presets (tables x rows x dim): micro24 12 x 500K x 128, rm2_1 60 x 1M x 128, rm1 32 x 500K x 64,
+mlperf 26 x 1M x 128. Flags win over them.")]
+pub struct Args {
+    /// micro24, rm2_1, rm1 or mlperf
+    #[arg(long, value_name = "NAME", default_value = "mlperf")]
+    preset: String,
+    /// Number of tables
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=100_000))]
+    tables: Option<usize>,
+    /// Rows of each table
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=ROWS_MAX as u64))]
+    rows: Option<usize>,
+    /// Elements of each row
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
+    dim: Option<usize>,
+    /// Bottom MLP from the dense features on, such as 13-512-256-128
+    #[arg(long, value_name = "SIZES")]
+    bottom: Option<Sizes>,
+    /// Top MLP from its first hidden layer on, such as 1024-1024-512-256-1
+    #[arg(long, value_name = "SIZES")]
+    top: Option<Sizes>,
+    /// dot, cat or dcn
+    #[arg(long, value_name = "KIND")]
+    interaction: Option<Interaction>,
+    /// Cross layers of dcn
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    cross_layers: usize,
+    /// Rank of the cross layers of dcn
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    cross_rank: usize,
+    /// Elements of the tables: fp32, fp16, bf16, int8 or int4
+    #[arg(long, default_value = "fp32", value_parser = dtype)]
+    dtype: Dtype,
+    /// sum, mean or max
+    #[arg(long, value_name = "HOW", default_value = "sum", value_parser = pooling)]
+    pooling: Pooling,
+    /// Seed of all draws
+    #[arg(long, value_name = "N", default_value_t = 0, env = "HITHER_SEED")]
+    seed: u64,
+    /// Directory to write
+    #[arg(long, short, value_name = "DIR")]
+    output: PathBuf,
+    /// Replace a model that is there
+    #[arg(long)]
+    force: bool,
+}
+
+/// `13-512-256-128`
+#[derive(Clone, Debug)]
+struct Sizes(Vec<usize>);
+
+impl std::str::FromStr for Sizes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let size = |word: &str| match word.parse() {
+            Ok(size @ 1..=1_048_576) => Ok(size),
+            _ => Err(format!("`{word}` is no size of a layer; sizes look like 13-512-256-128")),
+        };
+        text.split('-').map(size).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    let mut shape = Shape::preset(&args.preset)?;
+    shape.tables = args.tables.unwrap_or(shape.tables);
+    shape.rows = args.rows.unwrap_or(shape.rows);
+    shape.dim = args.dim.unwrap_or(shape.dim);
+    shape.dtype = args.dtype;
+    shape.pooling = args.pooling;
+    shape.interaction = args.interaction.unwrap_or(shape.interaction);
+    if shape.interaction == Interaction::Dcn {
+        shape.cross = Some(Cross { layers: args.cross_layers, rank: args.cross_rank });
+    }
+    match (&args.bottom, shape.bottom.last_mut()) {
+        (Some(Sizes(sizes)), _) => shape.bottom = sizes.clone(),
+        // A preset's bottom ends at the tables' dim, whichever that is.
+        (None, Some(last)) => *last = shape.dim,
+        (None, None) => {}
+    }
+    if let Some(Sizes(sizes)) = &args.top {
+        shape.top = sizes.clone();
+    }
+    let name = args.output.file_name().unwrap_or_default().to_string_lossy();
+    let spec = shape.spec(&name);
+    with_bar(common, table_bytes(&spec), "drawing, MiB", |done| {
+        generate(&spec, args.seed, &args.output, args.force, done)
+    })?;
+    common.say(&format!("seed {}: {}", args.seed, said(&spec, &args.output)));
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! `hither model info`.
+
+use std::path::PathBuf;
+
+use comfy_table::{CellAlignment, Table, presets};
+use hither_data::Checkpoint;
+use hither_dlrm::Model;
+use hither_dlrm::import::{Import, Options};
+use hither_dlrm::model::{Cross, Spec, TableSpec};
+use hither_kernels::bag::quant::Foreign;
+use serde::Serialize;
+
+use super::{pooling_name, rows, shown_bytes};
+use crate::outputs;
+
+/// Tell what a model or a checkpoint holds: tables, MLPs, bytes
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  hither model info model
+  hither model info dlrm.pt --json")]
+pub struct Args {
+    /// Directory of a model, or a checkpoint that `hither model import` understands
+    model: PathBuf,
+    /// Layout of tables of bytes: fbgemm-int8, fbgemm-int4, torch-int8 or torch-int4
+    #[arg(long, value_name = "LAYOUT", value_parser = rows)]
+    rows: Option<Foreign>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Info<'a> {
+    name: &'a str,
+    interaction: &'static str,
+    sigmoid: bool,
+    dense_features: usize,
+    bottom: &'a [usize],
+    top: &'a [usize],
+    cross: Option<Cross>,
+    tables: Vec<TableInfo<'a>>,
+    table_bytes: u64,
+    mlp_bytes: u64,
+    notes: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct TableInfo<'a> {
+    name: &'a str,
+    rows: usize,
+    dim: usize,
+    dtype: &'static str,
+    pooling: &'static str,
+    padding: Option<i64>,
+    row_bytes: usize,
+    bytes: u64,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let (spec, notes) = if args.model.is_dir() {
+        (Model::open(&args.model)?.spec, Vec::new())
+    } else {
+        let checkpoint = Checkpoint::open(&args.model)?;
+        let options = Options { rows: args.rows, ..Options::default() };
+        let import = Import::read(&checkpoint, &options)?;
+        (import.spec, import.notes)
+    };
+    match args.json {
+        true => outputs::print_json(&describe(&spec, notes)),
+        false => outputs::print(&shown(&describe(&spec, notes))),
+    }
+}
+
+fn describe(spec: &Spec, notes: Vec<String>) -> Info<'_> {
+    let table = |table: &'_ TableSpec| table.bytes();
+    let entries = spec.tensors();
+    let all: u64 = entries
+        .iter()
+        .map(|(_, entry)| (entry.shape.iter().product::<usize>() * entry.dtype.bytes()) as u64)
+        .sum();
+    let table_bytes = spec.tables.iter().map(table).sum();
+    Info {
+        name: &spec.name,
+        interaction: spec.interaction.name(),
+        sigmoid: spec.sigmoid,
+        dense_features: spec.dense_features(),
+        bottom: &spec.bottom,
+        top: &spec.top,
+        cross: spec.cross,
+        tables: spec.tables.iter().map(table_info).collect(),
+        table_bytes,
+        mlp_bytes: all - table_bytes,
+        notes,
+    }
+}
+
+fn table_info(table: &TableSpec) -> TableInfo<'_> {
+    TableInfo {
+        name: &table.name,
+        rows: table.rows,
+        dim: table.dim,
+        dtype: table.dtype.name(),
+        pooling: pooling_name(table.pooling),
+        padding: table.padding,
+        row_bytes: table.row_bytes(),
+        bytes: table.bytes(),
+    }
+}
+
+fn shown(info: &Info<'_>) -> String {
+    let sizes = |sizes: &[usize]| -> String {
+        sizes.iter().map(usize::to_string).collect::<Vec<_>>().join("-")
+    };
+    let cross = info.cross.map_or(String::new(), |cross| {
+        format!(", {} cross layers of rank {}", cross.layers, cross.rank)
+    });
+    let end = if info.sigmoid { "sigmoid" } else { "logits" };
+    let mut text = format!(
+        "model        {}\nbottom MLP   {}\ninteraction  {}{cross}\ntop MLP      {}, {end}\n\
+         tables       {}, {}\nMLPs         {}\n\n",
+        info.name,
+        sizes(info.bottom),
+        info.interaction,
+        sizes(info.top),
+        info.tables.len(),
+        shown_bytes(info.table_bytes),
+        shown_bytes(info.mlp_bytes),
+    );
+    text.push_str(&tables(&info.tables));
+    info.notes.iter().for_each(|note| text.push_str(&format!("note: {note}\n")));
+    text
+}
+
+/// Neighbours that differ by their name only share a line.
+fn tables(tables: &[TableInfo<'_>]) -> String {
+    let form = |t: &TableInfo<'_>| (t.rows, t.dim, t.dtype, t.pooling, t.padding);
+    let mut shown = Table::new();
+    shown.load_style(presets::UTF8_FULL_CONDENSED);
+    shown.set_header([
+        "table", "count", "rows", "dim", "dtype", "pooling", "padding", "a row", "all",
+    ]);
+    for column in (1..=3).chain(6..=8) {
+        if let Some(column) = shown.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for run in tables.chunk_by(|a, b| form(a) == form(b)) {
+        let (first, last) = (&run[0], &run[run.len() - 1]);
+        let name = match run.len() {
+            1 => first.name.to_string(),
+            _ => format!("{} … {}", first.name, last.name),
+        };
+        shown.add_row([
+            name,
+            run.len().to_string(),
+            first.rows.to_string(),
+            first.dim.to_string(),
+            first.dtype.into(),
+            first.pooling.into(),
+            first.padding.map_or("-".into(), |id| id.to_string()),
+            shown_bytes(first.row_bytes as u64),
+            shown_bytes(run.iter().map(|table| table.bytes).sum()),
+        ]);
+    }
+    format!("{shown}\n")
+}

@@ -1,0 +1,55 @@
+//! `hither model quantise`.
+
+use std::path::PathBuf;
+
+use hither_dlrm::Model;
+use hither_kernels::bag::Dtype;
+
+use super::{dtype, said, shown_bytes, table_bytes, with_bar};
+use crate::Common;
+
+/// Write a model again with smaller elements in its tables
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  hither model quantise model --dtype int8 -o model-int8
+  hither model quantise model --dtype int4 --tables t3,t7 -o model-mixed
+
+Each row of int8 and int4 has a scale and a bias of its own. MLPs stay as they are.")]
+pub struct Args {
+    /// Directory of the model
+    model: PathBuf,
+    /// int8, int4, fp16, bf16 or fp32
+    #[arg(long, value_parser = dtype)]
+    dtype: Dtype,
+    /// Only these tables; the others stay as they are [default: all]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    tables: Option<Vec<String>>,
+    /// Directory to write
+    #[arg(long, short, value_name = "DIR")]
+    output: PathBuf,
+    /// Replace a model that is there
+    #[arg(long)]
+    force: bool,
+}
+
+pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    let model = Model::open(&args.model)?;
+    let mut dtypes: Vec<Dtype> = model.spec.tables.iter().map(|table| table.dtype).collect();
+    match &args.tables {
+        None => dtypes.fill(args.dtype),
+        Some(names) => {
+            for name in names {
+                dtypes[model.spec.index_of(name)?] = args.dtype;
+            }
+        }
+    }
+    let mut spec = model.spec.clone();
+    spec.tables.iter_mut().zip(&dtypes).for_each(|(table, dtype)| table.dtype = *dtype);
+    with_bar(common, table_bytes(&spec), "quantising, MiB", |done| {
+        model.convert(&dtypes, &args.output, args.force, done)
+    })?;
+    let before = shown_bytes(table_bytes(&model.spec));
+    common.say(&format!("{} (from {before})", said(&spec, &args.output)));
+    Ok(())
+}
