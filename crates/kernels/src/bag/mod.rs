@@ -171,7 +171,7 @@ impl Ids<'_> {
 }
 
 /// Rows that one item may hold: its list of addresses stays in the first-level cache.
-const ITEM_ROWS_MAX: usize = 2048;
+const ITEM_ROWS_MAX: usize = 1024;
 /// Below this, handing work to another thread costs more than doing it.
 const ITEM_ROWS_MIN: usize = 256;
 /// Items a thread, so that none waits long for the last.

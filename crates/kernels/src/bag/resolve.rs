@@ -149,13 +149,9 @@ impl Call<'_> {
         let offsets = self.offsets(place);
         let range = offsets[0] as usize..offsets[offsets.len() - 1] as usize;
         // The common case: nothing to leave out, nothing to complain of.
-        let count = table.rows as u64;
-        let common = table.padding.is_none()
-            && ids[range.clone()].iter().fold(true, |good, id| good & (id.row() < count));
-        if !common {
+        if table.padding.is_some() || !push_rows(table, &ids[range.clone()], scratch) {
             return self.one_by_one(ids, place, scratch);
         }
-        push_rows(table, &ids[range.clone()], scratch);
         if let Some(weights) = self.bags.weights {
             scratch.weights.extend_from_slice(&weights[range]);
         }
@@ -230,38 +226,56 @@ fn scale(pooling: Pooling, count: usize) -> f32 {
     if pooling == Pooling::Mean && count > 0 { 1.0 / count as f32 } else { 1.0 }
 }
 
-/// Ids that are in range. Plain loops over slices: unlike iterators' own loops, they are compiled
-/// as a part of the function that they stand in, for its instruction set.
+/// The rows of some ids; false, and nothing done, if one is out of range. Plain loops over slices:
+/// unlike iterators' own loops, they are compiled as a part of the function that they stand in, for
+/// its instruction set.
 #[inline(always)]
-fn push_rows<I: Id>(table: &Table, ids: &[I], scratch: &mut Scratch) {
-    let hot = table.hot.filter(|hot| !hot.map.ids().is_empty());
-    if let Some(hot) = hot {
-        #[cfg(target_arch = "x86_64")]
-        if std::is_x86_feature_detected!("popcnt") && std::is_x86_feature_detected!("bmi2") {
-            // SAFETY: just seen.
-            return unsafe { push_hot_popcnt(table, &hot, ids, scratch) };
-        }
-        return push_hot(table, &hot, ids, scratch);
+fn push_rows<I: Id>(table: &Table, ids: &[I], scratch: &mut Scratch) -> bool {
+    if let Some(hot) = table.hot.filter(|hot| !hot.map.ids().is_empty()) {
+        return push_hot_somehow(table, &hot, ids, scratch);
     }
-    let (base, stride) = (table.data.as_ptr(), table.stride as u64);
-    for (row, id) in more(&mut scratch.rows, ids.len(), base).iter_mut().zip(ids) {
+    let (base, stride, count) = (table.data.as_ptr(), table.stride as u64, table.rows as u64);
+    let mut bad = false;
+    append(&mut scratch.rows, ids, |id| {
+        let row = id.row();
+        bad |= row >= count;
         // Row and stride fit 32 bits each: one short multiplication.
-        *row = base.wrapping_add((u64::from(id.row() as u32) * stride) as usize);
+        base.wrapping_add((u64::from(row as u32) * stride) as usize)
+    });
+    if bad {
+        scratch.rows.truncate(scratch.rows.len() - ids.len());
+        return false;
     }
     if table.dtype.is_quantised() {
-        let params = more(&mut scratch.params, ids.len(), Params::default());
-        for (params, id) in params.iter_mut().zip(ids) {
-            *params = table.params[id.row() as usize];
-        }
+        append(&mut scratch.params, ids, |id| table.params[id.row() as usize]);
     }
+    true
 }
 
-/// Room for `count` elements more.
+/// An element for each id.
 #[inline(always)]
-fn more<T: Copy>(list: &mut Vec<T>, count: usize, filler: T) -> &mut [T] {
-    let start = list.len();
-    list.resize(start + count, filler);
-    &mut list[start..]
+fn append<I: Id, T: Copy>(list: &mut Vec<T>, ids: &[I], mut element: impl FnMut(I) -> T) {
+    list.reserve(ids.len());
+    for (place, id) in list.spare_capacity_mut().iter_mut().zip(ids) {
+        place.write(element(*id));
+    }
+    // SAFETY: there was room for all, and the loop wrote each.
+    unsafe { list.set_len(list.len() + ids.len()) };
+}
+
+fn push_hot_somehow<I: Id>(table: &Table, hot: &Hot, ids: &[I], scratch: &mut Scratch) -> bool {
+    let count = table.rows as u64;
+    if ids.iter().any(|id| id.row() >= count) {
+        return false;
+    }
+    #[cfg(target_arch = "x86_64")]
+    if std::is_x86_feature_detected!("popcnt") && std::is_x86_feature_detected!("bmi2") {
+        // SAFETY: just seen.
+        unsafe { push_hot_popcnt(table, hot, ids, scratch) };
+        return true;
+    }
+    push_hot(table, hot, ids, scratch);
+    true
 }
 
 /// Never as a part of code with wide vectors: counting bits in those takes many instructions.
@@ -277,19 +291,18 @@ fn push_hot_popcnt<I: Id>(table: &Table, hot: &Hot, ids: &[I], scratch: &mut Scr
 fn push_hot<I: Id>(table: &Table, hot: &Hot, ids: &[I], scratch: &mut Scratch) {
     let (own, own_stride) = (table.data.as_ptr(), table.stride);
     let (copies, copy_stride) = (hot.data.as_ptr(), hot.stride);
-    for (address, id) in more(&mut scratch.rows, ids.len(), own).iter_mut().zip(ids) {
+    append(&mut scratch.rows, ids, |id| {
         let row = id.row() as usize;
         let (is_hot, slot) = hot.map.slot(row);
         let copy = copies.wrapping_add(slot * copy_stride);
-        *address = select_unpredictable(is_hot, copy, own.wrapping_add(row * own_stride));
-    }
+        select_unpredictable(is_hot, copy, own.wrapping_add(row * own_stride))
+    });
     if table.dtype.is_quantised() {
-        let params = more(&mut scratch.params, ids.len(), Params::default());
-        for (params, id) in params.iter_mut().zip(ids) {
+        append(&mut scratch.params, ids, |id| {
             let row = id.row() as usize;
             let (is_hot, slot) = hot.map.slot(row);
-            *params = *select_unpredictable(is_hot, &hot.params[slot], &table.params[row]);
-        }
+            *select_unpredictable(is_hot, &hot.params[slot], &table.params[row])
+        });
     }
 }
 
