@@ -1,5 +1,6 @@
 //! `hither`: parse, run, and one file a subcommand.
 
+mod bench;
 mod completions;
 mod demo;
 mod doctor;
@@ -64,6 +65,8 @@ enum Command {
     Model(model::Command),
     Policies(policies::Args),
     Vopr(vopr::Args),
+    #[command(subcommand)]
+    Bench(bench::Command),
     Doctor(doctor::Args),
     Completions(completions::Args),
 }
@@ -105,6 +108,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Model(command) => model::run(&command, common),
         Command::Policies(args) => policies::run(&args),
         Command::Vopr(args) => vopr::run(&args, common),
+        Command::Bench(command) => bench::run(&command, common),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
     }

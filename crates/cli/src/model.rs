@@ -37,7 +37,7 @@ pub fn run(command: &Command, common: &Common) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn dtype(name: &str) -> Result<Dtype, String> {
+pub fn dtype(name: &str) -> Result<Dtype, String> {
     let known = Dtype::ALL.into_iter().find(|dtype| dtype.name() == name);
     known.ok_or_else(|| format!("`{name}` is no type of elements: fp32, fp16, bf16, int8 or int4"))
 }

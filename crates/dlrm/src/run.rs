@@ -104,9 +104,9 @@ impl Engine {
         let dense_stride = stride_for::<f32>(self.bottom.outputs());
         work.dense.resize(samples * dense_stride, 0.0);
         work.pooled.resize(samples * self.tables.width(), 0.0);
-        let at_once = samples.div_ceil(self.threads.current_num_threads()).min(SAMPLES_AT_ONCE);
+        let at_once = at_once(samples, self.threads.current_num_threads());
         self.threads.install(|| {
-            self.bottom(batch.dense, &mut work.dense, dense_stride, at_once);
+            in_blocks(&self.bottom, batch.dense, &mut work.dense, dense_stride, at_once);
             after(Stage::Bottom);
             let clamped = self.pool(&batch.bags, &mut work.pooled)?;
             after(Stage::Tables);
@@ -120,17 +120,6 @@ impl Engine {
     pub fn pool(&self, bags: &Bags, out: &mut [f32]) -> Result<u64, Error> {
         let tables = self.tables.view();
         Ok(bag::embed(&tables, bags, &mut Output::F32(out), &self.settings)?)
-    }
-
-    /// The bottom MLP alone.
-    fn bottom(&self, dense: &[f32], out: &mut [f32], stride: usize, at_once: usize) {
-        let inputs = self.bottom.inputs();
-        let blocks = out.par_chunks_mut(at_once.max(1) * stride).enumerate();
-        blocks.for_each_init(Scratch::default, |scratch, (block, out)| {
-            let samples = out.len() / stride;
-            let dense = Rows::new(&dense[block * at_once * inputs..], samples, inputs);
-            self.bottom.forward(dense, RowsMut::new(out, samples, stride), scratch);
-        });
     }
 
     /// The interaction and the top MLP, block by block of samples.
@@ -158,6 +147,23 @@ impl Engine {
             self.top.forward(met, RowsMut::new(out, samples, outputs), scratch);
         });
     }
+}
+
+/// How many samples a thread takes at a time.
+pub fn at_once(samples: usize, threads: usize) -> usize {
+    samples.div_ceil(threads).clamp(1, SAMPLES_AT_ONCE)
+}
+
+/// An MLP over many samples on the threads of the rayon pool that this is called in; rows of `out`
+/// are `stride` apart.
+pub fn in_blocks(mlp: &Mlp, x: &[f32], out: &mut [f32], stride: usize, at_once: usize) {
+    let inputs = mlp.inputs();
+    let blocks = out.par_chunks_mut((at_once * stride).max(1)).enumerate();
+    blocks.for_each_init(Scratch::default, |scratch, (block, out)| {
+        let samples = out.len() / stride;
+        let x = Rows::new(&x[block * at_once * inputs..], samples, inputs);
+        mlp.forward(x, RowsMut::new(out, samples, stride), scratch);
+    });
 }
 
 fn check(what: &'static str, found: usize, expected: usize) -> Result<(), Error> {

@@ -1,0 +1,248 @@
+//! Variants that take turns: what else the machine does hits all alike.
+
+use std::collections::BTreeMap;
+use std::io::BufRead as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use comfy_table::{CellAlignment, Table, presets};
+use hither_core::summary::quantile;
+use hither_kernels::detect;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::Common;
+use crate::machine::Machine;
+use crate::outputs;
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct RoundArgs {
+    /// Passes of each variant [default: as many as fit into --seconds, 5 at least]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rounds: Option<u32>,
+    /// About how long to measure
+    #[arg(long, value_name = "S", default_value_t = 5.0)]
+    #[arg(value_parser = |t: &str| crate::inputs::number(t, 0.01, 1e6))]
+    seconds: f64,
+    /// Print JSON lines instead of a table: one for the machine, one a variant
+    #[arg(long)]
+    json: bool,
+    /// Write the first variant's results for all batches as safetensors
+    #[arg(long, value_name = "FILE")]
+    pub write_output: Option<PathBuf>,
+    /// Run one pass for every line on standard input, and print its times: for programs that compare
+    #[arg(long, hide_short_help = true, conflicts_with_all = ["rounds", "json"])]
+    driven: bool,
+}
+
+const ROUNDS_MIN: usize = 5;
+const ROUNDS_MAX: usize = 1000;
+
+/// Something that is timed.
+pub struct Variant<'a> {
+    pub name: String,
+    /// One pass over all batches.
+    pub pass: Box<dyn FnMut() -> anyhow::Result<()> + 'a>,
+    /// What one pass moves or computes.
+    pub work: Work,
+    /// The variant that shows the limit of this one, by number.
+    pub limit: Option<usize>,
+    /// What else is worth telling.
+    pub facts: Map<String, Value>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Work {
+    pub samples: u64,
+    /// Rows looked up.
+    pub rows: u64,
+    /// Of the rows looked up.
+    pub bytes: u64,
+    /// Of the layers, with two for a multiplication and an addition.
+    pub flops: u64,
+}
+
+#[derive(Serialize)]
+struct Result<'a> {
+    bench: &'static str,
+    variant: &'a str,
+    rounds: usize,
+    ns_median: f64,
+    ns_min: f64,
+    samples_per_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rows_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gb_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gflop_per_s: Option<f64>,
+    /// The limit's time by this one's, round by round: the median.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit_share: Option<f64>,
+    #[serde(flatten)]
+    facts: &'a Map<String, Value>,
+}
+
+/// Runs all variants in turn and prints what came of it.
+pub fn run(
+    bench: &'static str,
+    subject: Map<String, Value>,
+    mut variants: Vec<Variant>,
+    args: &RoundArgs,
+    common: &Common,
+) -> anyhow::Result<()> {
+    // Once without a clock: pages are there, caches are warm.
+    variants.iter_mut().try_for_each(|variant| (variant.pass)())?;
+    let head = head(bench, subject);
+    if args.driven {
+        return driven(head, &mut variants);
+    }
+    let first: Duration = one_round(&mut variants)?.iter().sum();
+    let fitting = (args.seconds / first.as_secs_f64().max(1e-9)) as usize;
+    let rounds = args.rounds.map_or(fitting.clamp(ROUNDS_MIN, ROUNDS_MAX), |n| n as usize);
+    let bar = common.bar(rounds as u64, "rounds");
+    let mut times = vec![Vec::with_capacity(rounds); variants.len()];
+    for _ in 0..rounds {
+        for (times, took) in times.iter_mut().zip(one_round(&mut variants)?) {
+            times.push(took.as_nanos() as f64);
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let results: Vec<Result> =
+        (0..variants.len()).map(|v| result(bench, v, &variants, &times)).collect();
+    if args.json {
+        let lines = std::iter::once(serde_json::to_string(&head)?);
+        let rows = results
+            .iter()
+            .map(serde_json::to_string)
+            .collect::<std::result::Result<Vec<_>, _>>()?;
+        let lines: Vec<String> = lines.chain(rows).collect();
+        return outputs::print(&(lines.join("\n") + "\n"));
+    }
+    outputs::print(&shown(&head, &results))
+}
+
+/// The machine and what is measured on it.
+fn head(bench: &'static str, subject: Map<String, Value>) -> Map<String, Value> {
+    let cpu = detect::cpu();
+    let mut head = Map::new();
+    head.insert("bench".into(), json!(bench));
+    head.insert("hither".into(), json!(env!("CARGO_PKG_VERSION")));
+    head.insert("machine".into(), json!(Machine::read()));
+    head.insert("isa".into(), json!(cpu.isa.name()));
+    head.insert("bf16".into(), json!(cpu.bf16.name()));
+    head.extend(subject);
+    head
+}
+
+fn driven(mut head: Map<String, Value>, variants: &mut [Variant]) -> anyhow::Result<()> {
+    let names: Vec<&str> = variants.iter().map(|v| v.name.as_str()).collect();
+    head.insert("variants".into(), json!(names));
+    let facts: BTreeMap<&str, _> = variants.iter().map(|v| (v.name.as_str(), &v.facts)).collect();
+    head.insert("variant_facts".into(), json!(facts));
+    head.insert("ready".into(), json!(true));
+    outputs::print(&(serde_json::to_string(&head)? + "\n"))?;
+    for line in std::io::stdin().lock().lines() {
+        line?;
+        let times = one_round(variants)?;
+        let named: Map<String, Value> = variants
+            .iter()
+            .zip(times)
+            .map(|(variant, took)| (variant.name.clone(), json!(took.as_nanos() as u64)))
+            .collect();
+        outputs::print(&(json!({ "ns": named }).to_string() + "\n"))?;
+    }
+    Ok(())
+}
+
+fn one_round(variants: &mut [Variant]) -> anyhow::Result<Vec<Duration>> {
+    variants
+        .iter_mut()
+        .map(|variant| {
+            let start = Instant::now();
+            (variant.pass)()?;
+            Ok(start.elapsed())
+        })
+        .collect()
+}
+
+fn result<'a>(
+    bench: &'static str,
+    v: usize,
+    variants: &'a [Variant],
+    times: &[Vec<f64>],
+) -> Result<'a> {
+    let Variant { name, work, limit, facts, .. } = &variants[v];
+    let median = median(times[v].clone());
+    // Nanoseconds: what a pass does in one is billions a second.
+    let rate = |amount: u64| (amount > 0).then(|| amount as f64 / median);
+    let share = limit.map(|limit| {
+        self::median(times[limit].iter().zip(&times[v]).map(|(limit, own)| limit / own).collect())
+    });
+    Result {
+        bench,
+        variant: name,
+        rounds: times[v].len(),
+        ns_median: median,
+        ns_min: times[v].iter().copied().fold(f64::INFINITY, f64::min),
+        samples_per_s: work.samples as f64 / median * 1e9,
+        rows_per_s: rate(work.rows).map(|r| r * 1e9),
+        gb_per_s: rate(work.bytes),
+        gflop_per_s: rate(work.flops),
+        limit_share: share,
+        facts,
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    quantile(&values, 0.5)
+}
+
+fn shown(head: &Map<String, Value>, results: &[Result]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED);
+    let first = &results[0];
+    let mut columns = vec!["variant", "ms a pass", "samples/s"];
+    columns.extend(first.rows_per_s.is_some().then_some("M rows/s"));
+    columns.extend(first.gb_per_s.is_some().then_some("GB/s"));
+    columns.extend(results.iter().any(|r| r.gflop_per_s.is_some()).then_some("GFLOP/s"));
+    columns.extend(results.iter().any(|r| r.limit_share.is_some()).then_some("of limit"));
+    let keys: Vec<&String> = first.facts.keys().collect();
+    columns.extend(keys.iter().map(|key| key.as_str()));
+    table.set_header(columns.clone());
+    for result in results {
+        let mut row = vec![
+            result.variant.to_owned(),
+            format!("{:.3}", result.ns_median * 1e-6),
+            format!("{:.0}", result.samples_per_s),
+        ];
+        let mut cell = |column: &str, text: Option<String>| {
+            if columns.contains(&column) {
+                row.push(text.unwrap_or_default());
+            }
+        };
+        cell("M rows/s", result.rows_per_s.map(|r| format!("{:.2}", r * 1e-6)));
+        cell("GB/s", result.gb_per_s.map(|r| format!("{r:.2}")));
+        cell("GFLOP/s", result.gflop_per_s.map(|r| format!("{r:.1}")));
+        cell("of limit", result.limit_share.map(|r| format!("{r:.2}")));
+        for key in &keys {
+            row.push(match result.facts.get(*key) {
+                Some(Value::String(text)) => text.clone(),
+                Some(value) => value.to_string(),
+                None => String::new(),
+            });
+        }
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let text: Vec<String> = head
+        .iter()
+        .filter(|(key, _)| !["bench", "machine"].contains(&key.as_str()))
+        .map(|(key, value)| format!("{key} {}", value.to_string().trim_matches('"')))
+        .collect();
+    format!("{}\n{table}\n", text.join(", "))
+}
