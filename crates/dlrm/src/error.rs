@@ -9,6 +9,15 @@ pub enum Error {
     Bags(#[from] hither_kernels::bag::Error),
     #[error("{found} {what}, expected {expected}")]
     Batch { what: &'static str, found: usize, expected: usize },
+    #[error(
+        "id {id} at position {position} of the trace is not below the {rows} rows of table `{table}`; --wrap takes ids modulo the rows"
+    )]
+    TraceId { id: i64, position: usize, table: String, rows: usize },
+    #[error(
+        "the trace has {found} bags; {tables} tables at a batch of {batch} need a multiple of {} (--batch sets the batch)",
+        tables * batch
+    )]
+    TraceBags { found: usize, tables: usize, batch: usize },
     #[error("cannot start threads: {problem}")]
     Threads { problem: String },
     #[error("cannot {action} {}: {source}", path.display())]

@@ -3,7 +3,13 @@
 //! Four levers, each of which can be moved by hand in `plan.toml`: how many threads look up at
 //! once, what is fetched ahead, whether the hottest rows lie together, and on which pages.
 
+pub mod advice;
+pub mod expect;
 mod file;
+pub mod levers;
+pub mod make;
+pub mod measure;
+mod timer;
 
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::gemm::Precision;
@@ -40,7 +46,7 @@ pub struct TablePlan {
 }
 
 /// Where a table is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PageChoice {
     /// In the file, through the system's page cache: no copy.
@@ -52,7 +58,7 @@ pub enum PageChoice {
 }
 
 /// Whether the hottest rows lie together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Packing {
     Off,

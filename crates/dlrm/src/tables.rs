@@ -2,9 +2,9 @@
 
 use bytemuck::Zeroable as _;
 use hither_data::{Backing, Buffer, Bytes, Pages};
+use hither_kernels::bag::Table;
 use hither_kernels::bag::hot::{Hot, HotMap};
 use hither_kernels::bag::quant::Params;
-use hither_kernels::bag::Table;
 use rayon::prelude::*;
 
 use crate::Error;
@@ -36,10 +36,23 @@ struct Copies {
 impl Tables {
     /// Lays out all tables. Those that stay mapped are not read; `done` hears of bytes copied.
     pub fn load(model: &Model, plan: &Plan, done: &(dyn Fn(u64) + Sync)) -> Result<Self, Error> {
-        let each = model.tables().zip(&plan.tables).zip(&plan.hot);
-        let tables = each
-            .map(|((table, planned), hot)| {
-                let loaded = Loaded::new(&table, planned, hot)?;
+        let all: Vec<usize> = (0..plan.tables.len()).collect();
+        Self::load_some(model, plan, &all, done)
+    }
+
+    /// Lays out some tables, as if the model had no others.
+    pub fn load_some(
+        model: &Model,
+        plan: &Plan,
+        chosen: &[usize],
+        done: &(dyn Fn(u64) + Sync),
+    ) -> Result<Self, Error> {
+        let all: Vec<TableData> = model.tables().collect();
+        let tables = chosen
+            .iter()
+            .map(|&t| {
+                let table = &all[t];
+                let loaded = Loaded::new(table, &plan.tables[t], &plan.hot[t])?;
                 done(table.rows.len() as u64);
                 Ok(loaded)
             })
@@ -222,4 +235,3 @@ fn gather(from: &[u8], from_stride: usize, order: &[u32], to: &mut [u8], to_stri
         to[..from_stride].copy_from_slice(&from[row..row + from_stride]);
     });
 }
-

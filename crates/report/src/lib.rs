@@ -11,6 +11,7 @@ mod label;
 mod metric;
 mod pack;
 mod page;
+pub mod plan;
 mod replay;
 mod span;
 mod table;

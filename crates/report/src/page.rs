@@ -10,9 +10,9 @@ use crate::label::{labels, notes};
 use crate::metric::{METRICS, Metric};
 
 const TEMPLATE: &str = include_str!("../assets/report.html");
-const STYLES: [&str; 2] =
+pub(crate) const STYLES: [&str; 2] =
     [include_str!("../assets/vendor/uplot/uPlot.min.css"), include_str!("../assets/report.css")];
-const PLOT_LIBRARY: &str = include_str!("../assets/vendor/uplot/uPlot.iife.min.js");
+pub(crate) const PLOT_LIBRARY: &str = include_str!("../assets/vendor/uplot/uPlot.iife.min.js");
 /// In the order in which they build on each other.
 const SCRIPTS: [&str; 7] = [
     include_str!("../assets/js/data.js"),
@@ -72,7 +72,7 @@ fn policies(runs: &[RunRecord]) -> Vec<&str> {
 }
 
 /// JSON that cannot end the script element it stands in, whatever the strings in it say.
-fn inert_json(json: &str) -> String {
+pub(crate) fn inert_json(json: &str) -> String {
     json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 

@@ -139,7 +139,8 @@ fn each<const N: usize>(values: &[f32], out: &mut [u8], convert: impl Fn(f32) ->
     }
 }
 
-fn floats(element: Element, bytes: &[u8], values: &mut [f32]) {
+/// The elements of one row.
+pub(crate) fn floats(element: Element, bytes: &[u8], values: &mut [f32]) {
     fn each<const N: usize>(bytes: &[u8], values: &mut [f32], convert: impl Fn([u8; N]) -> f32) {
         for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
             *value = convert(*bytes);

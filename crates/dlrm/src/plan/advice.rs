@@ -1,0 +1,71 @@
+//! What smaller elements would bring, and what they would cost in accuracy.
+
+use half::f16;
+use hither_kernels::bag::Dtype;
+use hither_kernels::bag::quant::int4_element;
+
+use super::expect::{Costs, Shares};
+use crate::model::{TableData, element, floats, store};
+
+/// Of this many rows, evenly spaced, the error is measured.
+const ROWS: usize = 256;
+/// More error than this is never advised.
+const ERROR_MAX: f64 = 0.01;
+/// Less gain than this is not worth a change.
+const GAIN_MIN: f64 = 1.1;
+
+/// One smaller type for a table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Smaller {
+    pub dtype: Dtype,
+    pub row_bytes: usize,
+    /// Norm of what rounding changes by the norm of the rows.
+    pub error: f64,
+    /// Expected, by [`Costs::expected_with_bytes`].
+    pub speedup: f64,
+}
+
+impl Smaller {
+    /// Int8 and int4 for a table that is not quantised yet; what was rounded is not rounded again.
+    /// `shares` tells how much of a table of rows of some bytes is in the caches.
+    pub fn of(table: &TableData, costs: &Costs, shares: impl Fn(usize) -> Shares) -> Vec<Self> {
+        let Some(kind) = element(table.spec.dtype) else { return Vec::new() };
+        let now_bytes = table.spec.row_bytes();
+        let now = costs.expected_with_bytes(now_bytes, shares(now_bytes));
+        [Dtype::Int8, Dtype::Int4]
+            .into_iter()
+            .filter(|dtype| dtype.row_bytes(table.spec.dim) < now_bytes)
+            .map(|dtype| {
+                let row_bytes = dtype.row_bytes(table.spec.dim);
+                let then = costs.expected_with_bytes(row_bytes, shares(row_bytes));
+                let error = error(table, kind, dtype);
+                Self { dtype, row_bytes, error, speedup: now / then }
+            })
+            .collect()
+    }
+
+    pub fn is_advised(&self) -> bool {
+        self.error <= ERROR_MAX && self.speedup >= GAIN_MIN
+    }
+}
+
+fn error(table: &TableData, kind: hither_data::Dtype, dtype: Dtype) -> f64 {
+    let (dim, rows) = (table.spec.dim, table.spec.rows);
+    let stride = table.spec.row_bytes();
+    let mut values = vec![0.0f32; dim];
+    let mut row = vec![0u8; dtype.row_bytes(dim)];
+    let (mut lost, mut all) = (0.0f64, 0.0f64);
+    for sample in 0..ROWS.min(rows) {
+        let number = (sample as u128 * rows as u128 / ROWS.min(rows) as u128) as usize;
+        floats(kind, &table.rows[number * stride..][..stride], &mut values);
+        let params = store(dtype, &values, &mut row);
+        let (scale, bias) = (f16::to_f32(params.scale), f16::to_f32(params.bias));
+        for (d, value) in values.iter().enumerate().filter(|(_, value)| value.is_finite()) {
+            let q = if dtype == Dtype::Int8 { row[d] } else { int4_element(&row, d) };
+            let back = scale * f32::from(q) + bias;
+            lost += f64::from(value - back).powi(2);
+            all += f64::from(*value).powi(2);
+        }
+    }
+    if all == 0.0 { 0.0 } else { (lost / all).sqrt() }
+}

@@ -1,0 +1,204 @@
+//! What each lever brings on this machine: a model's own tables, read with a trace's ids.
+//!
+//! Tables of one type, one dim and similar hotness are a group and share a measurement. All
+//! settings of a group are timed in turns, round after round, and the least of each counts: what
+//! else the machine does only ever makes a round slower.
+
+use std::sync::Arc;
+
+use hither_kernels::bag::Dtype;
+use hither_kernels::bag::prefetch::Prefetch;
+use hither_kernels::detect::Isa;
+use rayon::ThreadPoolBuilder;
+
+use super::expect::{Costs, Shares};
+use super::levers::Setting;
+use super::timer::{Layouts, ROUNDS_MIN, Timer};
+use super::{Packing, PageChoice, Plan};
+use crate::Error;
+use crate::hotness::{Histogram, fitting};
+use crate::model::Model;
+use crate::tables::Tables;
+use crate::workload::Workload;
+
+/// What measuring may take, and what it must know of the machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub l2_bytes: usize,
+    pub l3_bytes: usize,
+    /// For copies of tables.
+    pub copy_bytes: u64,
+    /// About so long.
+    pub seconds: f64,
+    /// The largest number that is tried.
+    pub threads: usize,
+    pub isa: Isa,
+}
+
+/// Tables that are alike, and what was measured of some of them.
+#[derive(Clone, Debug)]
+pub struct Group {
+    pub tables: Vec<usize>,
+    pub sampled: Vec<usize>,
+    pub shares: Shares,
+    /// Whether copies found room: without them, only the mapped file was read.
+    pub copied: bool,
+    /// The share of the copies that the system really put on huge pages, where it tells.
+    pub huge_share: Option<f64>,
+    /// One thread first, then all.
+    pub timings: Vec<Timing>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Timing {
+    pub threads: usize,
+    /// Nanoseconds a row of each candidate.
+    pub prefetch: Vec<(Prefetch, f64)>,
+    pub best: Prefetch,
+    pub effects: Vec<Effect>,
+    pub costs: Costs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effect {
+    pub setting: Setting,
+    /// Nanoseconds a row.
+    pub ns: f64,
+    /// Of a bare touch of the same rows in the same places, with the prefetch that is best for it.
+    pub limit_ns: f64,
+    pub expected_ns: f64,
+}
+
+/// Copies that stand in memory at once: one with packed copies, two in another order.
+const LAYOUTS: u64 = 3;
+/// A sample this many times the third level is large enough: caches cannot flatter it.
+const CACHES_MAX: usize = 16;
+/// Timed runs of a round, about, and what a row costs in them.
+const RUNS: f64 = 75.0;
+const ROW_NS: f64 = 50.0;
+
+/// Tables of one type and dim, by whether few, some or most of their lookups stay in the caches.
+pub fn groups(model: &Model, hot: &[Arc<Histogram>], bounds: &Bounds) -> Vec<Vec<usize>> {
+    let mut groups: Vec<((Dtype, usize, usize), Vec<usize>)> = Vec::new();
+    for (t, (table, histogram)) in model.spec.tables.iter().zip(hot).enumerate() {
+        let near = histogram.share(bounds.l3_bytes / 2 / table.row_bytes().max(1));
+        let form = (table.dtype, table.dim, (near * 3.0) as usize);
+        match groups.iter_mut().find(|(other, _)| *other == form) {
+            Some((_, tables)) => tables.push(t),
+            None => groups.push((form, vec![t])),
+        }
+    }
+    groups.into_iter().map(|(_, tables)| tables).collect()
+}
+
+/// How many hot rows each table may pack: together, half of the third level.
+pub fn hot_rows(model: &Model, hot: &[Arc<Histogram>], l3_bytes: usize) -> Vec<usize> {
+    let tables: Vec<&Histogram> = hot.iter().map(Arc::as_ref).collect();
+    let sizes: Vec<usize> =
+        model.spec.tables.iter().map(|t| t.row_bytes().next_multiple_of(64)).collect();
+    fitting(&tables, &sizes, l3_bytes / 2)
+}
+
+/// Measures all groups. `packed` has the number of hot rows of each table.
+pub fn measure(
+    model: &Model,
+    workload: &Workload,
+    hot: &[Arc<Histogram>],
+    packed: &[usize],
+    bounds: &Bounds,
+    done: &dyn Fn(usize, usize),
+) -> Result<Vec<Group>, Error> {
+    let groups = groups(model, hot, bounds);
+    let count = groups.len();
+    let seconds = bounds.seconds / count.max(1) as f64;
+    let each = groups.into_iter().enumerate();
+    each.map(|(i, tables)| {
+        done(i, count);
+        Bench { model, workload, hot, packed, bounds, seconds }.group(tables)
+    })
+    .collect()
+}
+
+struct Bench<'a> {
+    model: &'a Model,
+    workload: &'a Workload<'a>,
+    hot: &'a [Arc<Histogram>],
+    packed: &'a [usize],
+    bounds: &'a Bounds,
+    seconds: f64,
+}
+
+impl Bench<'_> {
+    fn group(&self, tables: Vec<usize>) -> Result<Group, Error> {
+        let (sampled, copied) = self.sample(&tables);
+        let layouts = self.layouts(&sampled, copied)?;
+        let threads = match self.bounds.threads {
+            0 | 1 => vec![1],
+            all => vec![1, all],
+        };
+        let each_s = self.seconds / threads.len() as f64;
+        let lookups = each_s * 1e9 / (ROUNDS_MIN as f64 * RUNS * ROW_NS);
+        let lookups = (lookups as usize).clamp(1 << 13, 1 << 20);
+        let plain = self.workload.requests(&sampled, lookups);
+        let renumbered = layouts.renumbered(&plain, self.workload.batch());
+        let shares = self.shares(&sampled, None);
+        let timings = threads.iter().map(|&threads| {
+            let pool = ThreadPoolBuilder::new().num_threads(threads).build();
+            let pool = pool.map_err(|error| Error::Threads { problem: error.to_string() })?;
+            let batch = self.workload.batch();
+            let timer = Timer { bounds: self.bounds, batch, pool, seconds: each_s, lookups };
+            timer.timing(&layouts, &plain, &renumbered, shares)
+        });
+        let timings = timings.collect::<Result<_, _>>()?;
+        let huge_share = layouts.huge.as_ref().and_then(|tables| {
+            let backing = tables.backing();
+            Some(backing.huge_bytes? as f64 / (backing.resident_bytes?.max(1)) as f64)
+        });
+        Ok(Group { tables, sampled, shares, copied, huge_share, timings })
+    }
+
+    /// As many of the tables as are needed and find room.
+    fn sample(&self, tables: &[usize]) -> (Vec<usize>, bool) {
+        let bytes = |t: usize| self.model.spec.tables[t].bytes();
+        let enough = (self.bounds.l3_bytes * CACHES_MAX) as u64;
+        let (mut sampled, mut all) = (Vec::new(), 0);
+        for &t in tables {
+            let fits = (all + bytes(t)).saturating_mul(LAYOUTS) <= self.bounds.copy_bytes;
+            if all < enough && fits {
+                all += bytes(t);
+                sampled.push(t);
+            }
+        }
+        if sampled.is_empty() { (tables[..1].to_vec(), false) } else { (sampled, true) }
+    }
+
+    fn layouts(&self, sampled: &[usize], copied: bool) -> Result<Layouts, Error> {
+        let load = |pages: PageChoice, packing: Packing| {
+            let mut plan = Plan::nothing(&self.model.spec);
+            for &t in sampled {
+                let histogram = &self.hot[t];
+                let rows = if packing == Packing::Ids { usize::MAX } else { self.packed[t] };
+                plan.hot[t] = histogram.hottest(rows).to_vec();
+                let table = &mut plan.tables[t];
+                table.hot_rows = plan.hot[t].len();
+                (table.pages, table.packing) = (pages, packing);
+            }
+            Tables::load_some(self.model, &plan, sampled, &|_| {})
+        };
+        let copy = |pages, packing| copied.then(|| load(pages, packing)).transpose();
+        Ok(Layouts {
+            mapped: load(PageChoice::Mapped, Packing::Lookup)?,
+            huge: copy(PageChoice::Huge, Packing::Lookup)?,
+            small_ids: copy(PageChoice::Small, Packing::Ids)?,
+            huge_ids: copy(PageChoice::Huge, Packing::Ids)?,
+        })
+    }
+
+    /// With rows as they are, or of other sizes.
+    fn shares(&self, tables: &[usize], row_bytes: Option<usize>) -> Shares {
+        let hot: Vec<&Histogram> = tables.iter().map(|t| self.hot[*t].as_ref()).collect();
+        let own = |t: &usize| self.model.spec.tables[*t].row_bytes();
+        let sizes: Vec<usize> = tables.iter().map(|t| row_bytes.unwrap_or(own(t))).collect();
+        Shares::new(&hot, &sizes, self.bounds.l2_bytes, self.bounds.l3_bytes)
+    }
+}

@@ -1,0 +1,280 @@
+//! Timing what a group of tables does in all its places: run against run, in turns.
+
+use std::time::{Duration, Instant};
+
+use hither_kernels::bag::prefetch::Prefetch;
+use hither_kernels::bag::touch::Touch;
+use hither_kernels::bag::{self, Bags, Dtype, Ids, OutOfRange, Output, Settings, Table};
+use hither_kernels::detect::Isa;
+use rayon::ThreadPool;
+
+use super::Packing;
+use super::expect::{Cost, Costs, Level, SAMPLES, Shares, random_rows};
+use super::levers::Setting;
+use super::measure::{Bounds, Effect, Timing};
+use crate::Error;
+use crate::tables::Tables;
+use crate::workload::Requests;
+
+/// The same tables in every place that a setting reads them.
+pub(super) struct Layouts {
+    /// These two have copies of hot rows, which can be left unused.
+    pub mapped: Tables,
+    pub huge: Option<Tables>,
+    pub small_ids: Option<Tables>,
+    pub huge_ids: Option<Tables>,
+}
+
+impl Layouts {
+    /// None where there was no room.
+    fn view(&self, pages: bool, packing: Packing, prefetch: Prefetch) -> Option<Vec<Table<'_>>> {
+        let tables = match (pages, packing) {
+            (false, Packing::Ids) => self.small_ids.as_ref()?,
+            (true, Packing::Ids) => self.huge_ids.as_ref()?,
+            (true, _) => self.huge.as_ref()?,
+            (false, _) => &self.mapped,
+        };
+        let mut view = tables.view();
+        for table in &mut view {
+            table.hot = table.hot.filter(|_| packing == Packing::Lookup);
+            table.prefetch = prefetch;
+        }
+        Some(view)
+    }
+
+    pub fn renumbered(&self, plain: &[Requests], batch: usize) -> Vec<Requests> {
+        let Some(tables) = &self.huge_ids else { return Vec::new() };
+        let mut renumbered = plain.to_vec();
+        for requests in &mut renumbered {
+            tables.renumber(&mut requests.ids, &requests.offsets, batch);
+        }
+        renumbered
+    }
+}
+
+/// One thing that is timed again and again.
+struct Run<'a> {
+    work: Work<'a>,
+    lookups: usize,
+    /// The least so far.
+    ns: f64,
+}
+
+enum Work<'a> {
+    Lookup(Vec<Table<'a>>, usize, &'a [Requests]),
+    Touch(&'a [Touch<'a>], Prefetch),
+}
+
+impl<'a> Run<'a> {
+    fn lookup(tables: Vec<Table<'a>>, batch: usize, requests: &'a [Requests]) -> Self {
+        let lookups = requests.iter().map(|r| r.ids.len()).sum();
+        Self { work: Work::Lookup(tables, batch, requests), lookups, ns: f64::INFINITY }
+    }
+
+    fn once(&mut self, isa: Isa, out: &mut Vec<f32>) -> Result<(), Error> {
+        let settings = Settings { isa, out_of_range: OutOfRange::Error };
+        let begin = Instant::now();
+        match &self.work {
+            Work::Touch(touches, prefetch) => touches.iter().for_each(|t| t.run(*prefetch)),
+            Work::Lookup(tables, batch, requests) => {
+                let width: usize = tables.iter().map(|t| t.dim).sum();
+                out.resize(batch * width, 0.0);
+                for requests in *requests {
+                    let bags = bags(requests, *batch);
+                    bag::embed(tables, &bags, &mut Output::F32(out), &settings)?;
+                }
+            }
+        }
+        let ns = begin.elapsed().as_secs_f64() * 1e9 / self.lookups.max(1) as f64;
+        self.ns = self.ns.min(ns);
+        Ok(())
+    }
+}
+
+fn bags(requests: &Requests, batch: usize) -> Bags<'_> {
+    Bags { batch, ids: Ids::I64(&requests.ids), offsets: &requests.offsets, weights: None }
+}
+
+pub(super) struct Timer<'a> {
+    pub bounds: &'a Bounds,
+    /// Samples of a request.
+    pub batch: usize,
+    pub pool: ThreadPool,
+    pub seconds: f64,
+    /// Of one run, about.
+    pub lookups: usize,
+}
+
+pub(super) const ROUNDS_MIN: usize = 3;
+const ROUNDS_MAX: usize = 25;
+
+impl Timer<'_> {
+    /// Times all runs in turns for about so long.
+    fn interleave(&self, runs: &mut [Run], seconds: f64) -> Result<(), Error> {
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        let isa = self.bounds.isa;
+        self.pool.install(|| {
+            let mut out = Vec::new();
+            // The first round only brings everything into memory.
+            for round in 0..=ROUNDS_MAX {
+                if round > ROUNDS_MIN && Instant::now() >= end {
+                    break;
+                }
+                for run in runs.iter_mut() {
+                    run.once(isa, &mut out)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    pub fn timing(
+        &self,
+        layouts: &Layouts,
+        plain: &[Requests],
+        renumbered: &[Requests],
+        shares: Shares,
+    ) -> Result<Timing, Error> {
+        let prefetch = self.prefetch(layouts, plain)?;
+        let best = prefetch
+            .iter()
+            .min_by(|a, b| a.1.total_cmp(&b.1))
+            .map_or(Prefetch::Off, |(prefetch, _)| *prefetch);
+        let costs = self.costs(layouts, best)?;
+        let mut effects = self.effects(layouts, plain, renumbered, best)?;
+        for effect in &mut effects {
+            effect.expected_ns = costs.expected_ns(effect.setting, shares);
+        }
+        let threads = self.pool.current_num_threads();
+        Ok(Timing { threads, prefetch, best, effects, costs })
+    }
+
+    fn prefetch(
+        &self,
+        layouts: &Layouts,
+        plain: &[Requests],
+    ) -> Result<Vec<(Prefetch, f64)>, Error> {
+        let batch = self.batch;
+        let pages = layouts.huge.is_some();
+        let view = |prefetch| layouts.view(pages, Packing::Off, prefetch).unwrap_or_default();
+        let candidates = Prefetch::CANDIDATES;
+        let mut runs: Vec<Run> =
+            candidates.iter().map(|p| Run::lookup(view(*p), batch, plain)).collect();
+        self.interleave(&mut runs, self.seconds / 10.0)?;
+        Ok(candidates.into_iter().zip(runs.iter().map(|run| run.ns)).collect())
+    }
+
+    /// All settings, and the limit of each place.
+    fn effects(
+        &self,
+        layouts: &Layouts,
+        plain: &[Requests],
+        renumbered: &[Requests],
+        best: Prefetch,
+    ) -> Result<Vec<Effect>, Error> {
+        let batch = self.batch;
+        let asked = |packing| if packing == Packing::Ids { renumbered } else { plain };
+        let mut settings = Vec::new();
+        let mut runs = Vec::new();
+        for setting in Setting::all() {
+            let prefetch = if setting.prefetch { best } else { Prefetch::Off };
+            let Some(view) = layouts.view(setting.pages, setting.packing, prefetch) else {
+                continue;
+            };
+            settings.push(setting);
+            runs.push(Run::lookup(view, batch, asked(setting.packing)));
+        }
+        let mut places = Vec::new();
+        for setting in settings.iter().filter(|setting| !setting.prefetch) {
+            let Setting { pages, packing, .. } = *setting;
+            let view = layouts.view(pages, packing, Prefetch::Off).unwrap_or_default();
+            let touch =
+                |requests: &Requests| Touch::new(&view, &bags(requests, batch), self.bounds.isa);
+            let each = || asked(packing).iter().map(touch).collect::<Result<Vec<_>, _>>();
+            places.push(((pages, packing), self.pool.install(each)?));
+        }
+        for (_, touches) in &places {
+            let lookups = runs.first().map_or(0, |run| run.lookups);
+            runs.extend(Prefetch::CANDIDATES.map(|prefetch| Run {
+                work: Work::Touch(touches, prefetch),
+                lookups,
+                ns: f64::INFINITY,
+            }));
+        }
+        self.interleave(&mut runs, self.seconds * 0.6)?;
+        let limits = runs[settings.len()..].chunks(Prefetch::CANDIDATES.len());
+        let limits: Vec<f64> =
+            limits.map(|runs| runs.iter().map(|r| r.ns).fold(f64::INFINITY, f64::min)).collect();
+        let limit = |s: &Setting| {
+            let place = places.iter().position(|(place, _)| *place == (s.pages, s.packing));
+            place.map_or(f64::NAN, |place| limits[place])
+        };
+        let effect = |(setting, run): (&Setting, &Run)| {
+            let (ns, limit_ns) = (run.ns, limit(setting));
+            Effect { setting: *setting, ns, limit_ns, expected_ns: f64::NAN }
+        };
+        Ok(settings.iter().zip(&runs).map(effect).collect())
+    }
+
+    fn costs(&self, layouts: &Layouts, best: Prefetch) -> Result<Costs, Error> {
+        let Bounds { l2_bytes, l3_bytes, .. } = *self.bounds;
+        let some = layouts.view(false, Packing::Off, Prefetch::Off).unwrap_or_default();
+        let drawn = |bytes, packed| vec![random_rows(&some, bytes, packed, self.lookups)];
+        let sets = [
+            (Level::L2, false, drawn(Some(l2_bytes / 2), false)),
+            (Level::L2, true, drawn(Some(l2_bytes / 2), true)),
+            (Level::L3, false, drawn(Some(l3_bytes / 2), false)),
+            (Level::L3, true, drawn(Some(l3_bytes / 2), true)),
+            (Level::Memory, false, drawn(None, false)),
+        ];
+        let (mut rows, mut runs) = (Vec::new(), Vec::new());
+        for pages in [false, true] {
+            for (level, packed, requests) in &sets {
+                for prefetch in [false, true] {
+                    let fetched = if prefetch { best } else { Prefetch::Off };
+                    let Some(view) = layouts.view(pages, Packing::Off, fetched) else { continue };
+                    rows.push(Cost { level: *level, pages, prefetch, packed: *packed, ns: 0.0 });
+                    runs.push(Run::lookup(without_padding(view), SAMPLES, requests));
+                }
+            }
+        }
+        let pages = layouts.huge.is_some();
+        for packing in [Packing::Off, Packing::Lookup] {
+            let view = layouts.view(pages, packing, best).unwrap_or_default();
+            runs.push(Run::lookup(without_padding(view), SAMPLES, &sets[0].2));
+        }
+        let sizes = self.sizes(&some);
+        for bytes in &sizes {
+            let view = layouts.view(pages, Packing::Off, best).unwrap_or_default();
+            let view = without_padding(view).into_iter().map(|t| first_bytes(t, *bytes)).collect();
+            runs.push(Run::lookup(view, SAMPLES, &sets[4].2));
+        }
+        self.interleave(&mut runs, self.seconds * 0.3)?;
+        for (cost, run) in rows.iter_mut().zip(&runs) {
+            cost.ns = run.ns;
+        }
+        let rest = &runs[rows.len()..];
+        let map_ns = (rest[1].ns - rest[0].ns).max(0.0);
+        let bytes = sizes.into_iter().zip(rest[2..].iter().map(|run| run.ns)).collect();
+        Ok(Costs { rows, map_ns, bytes })
+    }
+
+    /// Bytes of a row as it is, and as it would be in smaller types.
+    fn sizes(&self, tables: &[Table]) -> Vec<usize> {
+        let Some(table) = tables.first() else { return Vec::new() };
+        let types = [table.dtype, Dtype::Int8, Dtype::Int4];
+        let mut sizes: Vec<usize> = types.iter().map(|t| t.row_bytes(table.dim)).collect();
+        sizes.retain(|bytes| *bytes <= table.stride);
+        sizes.dedup();
+        sizes
+    }
+}
+
+fn without_padding(tables: Vec<Table<'_>>) -> Vec<Table<'_>> {
+    tables.into_iter().map(|table| Table { padding: None, ..table }).collect()
+}
+
+/// The same rows, of which only so many bytes are read.
+fn first_bytes(table: Table<'_>, bytes: usize) -> Table<'_> {
+    Table { dtype: Dtype::F32, dim: (bytes / 4).max(1), params: &[], hot: None, ..table }
+}

@@ -1,0 +1,132 @@
+//! A plan for serving a model, and what it rests on: for the terminal ([`text`](PlanReport::text)),
+//! as one page ([`html`](PlanReport::html)), and as JSON by its fields.
+
+mod page;
+mod text;
+
+use serde::Serialize;
+
+#[derive(Clone, Debug, Serialize)]
+pub struct PlanReport {
+    pub hither: String,
+    pub model: String,
+    /// Where the ids came from.
+    pub trace: String,
+    pub machine: PlanMachine,
+    pub batch: usize,
+    /// Ids a bag, on average.
+    pub pooling: f64,
+    /// That the plan asks for; 0 is all cores.
+    pub threads: usize,
+    pub mlp: String,
+    pub tables: Vec<PlannedTable>,
+    pub curves: Vec<HotnessCurve>,
+    /// Over all tables, weighted by their lookups.
+    pub levers: Vec<Lever>,
+    /// Tables that share a measurement.
+    pub groups: Vec<PlanGroup>,
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct PlanMachine {
+    pub cpu: String,
+    pub cores: usize,
+    pub l2_bytes: usize,
+    pub l3_bytes: usize,
+    pub transparent_huge_pages: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct PlannedTable {
+    pub name: String,
+    pub rows: usize,
+    pub dim: usize,
+    pub dtype: String,
+    pub row_bytes: usize,
+    pub lookups: u64,
+    /// Rows that were asked for at all.
+    pub unique: usize,
+    /// Hot rows as half of the third level holds them, and the share of lookups they take.
+    pub hot_fitting: usize,
+    pub hot_share: f64,
+    pub pages: String,
+    pub prefetch: String,
+    pub packing: String,
+    pub hot_rows: usize,
+    pub smaller: Vec<SmallerType>,
+    /// Its place in [`PlanReport::curves`] and [`PlanReport::groups`].
+    pub curve: usize,
+    pub group: usize,
+}
+
+/// What another type of elements would bring.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SmallerType {
+    pub dtype: String,
+    pub row_bytes: usize,
+    /// Relative, of a sample of rows.
+    pub error: f64,
+    pub expected_speedup: f64,
+    pub advised: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HotnessCurve {
+    pub label: String,
+    pub row_bytes: usize,
+    /// Rows, and the share of lookups that so many of the hottest take.
+    pub points: Vec<(usize, f64)>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Lever {
+    pub name: String,
+    pub threads: usize,
+    /// A row's.
+    pub ns: f64,
+    pub expected_ns: f64,
+    /// Against no lever with as many threads.
+    pub speedup: f64,
+    pub expected_speedup: f64,
+    pub gb_s: f64,
+    /// Of a bare touch of the same rows in the same places.
+    pub of_limit: f64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct PlanGroup {
+    pub tables: Vec<String>,
+    pub sampled: Vec<String>,
+    pub copied: bool,
+    pub huge_share: Option<f64>,
+    /// Shares of lookups expected in half of the second and third level.
+    pub l2_share: f64,
+    pub l3_share: f64,
+    pub timings: Vec<PlanTiming>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct PlanTiming {
+    pub threads: usize,
+    pub best_prefetch: String,
+    pub prefetch: Vec<PrefetchNs>,
+    pub costs: Vec<RowCost>,
+    pub map_ns: f64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct PrefetchNs {
+    pub prefetch: String,
+    pub ns: f64,
+}
+
+/// What a row costs from one place: the calibration that expectations rest on.
+#[derive(Clone, Debug, Serialize)]
+pub struct RowCost {
+    pub level: String,
+    pub pages: String,
+    pub prefetch: bool,
+    pub packed: bool,
+    pub ns: f64,
+}

@@ -1,0 +1,154 @@
+//! The plan's two tables for the terminal.
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::{PlanReport, PlannedTable, SmallerType};
+use crate::format::{count, percent, printable};
+
+impl PlanReport {
+    /// One line a table, neighbours that are alike together unless `all` are wanted; then the
+    /// levers. Plain UTF-8 without colour.
+    pub fn text(&self, all: bool) -> String {
+        let threads = match self.threads {
+            0 => format!("all {} cores", self.machine.cores),
+            1 => "1 thread".into(),
+            n => format!("{n} threads"),
+        };
+        let mut text = format!(
+            "plan         {} on {threads}, MLPs in {}\nids          {}, batches of {}, {:.0} ids a bag\n\
+             machine      {}, {} of second level, {} of third\n\n",
+            printable(&self.model),
+            self.mlp,
+            printable(&self.trace),
+            self.batch,
+            self.pooling,
+            printable(&self.machine.cpu),
+            mebibytes(self.machine.l2_bytes),
+            mebibytes(self.machine.l3_bytes),
+        );
+        text.push_str(&self.tables_text(all));
+        text.push('\n');
+        text.push_str(&self.levers_text());
+        self.notes.iter().for_each(|note| text.push_str(&format!("note: {}\n", printable(note))));
+        text
+    }
+
+    fn tables_text(&self, all: bool) -> String {
+        let head = [
+            "table",
+            "count",
+            "rows",
+            "dim",
+            "dtype",
+            "asked for",
+            "hot rows",
+            "take",
+            "pages",
+            "prefetch",
+            "packing",
+            "smaller",
+        ];
+        let mut table = table(&head, &[1, 2, 3, 5, 6, 7]);
+        let alike = |a: &PlannedTable, b: &PlannedTable| !all && same(a, b);
+        for run in self.tables.chunk_by(alike) {
+            let (first, last) = (&run[0], &run[run.len() - 1]);
+            let name = match run.len() {
+                1 => printable(&first.name),
+                _ => format!("{} … {}", printable(&first.name), printable(&last.name)),
+            };
+            let packing = match first.hot_rows {
+                0 => first.packing.clone(),
+                rows => format!("{} {}", first.packing, count(rows as u64)),
+            };
+            table.add_row([
+                name,
+                run.len().to_string(),
+                count(first.rows as u64),
+                first.dim.to_string(),
+                first.dtype.clone(),
+                percent(first.unique as f64 / first.rows.max(1) as f64),
+                count(first.hot_fitting as u64),
+                percent(first.hot_share),
+                first.pages.clone(),
+                first.prefetch.clone(),
+                packing,
+                smaller(&first.smaller),
+            ]);
+        }
+        lines(&table)
+    }
+
+    fn levers_text(&self) -> String {
+        let head = [
+            "levers",
+            "threads",
+            "ns a row",
+            "expected",
+            "speed-up",
+            "expected",
+            "GB/s",
+            "of the limit",
+        ];
+        let mut table = table(&head, &[1, 2, 3, 4, 5, 6, 7]);
+        for lever in &self.levers {
+            table.add_row([
+                lever.name.clone(),
+                lever.threads.to_string(),
+                format!("{:.1}", lever.ns),
+                format!("{:.1}", lever.expected_ns),
+                format!("{:.2}×", lever.speedup),
+                format!("{:.2}×", lever.expected_speedup),
+                format!("{:.1}", lever.gb_s),
+                format!("{:.0} %", lever.of_limit * 100.0),
+            ]);
+        }
+        lines(&table)
+    }
+}
+
+/// Whether one line tells all of both.
+fn same(a: &PlannedTable, b: &PlannedTable) -> bool {
+    let choice = |t: &PlannedTable| {
+        (t.pages.clone(), t.prefetch.clone(), t.packing.clone(), t.dtype.clone(), t.rows, t.dim)
+    };
+    // Figures that differ by no more than the line shows.
+    let close = |a: f64, b: f64| (a - b).abs() < 0.01;
+    choice(a) == choice(b)
+        && close(a.hot_share, b.hot_share)
+        && a.hot_fitting.abs_diff(b.hot_fitting) * 20 <= a.hot_fitting
+        && advised(&a.smaller).map(|s| &s.dtype) == advised(&b.smaller).map(|s| &s.dtype)
+}
+
+fn advised(smaller: &[SmallerType]) -> Option<&SmallerType> {
+    smaller.iter().rev().find(|s| s.advised)
+}
+
+fn smaller(types: &[SmallerType]) -> String {
+    match advised(types) {
+        Some(s) => {
+            format!("{}: {:.1}×, error {:.1} %", s.dtype, s.expected_speedup, s.error * 100.0)
+        }
+        None => "–".into(),
+    }
+}
+
+pub(super) fn mebibytes(bytes: usize) -> String {
+    let mib = bytes as f64 / f64::from(1 << 20);
+    if mib >= 1.0 { format!("{mib:.0} MiB") } else { format!("{} KiB", bytes >> 10) }
+}
+
+fn table(head: &[&str], right: &[usize]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED);
+    table.set_header(head.iter().copied());
+    for column in right {
+        if let Some(column) = table.column_mut(*column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+fn lines(table: &Table) -> String {
+    format!("{table}\n")
+}
