@@ -9,6 +9,7 @@ mod machine;
 mod model;
 mod muri;
 mod outputs;
+mod plan;
 mod policies;
 mod progress;
 mod record;
@@ -63,6 +64,7 @@ enum Command {
     Trace(trace::Command),
     #[command(subcommand)]
     Model(model::Command),
+    Plan(plan::Args),
     Policies(policies::Args),
     Vopr(vopr::Args),
     #[command(subcommand)]
@@ -106,6 +108,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Report(args) => report::run(&args, common),
         Command::Trace(command) => trace::run(&command, common),
         Command::Model(command) => model::run(&command, common),
+        Command::Plan(args) => plan::run(&args, common),
         Command::Policies(args) => policies::run(&args),
         Command::Vopr(args) => vopr::run(&args, common),
         Command::Bench(command) => bench::run(&command, common),

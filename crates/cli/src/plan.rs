@@ -1,0 +1,211 @@
+//! `hither plan`: from a trace of ids to how a model's tables are laid out and read.
+
+mod describe;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::bail;
+use clap::builder::RangedU64ValueParser;
+use hither_data::IdTrace;
+use hither_dlrm::Model;
+use hither_dlrm::hotness::Histogram;
+use hither_dlrm::plan::make::{Overrides, make};
+use hither_dlrm::plan::measure::{Bounds, Group, hot_rows, measure};
+use hither_dlrm::plan::{Packing, PageChoice, Plan};
+use hither_dlrm::workload::{Reading, Workload};
+use hither_kernels::bag::prefetch::Prefetch;
+use hither_kernels::detect;
+use hither_kernels::gemm::Precision;
+
+use crate::inputs::number;
+use crate::machine::Machine;
+use crate::{Common, outputs};
+
+/// Choose pages, prefetch, packed rows and threads for a model from a trace of ids
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  hither plan model --ids requests.safetensors --batch 64
+  hither plan model --ids ids.txt --batch 2048 --pooling 150 -o plan
+  hither plan model --ids ids.txt --pages mapped --packing off --threads 4
+
+The trace is one id a line, a NumPy array, or tensors `indices` and `offsets` (or `lengths`) in
+safetensors or PyTorch's form. With offsets, each batch has the bags of all tables, table by table;
+ids without are read circularly over tables and batches.
+
+Every lever is measured for a few seconds on the model's own tables: huge pages, prefetch, packing
+of the hottest rows, each alone and together, on one thread and on all. The plan takes what
+measured best: packing only where it gains 3 % or more; `--packing ids` is never chosen unasked, as
+clients must then send renumbered ids.
+
+Writes plan.toml and hot.safetensors, which serving reads, and plan.json and plan.html for people.
+Flags fix a choice for all tables; for one table, edit plan.toml.")]
+pub struct Args {
+    /// Directory of the model
+    model: PathBuf,
+    /// Trace of ids
+    #[arg(long, value_name = "TRACE")]
+    ids: PathBuf,
+    /// Directory to write to [default: the model's]
+    #[arg(long, short, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Samples of a batch
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
+    batch: usize,
+    /// Ids a bag, where the trace has no offsets
+    #[arg(long, value_name = "N", default_value_t = 80, value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
+    pooling: usize,
+    /// Take ids modulo the rows of their table
+    #[arg(long)]
+    wrap: bool,
+    /// Measure for about so long
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = |t: &str| number(t, 0.01, 3600.0))]
+    #[arg(allow_negative_numbers = true)]
+    seconds: f64,
+    /// Memory for copies of tables while measuring, GB [default: half of what is available]
+    #[arg(long, value_name = "GB", value_parser = |t: &str| number(t, 0.0, 1e6))]
+    #[arg(allow_negative_numbers = true)]
+    memory: Option<f64>,
+    /// Fix the pages: mapped, small or huge
+    #[arg(long, value_name = "KIND", value_parser = pages)]
+    pages: Option<PageChoice>,
+    /// Fix the prefetch: off, far:ROWS or near:ROWS:LINES
+    #[arg(long, value_name = "HOW")]
+    prefetch: Option<Prefetch>,
+    /// Fix the packing: off, lookup or ids
+    #[arg(long, value_name = "HOW", value_parser = packing)]
+    packing: Option<Packing>,
+    /// Fix the number of hot rows of each table
+    #[arg(long, value_name = "N")]
+    hot_rows: Option<usize>,
+    /// Arithmetic of the MLPs: fp32 or bf16
+    #[arg(long, value_name = "TYPE", value_parser = precision)]
+    mlp: Option<Precision>,
+    /// Show every table, not one line for those that are alike
+    #[arg(long)]
+    all: bool,
+    /// Print JSON instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a common server has, where the system does not tell.
+const L2_BYTES: usize = 1 << 20;
+const L3_BYTES: usize = 32 << 20;
+/// Ids of one table in one batch.
+const BATCH_IDS_MAX: usize = 1 << 24;
+/// Of the available memory, what tables may take: the rest is for requests and everybody else.
+const ROOM_SHARE: f64 = 0.9;
+
+fn pages(name: &str) -> Result<PageChoice, String> {
+    match name {
+        "mapped" => Ok(PageChoice::Mapped),
+        "small" => Ok(PageChoice::Small),
+        "huge" => Ok(PageChoice::Huge),
+        _ => Err(format!("`{name}` is no kind of pages: mapped, small or huge")),
+    }
+}
+
+fn packing(name: &str) -> Result<Packing, String> {
+    match name {
+        "off" => Ok(Packing::Off),
+        "lookup" => Ok(Packing::Lookup),
+        "ids" => Ok(Packing::Ids),
+        _ => Err(format!("`{name}` is no packing: off, lookup or ids")),
+    }
+}
+
+fn precision(name: &str) -> Result<Precision, String> {
+    match name {
+        "fp32" => Ok(Precision::F32),
+        "bf16" => Ok(Precision::Bf16),
+        _ => Err(format!("`{name}` is no arithmetic of MLPs: fp32 or bf16")),
+    }
+}
+
+/// Everything that a plan came from, and the plan.
+struct Planned<'a> {
+    args: &'a Args,
+    model: &'a Model,
+    machine: &'a Machine,
+    bounds: &'a Bounds,
+    pooling: f64,
+    hot: &'a [Arc<Histogram>],
+    /// As many as half of the third level holds.
+    hot_rows: &'a [usize],
+    groups: &'a [Group],
+    plan: &'a Plan,
+}
+
+pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
+    let model = Model::open(&args.model)?;
+    let trace = IdTrace::read(&args.ids)?;
+    if args.batch * args.pooling > BATCH_IDS_MAX {
+        bail!("--batch times --pooling is {}; up to {BATCH_IDS_MAX} is possible", args.batch * args.pooling);
+    }
+    let reading = Reading { batch: args.batch, pooling: args.pooling, wrap: args.wrap };
+    let workload = Workload::new(&trace, &model.spec, reading)?;
+    let hot = common.pool()?.install(|| workload.histograms())?;
+    let directory = args.output.clone().unwrap_or_else(|| args.model.clone());
+    // Told before the work, not after it.
+    outputs::make_dir(&directory)?;
+
+    let machine = Machine::read();
+    let bounds = bounds(args, common, &machine);
+    let packed: Vec<usize> = match args.hot_rows {
+        Some(rows) => vec![rows; hot.len()],
+        None => hot_rows(&model, &hot, bounds.l3_bytes),
+    };
+    let bar = common.bar(0, "measuring groups of tables");
+    let groups = measure(&model, &workload, &hot, &packed, &bounds, &|group, groups| {
+        bar.set_length(groups as u64);
+        bar.set_position(group as u64);
+    });
+    bar.finish_and_clear();
+    let groups = groups?;
+    let overrides = Overrides {
+        pages: args.pages,
+        prefetch: args.prefetch,
+        packing: args.packing,
+        hot_rows: args.hot_rows,
+        threads: common.threads.map(usize::from),
+        mlp: args.mlp,
+    };
+    let room = machine.available_bytes.map_or(u64::MAX, |bytes| (bytes as f64 * ROOM_SHARE) as u64);
+    let plan = make(&model.spec, &hot, &packed, &groups, room, &overrides);
+    let planned = Planned {
+        args,
+        model: &model,
+        machine: &machine,
+        bounds: &bounds,
+        pooling: workload.lookups_a_batch() / args.batch as f64,
+        hot: &hot,
+        hot_rows: &packed,
+        groups: &groups,
+        plan: &plan,
+    };
+    let report = planned.report();
+    let path = plan.save(&directory)?;
+    outputs::write_file(&directory.join("plan.json"), &serde_json::to_vec_pretty(&report)?)?;
+    outputs::write_file(&directory.join("plan.html"), report.html().as_bytes())?;
+    common.say(&format!("wrote {} and plan.html beside it", path.display()));
+    match args.json {
+        true => outputs::print_json(&report)?,
+        false => outputs::print(&report.text(args.all))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn bounds(args: &Args, common: &Common, machine: &Machine) -> Bounds {
+    let half = machine.available_bytes.unwrap_or(0) / 2;
+    Bounds {
+        l2_bytes: machine.l2_bytes.unwrap_or(L2_BYTES),
+        l3_bytes: machine.l3_bytes.or(machine.l2_bytes).unwrap_or(L3_BYTES),
+        copy_bytes: args.memory.map_or(half, |gb| (gb * 1e9) as u64),
+        seconds: args.seconds,
+        threads: common.threads.map_or(machine.cores, usize::from),
+        isa: detect::cpu().isa,
+    }
+}

@@ -1,0 +1,259 @@
+//! The plan and what it rests on, for people.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hither_dlrm::hotness::Histogram;
+use hither_dlrm::plan::advice::Smaller;
+use hither_dlrm::plan::expect::{Level, Shares};
+use hither_dlrm::plan::levers::Setting;
+use hither_dlrm::plan::measure::{Group, Timing};
+use hither_dlrm::plan::{Packing, PageChoice};
+use hither_kernels::gemm::Precision;
+use hither_report::plan::*;
+
+use super::Planned;
+
+/// Points of a curve.
+const POINTS: usize = 120;
+
+impl Planned<'_> {
+    pub fn report(&self) -> PlanReport {
+        let (curves, places) = self.curves();
+        let trace = self.args.ids.file_name().unwrap_or_default().to_string_lossy();
+        PlanReport {
+            hither: env!("CARGO_PKG_VERSION").into(),
+            model: self.plan.model.clone(),
+            trace: trace.into_owned(),
+            machine: PlanMachine {
+                cpu: self.machine.cpu.clone(),
+                cores: self.machine.cores,
+                l2_bytes: self.bounds.l2_bytes,
+                l3_bytes: self.bounds.l3_bytes,
+                transparent_huge_pages: self.machine.transparent_huge_pages.clone(),
+            },
+            batch: self.args.batch,
+            pooling: self.pooling,
+            threads: self.plan.threads,
+            mlp: if self.plan.mlp == Precision::F32 { "fp32" } else { "bf16" }.into(),
+            tables: self.tables(&places),
+            curves,
+            levers: self.levers(),
+            groups: self.groups.iter().map(|group| self.group(group)).collect(),
+            notes: self.notes(),
+        }
+    }
+
+    /// One curve for all tables of one hotness and one size of rows; and which each table has.
+    fn curves(&self) -> (Vec<HotnessCurve>, Vec<usize>) {
+        let specs = &self.model.spec.tables;
+        let mut known = BTreeMap::<(*const Histogram, usize), usize>::new();
+        let mut members: Vec<Vec<usize>> = Vec::new();
+        let mut places = Vec::new();
+        for (t, (hot, spec)) in self.hot.iter().zip(specs).enumerate() {
+            let place = *known.entry((Arc::as_ptr(hot), spec.row_bytes())).or_insert(members.len());
+            if place == members.len() {
+                members.push(Vec::new());
+            }
+            members[place].push(t);
+            places.push(place);
+        }
+        let curve = |tables: &Vec<usize>| {
+            let first = tables[0];
+            let name = &specs[first].name;
+            let label = match tables.len() {
+                1 => name.clone(),
+                n => format!("{name} and {} more", n - 1),
+            };
+            let points = self.hot[first].curve(POINTS);
+            HotnessCurve { label, row_bytes: specs[first].row_bytes(), points }
+        };
+        (members.iter().map(curve).collect(), places)
+    }
+
+    fn tables(&self, curves: &[usize]) -> Vec<PlannedTable> {
+        let data: Vec<_> = self.model.tables().collect();
+        let mut tables = Vec::with_capacity(data.len());
+        for (t, (spec, planned)) in
+            self.model.spec.tables.iter().zip(&self.plan.tables).enumerate()
+        {
+            let group = self.groups.iter().position(|g| g.tables.contains(&t)).unwrap_or(0);
+            let hot = &self.hot[t];
+            let fitting = self.hot_rows[t].min(hot.unique());
+            tables.push(PlannedTable {
+                name: spec.name.clone(),
+                rows: spec.rows,
+                dim: spec.dim,
+                dtype: spec.dtype.name().into(),
+                row_bytes: spec.row_bytes(),
+                lookups: hot.lookups(),
+                unique: hot.unique(),
+                hot_fitting: fitting,
+                hot_share: hot.share(fitting),
+                pages: pages_name(planned.pages).into(),
+                prefetch: planned.prefetch.to_string(),
+                packing: packing_name(planned.packing).into(),
+                hot_rows: planned.hot_rows,
+                smaller: self.smaller(&data[t], &self.groups[group]),
+                curve: curves[t],
+                group,
+            });
+        }
+        tables
+    }
+
+    fn smaller(&self, table: &hither_dlrm::model::TableData, group: &Group) -> Vec<SmallerType> {
+        let Some(timing) = group.timing(self.plan.threads) else { return Vec::new() };
+        let hot: Vec<&Histogram> = group.sampled.iter().map(|t| self.hot[*t].as_ref()).collect();
+        let shares = |row_bytes: usize| {
+            let sizes = vec![row_bytes; hot.len()];
+            Shares::new(&hot, &sizes, self.bounds.l2_bytes, self.bounds.l3_bytes)
+        };
+        let types = Smaller::of(table, &timing.costs, shares);
+        types
+            .iter()
+            .map(|smaller| SmallerType {
+                dtype: smaller.dtype.name().into(),
+                row_bytes: smaller.row_bytes,
+                error: smaller.error,
+                expected_speedup: smaller.speedup,
+                advised: smaller.is_advised(),
+            })
+            .collect()
+    }
+
+    /// All groups together, each by its lookups.
+    fn levers(&self) -> Vec<Lever> {
+        let mut levers = Vec::new();
+        let timings = self.groups.iter().map(|group| group.timings.len()).min().unwrap_or(0);
+        for i in 0..timings {
+            let base = self.mean(i, Setting::NONE);
+            for setting in Setting::all() {
+                let (Some(base), Some(mean)) = (base, self.mean(i, setting)) else { continue };
+                levers.push(Lever {
+                    name: setting.name(),
+                    threads: self.groups[0].timings[i].threads,
+                    ns: mean.ns,
+                    expected_ns: mean.expected_ns,
+                    speedup: base.ns / mean.ns,
+                    expected_speedup: base.expected_ns / mean.expected_ns,
+                    gb_s: mean.row_bytes / mean.ns,
+                    of_limit: mean.limit_ns / mean.ns,
+                });
+            }
+        }
+        levers
+    }
+
+    /// None where some group could not be measured so.
+    fn mean(&self, timing: usize, setting: Setting) -> Option<Mean> {
+        let mut mean = Mean::default();
+        let mut weights = 0.0;
+        for group in self.groups {
+            let effect = group.timings[timing].effect(setting)?;
+            let lookups: u64 = group.tables.iter().map(|t| self.hot[*t].lookups()).sum();
+            let weight = lookups.max(1) as f64;
+            let row_bytes = self.model.spec.tables[group.tables[0]].row_bytes();
+            weights += weight;
+            mean.ns += effect.ns * weight;
+            mean.limit_ns += effect.limit_ns * weight;
+            mean.expected_ns += effect.expected_ns * weight;
+            mean.row_bytes += row_bytes as f64 * weight;
+        }
+        let Mean { ns, limit_ns, expected_ns, row_bytes } = mean;
+        let by = |sum: f64| sum / weights;
+        Some(Mean {
+            ns: by(ns),
+            limit_ns: by(limit_ns),
+            expected_ns: by(expected_ns),
+            row_bytes: by(row_bytes),
+        })
+    }
+
+    fn group(&self, group: &Group) -> PlanGroup {
+        let names = |tables: &[usize]| {
+            tables.iter().map(|t| self.model.spec.tables[*t].name.clone()).collect()
+        };
+        PlanGroup {
+            tables: names(&group.tables),
+            sampled: names(&group.sampled),
+            copied: group.copied,
+            huge_share: group.huge_share,
+            l2_share: group.shares.l2,
+            l3_share: group.shares.l3,
+            timings: group.timings.iter().map(timing).collect(),
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let sampled: usize = self.groups.iter().map(|g| g.sampled.len()).sum();
+        let all = self.model.spec.tables.len();
+        if sampled < all {
+            notes.push(format!("{sampled} of {all} tables were measured and stand for the others"));
+        }
+        if self.groups.iter().any(|group| !group.copied) {
+            notes.push(
+                "copies found no room (see --memory): only the mapped file was measured".into(),
+            );
+        }
+        let given = self.groups.iter().filter_map(|group| group.huge_share);
+        if let Some(least) = given.min_by(f64::total_cmp)
+            && least < 0.9
+        {
+            notes.push(format!(
+                "the system put only {:.0} % of the copies on huge pages; see `hither doctor`",
+                least * 100.0
+            ));
+        }
+        notes
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Mean {
+    ns: f64,
+    limit_ns: f64,
+    expected_ns: f64,
+    row_bytes: f64,
+}
+
+fn timing(timing: &Timing) -> PlanTiming {
+    let each = timing.prefetch.iter();
+    let prefetch = each.map(|(p, ns)| PrefetchNs { prefetch: p.to_string(), ns: *ns }).collect();
+    let cost = |cost: &hither_dlrm::plan::expect::Cost| RowCost {
+        level: match cost.level {
+            Level::L2 => "L2",
+            Level::L3 => "L3",
+            Level::Memory => "memory",
+        }
+        .into(),
+        pages: if cost.pages { "huge" } else { "mapped" }.into(),
+        prefetch: cost.prefetch,
+        packed: cost.packed,
+        ns: cost.ns,
+    };
+    PlanTiming {
+        threads: timing.threads,
+        best_prefetch: timing.best.to_string(),
+        prefetch,
+        costs: timing.costs.rows.iter().map(cost).collect(),
+        map_ns: timing.costs.map_ns,
+    }
+}
+
+fn pages_name(pages: PageChoice) -> &'static str {
+    match pages {
+        PageChoice::Mapped => "mapped",
+        PageChoice::Small => "small",
+        PageChoice::Huge => "huge",
+    }
+}
+
+fn packing_name(packing: Packing) -> &'static str {
+    match packing {
+        Packing::Off => "off",
+        Packing::Lookup => "lookup",
+        Packing::Ids => "ids",
+    }
+}
