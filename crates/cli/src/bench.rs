@@ -115,33 +115,41 @@ impl Subject {
     }
 
     fn lookups(&self, model: &Model) -> anyhow::Result<Lookups> {
-        let tables = &model.spec.tables;
-        let shape = Shape {
+        match &self.ids {
+            Some(path) => self.lookups_of(model, path),
+            None => {
+                let rows: Vec<usize> = model.spec.tables.iter().map(|t| t.rows).collect();
+                Ok(Lookups::draw(self.hotness, &rows, self.shape(), self.seed))
+            }
+        }
+    }
+
+    fn lookups_of(&self, model: &Model, path: &Path) -> anyhow::Result<Lookups> {
+        let trace = IdTrace::read(path)?;
+        Lookups::from_trace(&trace, model.spec.tables.len(), self.shape())
+            .with_context(|| format!("{}", path.display()))
+    }
+
+    fn shape(&self) -> Shape {
+        Shape {
             batches: self.batches as usize,
             batch: self.batch as usize,
             pooling: self.pooling as usize,
-        };
-        let Some(path) = &self.ids else {
-            let rows: Vec<usize> = tables.iter().map(|t| t.rows).collect();
-            return Ok(Lookups::draw(self.hotness, &rows, shape, self.seed));
-        };
-        let trace = IdTrace::read(path)?;
-        Lookups::from_trace(&trace, tables.len(), shape)
-            .with_context(|| format!("{}", path.display()))
+        }
     }
 
     /// Rows of features: the tensor of that name in the file of ids, or drawn.
     fn features(&self, name: &str, rows: Option<usize>, width: usize) -> anyhow::Result<Vec<f32>> {
-        if let Some(path) = self.ids.as_deref().filter(|path| is_safetensors(path)) {
-            if let Some(tensor) = Checkpoint::open(path)?.tensors.get(name) {
-                let fits = tensor.shape.len() == 2 && tensor.shape[1] == width;
-                if !fits || rows.is_some_and(|rows| tensor.shape[0] != rows) {
-                    let shape = &tensor.shape;
-                    bail!("{}: `{name}` has shape {shape:?}, not rows of {width}", path.display());
-                }
-                let values = tensor.as_f32().context("features are floating-point numbers")?;
-                return Ok(values.into_owned());
+        if let Some(path) = self.ids.as_deref().filter(|path| is_safetensors(path))
+            && let Some(tensor) = Checkpoint::open(path)?.tensors.get(name)
+        {
+            let fits = tensor.shape.len() == 2 && tensor.shape[1] == width;
+            if !fits || rows.is_some_and(|rows| tensor.shape[0] != rows) {
+                let shape = &tensor.shape;
+                bail!("{}: `{name}` has shape {shape:?}, not rows of {width}", path.display());
             }
+            let values = tensor.as_f32().context("features are floating-point numbers")?;
+            return Ok(values.into_owned());
         }
         let rows = rows.unwrap_or(self.batch as usize * self.batches as usize);
         let mut state = self.seed.wrapping_mul(2).wrapping_add(1);

@@ -1,5 +1,6 @@
 //! `hither bench bags`: lookups alone, against the time that touching the same rows takes.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use hither_dlrm::plan::Packing;
@@ -19,7 +20,8 @@ use crate::machine::Machine;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Levers: pages (huge pages), prefetch (the fastest scheme, or --prefetch), packing (hot rows together,
-ids renumbered beforehand), lookup (hot rows together, found by a map at each lookup).
+ids renumbered beforehand), lookup (hot rows together, found by a map at each lookup). `auto` is
+pages+prefetch, and lookup too where that is faster on the first batches.
 `touch` reads the same rows from known addresses and computes nothing: the limit of the memory
 system on the pages of the first variant.
 
@@ -30,9 +32,13 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     subject: Subject,
-    /// Sets of levers, joined by `+`, separated by commas; or `each` for all sets
-    #[arg(long, value_name = "SETS", default_value = "pages+prefetch")]
+    /// Sets of levers, joined by `+`, separated by commas; `each` for all sets; `auto` for what a
+    /// plan would choose
+    #[arg(long, value_name = "SETS", default_value = "auto")]
     levers: String,
+    /// Ids by which hot rows are chosen, if not by those that are measured
+    #[arg(long, value_name = "FILE")]
+    plan_ids: Option<PathBuf>,
     /// off, far:ROWS or near:ROWS:LINES [default: the fastest]
     #[arg(long, value_name = "SCHEME")]
     prefetch: Option<Prefetch>,
@@ -49,6 +55,7 @@ const L3_BYTES: usize = 32 << 20;
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let sets = match args.levers.as_str() {
         "each" => Levers::each(),
+        "auto" => vec![Levers::AUTO, Levers { packing: Packing::Lookup, ..Levers::AUTO }],
         list => {
             list.split(',').map(str::parse).collect::<Result<_, _>>().map_err(anyhow::Error::msg)?
         }
@@ -60,7 +67,15 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let l3 = Machine::read().l3_bytes.unwrap_or(L3_BYTES);
     let hot_bytes = args.hot_mib.map_or(l3 / 2, |mib| (mib as usize) << 20);
     common.say("laying out the tables");
-    let layouts = pool.install(|| Layouts::new(model, &lookups, &sets, hot_bytes))?;
+    let planned = match &args.plan_ids {
+        Some(path) => &args.subject.lookups_of(model, path)?,
+        None => &lookups,
+    };
+    let layouts = pool.install(|| Layouts::new(model, &lookups, planned, &sets, hot_bytes))?;
+    let sets = match args.levers.as_str() {
+        "auto" => vec![pool.install(|| layouts.fastest(&sets, args.prefetch))?],
+        _ => sets,
+    };
 
     let row_bytes: Vec<usize> = model.spec.tables.iter().map(|t| t.row_bytes()).collect();
     let work = Work {
@@ -77,7 +92,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         let prefetch = match (set.prefetch, args.prefetch) {
             (false, _) => Prefetch::Off,
             (true, Some(prefetch)) => prefetch,
-            (true, None) => pool.install(|| layout.fastest())?,
+            (true, None) => pool.install(|| layout.fastest())?.0,
         };
         variants.push(lookup(*set, layout, prefetch, &pool, work));
     }
@@ -144,7 +159,9 @@ fn touch<'a>(layout: &'a Layout, pool: &'a ThreadPool, work: Work) -> anyhow::Re
 
 fn facts(prefetch: &str, layout: &Layout) -> Map<String, Value> {
     let backing = layout.tables.backing();
-    let share = |bytes: usize| format!("{:.0} %", 100.0 * bytes as f64 / backing.bytes as f64);
+    let share = |bytes: usize| {
+        format!("{:.0} %", 100.0 * bytes.min(backing.bytes) as f64 / backing.bytes as f64)
+    };
     let huge = match backing {
         _ if backing.bytes == 0 => "mapped".into(),
         _ => backing.huge_bytes.map_or("unknown".into(), share),

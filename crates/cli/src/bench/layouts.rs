@@ -22,6 +22,8 @@ pub struct Levers {
 }
 
 impl Levers {
+    /// What a plan takes unless a measurement speaks against it.
+    pub const AUTO: Self = Self { pages: true, prefetch: true, packing: Packing::Off };
     pub const NONE: Self = Self { pages: false, prefetch: false, packing: Packing::Off };
 
     /// Each lever alone, in pairs, and all: what the levers add to each other.
@@ -93,10 +95,11 @@ fn key(levers: Levers) -> (PageChoice, Packing) {
 }
 
 impl Layouts {
-    /// `hot_bytes` is what all packed rows may take.
+    /// `hot_bytes` is what all packed rows may take; which they are, `planned` tells.
     pub fn new(
         model: &Model,
         lookups: &Lookups,
+        planned: &Lookups,
         levers: &[Levers],
         hot_bytes: usize,
     ) -> Result<Self, hither_dlrm::Error> {
@@ -108,14 +111,13 @@ impl Layouts {
             }
             let mut plan = Plan::standard(&model.spec);
             let each = hot_bytes / model.spec.tables.len().max(1);
-            for (t, (planned, table)) in plan.tables.iter_mut().zip(&model.spec.tables).enumerate()
-            {
-                planned.pages = pages;
-                planned.packing = packing;
+            for (t, (choice, table)) in plan.tables.iter_mut().zip(&model.spec.tables).enumerate() {
+                choice.pages = pages;
+                choice.packing = packing;
                 if packing != Packing::Off {
                     let rows = each / table.row_bytes().max(1);
-                    plan.hot[t] = lookups.hottest(t, rows.max(1));
-                    planned.hot_rows = plan.hot[t].len();
+                    plan.hot[t] = planned.hottest(t, rows.max(1));
+                    choice.hot_rows = plan.hot[t].len();
                 }
             }
             let tables = Tables::load(model, &plan, &|_| ())?;
@@ -124,6 +126,21 @@ impl Layouts {
             made.insert((pages, packing), Layout { tables, lookups });
         }
         Ok(Self { made })
+    }
+
+    /// Of some sets with prefetch, the one that is fastest on the first batches.
+    pub fn fastest(&self, sets: &[Levers], scheme: Option<Prefetch>) -> anyhow::Result<Levers> {
+        let mut best = (sets[0], f64::INFINITY);
+        for set in sets {
+            let took = match scheme {
+                Some(prefetch) => self.of(*set).shortest(prefetch)?,
+                None => self.of(*set).fastest()?.1,
+            };
+            if took < best.1 * GAIN_MIN || best.1.is_infinite() {
+                best = (*set, took);
+            }
+        }
+        Ok(best.0)
     }
 
     pub fn of(&self, levers: Levers) -> &Layout {
@@ -144,26 +161,35 @@ impl Layout {
         Ok(())
     }
 
-    /// The scheme that is fastest on the first batches, as a plan would choose it.
-    pub fn fastest(&self) -> anyhow::Result<Prefetch> {
-        let mut out = vec![0.0; self.lookups.batch * self.tables.width()];
-        let batches = self.lookups.len().min(TRIED_BATCHES);
+    /// The scheme that is fastest on the first batches, as a plan would choose it, and its time.
+    pub fn fastest(&self) -> anyhow::Result<(Prefetch, f64)> {
         let mut best = (Prefetch::default(), f64::INFINITY);
         for prefetch in Prefetch::CANDIDATES {
-            let tables = self.view(prefetch);
-            let mut shortest = f64::INFINITY;
-            for _ in 0..TRIES {
-                let start = Instant::now();
-                (0..batches).try_for_each(|k| self.pool(&tables, k, &mut out))?;
-                shortest = shortest.min(start.elapsed().as_secs_f64());
-            }
-            if shortest < best.1 {
-                best = (prefetch, shortest);
+            let took = self.shortest(prefetch)?;
+            if took < best.1 {
+                best = (prefetch, took);
             }
         }
-        Ok(best.0)
+        Ok(best)
+    }
+
+    /// Seconds that the first batches take.
+    fn shortest(&self, prefetch: Prefetch) -> anyhow::Result<f64> {
+        let mut out = vec![0.0; self.lookups.batch * self.tables.width()];
+        let tables = self.view(prefetch);
+        let mut shortest = f64::INFINITY;
+        for _ in 0..TRIES {
+            let start = Instant::now();
+            for k in 0..self.lookups.len().min(TRIED_BATCHES) {
+                self.pool(&tables, k, &mut out)?;
+            }
+            shortest = shortest.min(start.elapsed().as_secs_f64());
+        }
+        Ok(shortest)
     }
 }
 
+/// A lever that gains less than this is left alone.
+const GAIN_MIN: f64 = 0.97;
 const TRIES: usize = 3;
 const TRIED_BATCHES: usize = 32;

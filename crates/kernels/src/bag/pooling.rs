@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use super::Dtype;
 use super::kernel::{Mode, Work};
-use super::prefetch::{FAR_NEAR, Prefetch};
+use super::prefetch::{FAR_NEAR, OUTPUT_BAGS, Prefetch};
 use super::quant::Params;
 
 /// Cases of a loop, as constants: enums cannot be parameters yet.
@@ -198,7 +198,15 @@ pub(super) unsafe fn bags<
         for i in 0..ahead.distance.min(work.bags.iter().map(|bag| bag.rows as usize).sum()) {
             ahead.whole_row(*work.rows.add(i));
         }
-        for bag in work.bags {
+        for (b, bag) in work.bags.iter().enumerate() {
+            if AHEAD != OFF
+                && let Some(next) = work.bags.get(b + OUTPUT_BAGS)
+            {
+                let out = work.out.at(next.out + part.first * L::LANES);
+                for line in 0..(N * L::LANES * 4).div_ceil(64) {
+                    _mm_prefetch::<_MM_HINT_ET0>(out.wrapping_add(line * 64).cast());
+                }
+            }
             let start = if MODE == MAX { f32::NEG_INFINITY } else { 0.0 };
             let mut sum = [L::splat(start); N];
             let mut bias_sum = 0.0f32;

@@ -42,6 +42,11 @@ pub enum Prefetch {
     },
 }
 
+/// How many bags ahead the lines of the output are called, to be written: where bags are short, as
+/// many lines are written as read, and a store waits for its line like a load. Takes 6 % off one-hot
+/// lookups of medium hotness, and nothing from others.
+pub const OUTPUT_BAGS: usize = 12;
+
 /// How far ahead of its use a row that waits in the second level is called to the first.
 pub const FAR_NEAR: usize = 8;
 
