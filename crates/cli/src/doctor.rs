@@ -178,20 +178,18 @@ fn shown(facts: &Facts) -> String {
     };
     let count = |n: Option<u64>| n.map_or_else(unknown, |n| n.to_string());
     let mut text = format!(
-        "hither      {hither}\nprocessor   {} ({}), {} cores\n\
-         caches      {} of second level a core, {} of third level\n",
-        cpu.model,
-        cpu.architecture,
-        cpu.cores,
-        mib(cpu.l2_bytes),
-        mib(cpu.l3_bytes),
+        "hither      {hither}\nprocessor   {} ({}), {} cores\n",
+        cpu.model, cpu.architecture, cpu.cores
     );
     for (name, has) in &cpu.features {
         text.push_str(&format!("            {name:12} {}\n", if *has { "yes" } else { "no" }));
     }
     text.push_str(&format!(
-        "memory      {}, {} available\n\
+        "caches      {} of second level a core, {} of third level\n\
+         memory      {}, {} available\n\
          pages       {} KiB; transparent huge pages: {}; huge pages of {} KiB: {} of {} free\n",
+        mib(cpu.l2_bytes),
+        mib(cpu.l3_bytes),
         gib(memory.total_bytes),
         gib(memory.available_bytes),
         memory.page_bytes / 1024,

@@ -78,7 +78,7 @@ pub struct Args {
     #[arg(long, value_name = "HOW", value_parser = packing)]
     packing: Option<Packing>,
     /// Fix the number of hot rows of each table
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     hot_rows: Option<usize>,
     /// Arithmetic of the MLPs: fp32 or bf16
     #[arg(long, value_name = "TYPE", value_parser = precision)]
@@ -143,7 +143,10 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let model = Model::open(&args.model)?;
     let trace = IdTrace::read(&args.ids)?;
     if args.batch * args.pooling > BATCH_IDS_MAX {
-        bail!("--batch times --pooling is {}; up to {BATCH_IDS_MAX} is possible", args.batch * args.pooling);
+        bail!(
+            "--batch times --pooling is {}; up to {BATCH_IDS_MAX} is possible",
+            args.batch * args.pooling
+        );
     }
     let reading = Reading { batch: args.batch, pooling: args.pooling, wrap: args.wrap };
     let workload = Workload::new(&trace, &model.spec, reading)?;

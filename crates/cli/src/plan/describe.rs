@@ -74,8 +74,7 @@ impl Planned<'_> {
     fn tables(&self, curves: &[usize]) -> Vec<PlannedTable> {
         let data: Vec<_> = self.model.tables().collect();
         let mut tables = Vec::with_capacity(data.len());
-        for (t, (spec, planned)) in
-            self.model.spec.tables.iter().zip(&self.plan.tables).enumerate()
+        for (t, (spec, planned)) in self.model.spec.tables.iter().zip(&self.plan.tables).enumerate()
         {
             let group = self.groups.iter().position(|g| g.tables.contains(&t)).unwrap_or(0);
             let hot = &self.hot[t];

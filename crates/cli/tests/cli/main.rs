@@ -3,6 +3,7 @@
 mod bad_inputs;
 mod model;
 mod oracle;
+mod plan;
 mod results;
 mod sweep;
 
@@ -115,6 +116,7 @@ fn help_of_every_command_has_an_example() {
         &["model", "quantise"],
         &["model", "generate"],
         &["model", "export"],
+        &["plan"],
         &["policies"],
         &["vopr"],
         &["doctor"],

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use hither_kernels::bag::prefetch::Prefetch;
+use hither_kernels::bag::quant::Params;
 use hither_kernels::bag::touch::Touch;
 use hither_kernels::bag::{self, Bags, Dtype, Ids, OutOfRange, Output, Settings, Table};
 use hither_kernels::detect::Isa;
@@ -239,15 +240,19 @@ impl Timer<'_> {
             }
         }
         let pages = layouts.huge.is_some();
+        // Spread rows, as the map's cost is that of its own lines all over it.
         for packing in [Packing::Off, Packing::Lookup] {
             let view = layouts.view(pages, packing, best).unwrap_or_default();
-            runs.push(Run::lookup(without_padding(view), SAMPLES, &sets[0].2));
+            runs.push(Run::lookup(without_padding(view), SAMPLES, &sets[2].2));
         }
-        let sizes = self.sizes(&some);
-        for bytes in &sizes {
+        // Scales of no meaning, as many as there are rows: they are read like others.
+        let most = some.iter().map(|table| table.rows).max().unwrap_or(0);
+        let params = vec![Params::default(); most];
+        let types = types(&some);
+        for dtype in &types {
             let view = layouts.view(pages, Packing::Off, best).unwrap_or_default();
-            let view = without_padding(view).into_iter().map(|t| first_bytes(t, *bytes)).collect();
-            runs.push(Run::lookup(view, SAMPLES, &sets[4].2));
+            let view = without_padding(view).into_iter().map(|t| as_type(t, *dtype, &params));
+            runs.push(Run::lookup(view.collect(), SAMPLES, &sets[4].2));
         }
         self.interleave(&mut runs, self.seconds * 0.3)?;
         for (cost, run) in rows.iter_mut().zip(&runs) {
@@ -255,18 +260,10 @@ impl Timer<'_> {
         }
         let rest = &runs[rows.len()..];
         let map_ns = (rest[1].ns - rest[0].ns).max(0.0);
-        let bytes = sizes.into_iter().zip(rest[2..].iter().map(|run| run.ns)).collect();
+        let dim = some.first().map_or(0, |table| table.dim);
+        let sizes = types.iter().map(|dtype| dtype.row_bytes(dim));
+        let bytes = sizes.zip(rest[2..].iter().map(|run| run.ns)).collect();
         Ok(Costs { rows, map_ns, bytes })
-    }
-
-    /// Bytes of a row as it is, and as it would be in smaller types.
-    fn sizes(&self, tables: &[Table]) -> Vec<usize> {
-        let Some(table) = tables.first() else { return Vec::new() };
-        let types = [table.dtype, Dtype::Int8, Dtype::Int4];
-        let mut sizes: Vec<usize> = types.iter().map(|t| t.row_bytes(table.dim)).collect();
-        sizes.retain(|bytes| *bytes <= table.stride);
-        sizes.dedup();
-        sizes
     }
 }
 
@@ -274,7 +271,18 @@ fn without_padding(tables: Vec<Table<'_>>) -> Vec<Table<'_>> {
     tables.into_iter().map(|table| Table { padding: None, ..table }).collect()
 }
 
-/// The same rows, of which only so many bytes are read.
-fn first_bytes(table: Table<'_>, bytes: usize) -> Table<'_> {
-    Table { dtype: Dtype::F32, dim: (bytes / 4).max(1), params: &[], hot: None, ..table }
+/// That of the tables, and those whose rows are smaller.
+fn types(tables: &[Table]) -> Vec<Dtype> {
+    let Some(table) = tables.first() else { return Vec::new() };
+    let smaller = |dtype: &Dtype| dtype.row_bytes(table.dim) < table.dtype.row_bytes(table.dim);
+    let quantised = [Dtype::Int8, Dtype::Int4].into_iter().filter(smaller);
+    std::iter::once(table.dtype).chain(quantised).collect()
+}
+
+/// The same places, read as rows of another type: what they say does not matter here.
+fn as_type<'a>(table: Table<'a>, dtype: Dtype, params: &'a [Params]) -> Table<'a> {
+    if dtype == table.dtype {
+        return table;
+    }
+    Table { dtype, params: &params[..table.rows], hot: None, ..table }
 }

@@ -1,0 +1,161 @@
+//! `hither plan`: what it writes, that every choice can be fixed, and everything that is refused.
+
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::bad_inputs::refused;
+use crate::{PathStr, json_of, stdout_of};
+
+struct Place(TempDir);
+
+impl Place {
+    /// With a small model and a trace whose rows 0 to 9 are hot.
+    fn new() -> Self {
+        let place = Self(TempDir::new().expect("a temporary directory"));
+        let small =
+            ["--tables", "3", "--rows", "500", "--dim", "16", "--bottom", "5-16", "--top", "4-1"];
+        stdout_of(&[&["model", "generate", "-o", place.path("model").str()], &small[..]].concat());
+        let id = |i: u32| if i.is_multiple_of(3) { i * 7 % 500 } else { i % 10 };
+        let ids: Vec<String> = (0..3000).map(|i| id(i).to_string()).collect();
+        place.write("ids.txt", &ids.join("\n"));
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, text).expect("written");
+        path
+    }
+
+    fn plan(&self, more: &[&str]) -> Vec<String> {
+        let (model, ids) = (self.path("model"), self.path("ids.txt"));
+        let own = ["plan", model.str(), "--ids", ids.str(), "--batch", "8", "--seconds", "0.02"];
+        own.iter().chain(more).map(|word| (*word).to_owned()).collect()
+    }
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).expect("it is there")
+}
+
+#[test]
+fn a_plan_and_its_pages_are_written() {
+    let place = Place::new();
+    let report = json_of(&place.plan(&["--json"]));
+    let dir = place.path("model");
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&read(&dir.join("plan.json"))).ok(),
+        Some(report.clone())
+    );
+    let plan: toml::Table = read(&dir.join("plan.toml")).parse().expect("TOML");
+    assert_eq!(plan["model"].as_str(), Some("model"));
+    assert_eq!(plan["table"].as_array().map(Vec::len), Some(3));
+    assert!(dir.join("hot.safetensors").exists());
+    assert!(read(&dir.join("plan.html")).ends_with("</html>"));
+    assert_eq!(report["tables"][0]["lookups"], 3000);
+    assert!(report["tables"][0]["hot_share"].as_f64() > Some(0.6));
+    let levers = report["levers"].as_array().expect("a list");
+    assert!(levers.len().is_multiple_of(12) && !levers.is_empty());
+    for lever in levers {
+        for figure in ["ns", "expected_ns", "speedup", "expected_speedup", "gb_s", "of_limit"] {
+            assert!(lever[figure].as_f64() > Some(0.0), "{lever}");
+        }
+    }
+    let out = place.path("elsewhere");
+    let text = stdout_of(&place.plan(&["-o", out.str()]));
+    assert!(text.contains("t0 … t2") && text.contains("packing (lookup)"), "{text}");
+    assert!(out.join("plan.toml").exists());
+    assert!(stdout_of(&place.plan(&["--all", "-q"])).contains("t1"));
+}
+
+#[test]
+fn every_choice_can_be_fixed() {
+    let place = Place::new();
+    let fixed = [
+        "--pages",
+        "small",
+        "--prefetch",
+        "near:16:all",
+        "--packing",
+        "ids",
+        "--hot-rows",
+        "5",
+        "--threads",
+        "1",
+        "--mlp",
+        "bf16",
+    ];
+    stdout_of(&place.plan(&fixed));
+    let plan: toml::Table = read(&place.path("model/plan.toml")).parse().expect("TOML");
+    assert_eq!((plan["threads"].as_integer(), plan["mlp"].as_str()), (Some(1), Some("bf16")));
+    for table in plan["table"].as_array().expect("tables") {
+        assert_eq!(table["pages"].as_str(), Some("small"));
+        assert_eq!(table["prefetch"].as_str(), Some("near:16:all"));
+        assert_eq!(table["packing"].as_str(), Some("ids"));
+        assert_eq!(table["hot_rows"].as_integer(), Some(5));
+    }
+    // Without room for copies, the file is read where it is.
+    let report = json_of(&place.plan(&["--memory", "0", "--json"]));
+    assert_eq!(report["tables"][1]["pages"], "mapped");
+    assert!(report["notes"][1].as_str().is_some_and(|note| note.contains("--memory")));
+}
+
+#[test]
+fn wrong_inputs_are_refused() {
+    let place = Place::new();
+    let model = place.path("model");
+    let model = model.str();
+    let cases = [
+        (
+            "large.txt",
+            "3\n500\n",
+            "id 500 at position 1 of the trace is not below the 500 rows of table `t0`; --wrap",
+        ),
+        ("negative.txt", "3\n-2\n", "id -2 at position 1"),
+        ("words.txt", "3\nfour\n", "words.txt:2"),
+        ("empty.txt", "", "is empty"),
+        ("blank.txt", "\n\n", "holds no ids"),
+    ];
+    for (name, text, told) in cases {
+        refused(&["plan", model, "--ids", place.write(name, text).str()], told);
+    }
+    let ids = place.path("ids.txt");
+    let ids = ids.str();
+    refused(&["plan", model, "--ids", place.path("absent").str()], "absent");
+    refused(&["plan", place.path("absent").str(), "--ids", ids], "absent");
+    refused(&["plan", place.0.path().str(), "--ids", ids], "has no model.toml");
+    refused(&["plan", model], "--ids");
+    for (flag, value, told) in [
+        ("--batch", "0", "--batch"),
+        ("--pooling", "65537", "--pooling"),
+        ("--seconds", "0", "--seconds"),
+        ("--seconds", "nan", "--seconds"),
+        ("--memory", "-1", "--memory"),
+        ("--pages", "giant", "mapped, small or huge"),
+        ("--prefetch", "far:0", "rows from 1 to 256"),
+        ("--packing", "all", "off, lookup or ids"),
+        ("--hot-rows", "-1", "--hot-rows"),
+        ("--mlp", "fp8", "fp32 or bf16"),
+    ] {
+        refused(&["plan", model, "--ids", ids, flag, value], told);
+    }
+    let much = ["--batch", "65536", "--pooling", "65536"];
+    refused(&[&["plan", model, "--ids", ids], &much[..]].concat(), "--batch times --pooling");
+    let file = place.write("file", "");
+    refused(&["plan", model, "--ids", ids, "-o", file.str()], "file");
+    assert!(!Path::new(model).join("plan.toml").exists());
+    stdout_of(&[
+        "plan",
+        model,
+        "--ids",
+        place.path("large.txt").str(),
+        "--wrap",
+        "--seconds",
+        "0.02",
+    ]);
+}

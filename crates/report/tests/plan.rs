@@ -1,0 +1,166 @@
+//! What must hold of every page of a plan, and one opened in a real browser.
+
+use std::path::Path;
+use std::process::Command;
+
+use hither_report::plan::*;
+
+fn report() -> PlanReport {
+    let curve = |label: &str, exponent: f64| HotnessCurve {
+        label: label.into(),
+        row_bytes: 512,
+        points: (0..=60)
+            .map(|i| {
+                (10f64.powf(f64::from(i) / 10.0) as usize, (f64::from(i) / 60.0).powf(exponent))
+            })
+            .collect(),
+    };
+    let table = |name: &str, curve: usize| PlannedTable {
+        name: name.into(),
+        rows: 1_000_000,
+        dim: 128,
+        dtype: "fp32".into(),
+        row_bytes: 512,
+        lookups: 300_000,
+        unique: 1_000_000,
+        hot_fitting: 8192,
+        hot_share: 0.334,
+        pages: "huge".into(),
+        prefetch: "far:64".into(),
+        packing: "lookup".into(),
+        hot_rows: 8192,
+        smaller: vec![SmallerType {
+            dtype: "int8".into(),
+            row_bytes: 128,
+            error: 0.004,
+            expected_speedup: 2.5,
+            advised: true,
+        }],
+        curve,
+        group: 0,
+    };
+    let lever = |name: &str, threads: usize, speedup: f64| Lever {
+        name: name.into(),
+        threads,
+        ns: 60.0 / speedup,
+        expected_ns: 50.0 / speedup,
+        speedup,
+        expected_speedup: speedup * 0.9,
+        gb_s: 8.5 * speedup,
+        of_limit: 0.5 * speedup,
+    };
+    let cost = |level: &str, pages: &str, prefetch, ns| RowCost {
+        level: level.into(),
+        pages: pages.into(),
+        prefetch,
+        packed: false,
+        ns,
+    };
+    PlanReport {
+        hither: "0.1.0".into(),
+        model: "example".into(),
+        trace: "ids.txt".into(),
+        machine: PlanMachine {
+            cpu: "processor".into(),
+            cores: 2,
+            l2_bytes: 1 << 20,
+            l3_bytes: 32 << 20,
+            transparent_huge_pages: None,
+        },
+        batch: 64,
+        pooling: 80.0,
+        threads: 0,
+        mlp: "fp32".into(),
+        tables: vec![table("t0", 0), table("t1", 0), table("other", 1)],
+        curves: vec![curve("t0 and 1 more", 1.0), curve("other", 4.0)],
+        levers: [1, 2]
+            .iter()
+            .flat_map(|t| [lever("none", *t, 1.0), lever("pages + prefetch", *t, 1.9)])
+            .collect(),
+        groups: vec![PlanGroup {
+            tables: vec!["t0".into(), "t1".into(), "other".into()],
+            sampled: vec!["t0".into()],
+            copied: true,
+            huge_share: Some(1.0),
+            l2_share: 0.1,
+            l3_share: 0.3,
+            timings: vec![PlanTiming {
+                threads: 1,
+                best_prefetch: "far:64".into(),
+                prefetch: Vec::new(),
+                costs: vec![cost("L3", "mapped", false, 20.0), cost("L3", "huge", true, 12.5)],
+                map_ns: 1.0,
+            }],
+        }],
+        notes: vec!["1 of 3 tables was measured".into()],
+    }
+}
+
+#[test]
+fn the_page_is_whole_and_always_the_same() {
+    let report = report();
+    let page = report.html();
+    assert_eq!(page, report.html());
+    assert!(page.ends_with("</html>"));
+    for text in ["Plan for example", "pages + prefetch", "1.90×", "8,192", "12.5", "int8 2.50×"] {
+        assert!(page.contains(text), "{text}");
+    }
+    for reference in ["src=\"", "href=", "@import", "url(", "fetch(", "XMLHttpRequest"] {
+        assert!(!page.contains(reference), "{reference}");
+    }
+}
+
+#[test]
+fn strings_stay_text() {
+    let evil = "</script><script>alert(1)</script><!--'\"&";
+    let mut report = report();
+    report.model = evil.into();
+    report.trace = evil.into();
+    report.machine.cpu = evil.into();
+    report.tables[0].name = evil.into();
+    report.curves[0].label = evil.into();
+    report.notes.push(evil.into());
+    let page = report.html();
+    assert!(!page.contains("<script>alert") && !page.contains("alert(1)</script>"));
+    assert_eq!(page.matches("<script").count(), page.matches("</script>").count());
+    assert!(!report.text(false).contains('\u{1b}'));
+}
+
+#[test]
+fn alike_tables_share_a_line() {
+    let report = report();
+    let text = report.text(false);
+    assert!(text.contains("t0 … other") && !text.contains("│ t1"), "{text}");
+    let all = report.text(true);
+    assert!(all.contains("│ t1") && all.contains("lookup 8,192"), "{all}");
+    assert!(all.contains("note: 1 of 3 tables"), "{all}");
+}
+
+#[test]
+fn nothing_measured_is_still_a_page() {
+    let mut report = report();
+    report.levers.clear();
+    report.curves.clear();
+    report.tables.clear();
+    report.groups.clear();
+    assert!(report.html().ends_with("</html>"));
+    assert!(report.text(true).contains("levers"));
+}
+
+#[test]
+fn a_browser_shows_it() {
+    if std::env::var_os("HITHER_SKIP_BROWSER").is_some_and(|v| v == "1") {
+        eprintln!("HITHER_SKIP_BROWSER=1: the plan was not opened in a browser");
+        return;
+    }
+    let checker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e/report");
+    let missing = "a browser or its driver is missing: run ./test.sh, which installs it";
+    assert!(checker.join("node_modules/playwright-core").is_dir(), "{missing}");
+    assert!(Path::new("/usr/bin/chromium").exists(), "{missing}");
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plan.html");
+    std::fs::write(&file, report().html()).unwrap();
+    let output = Command::new("node").arg(checker.join("check-plan.mjs")).arg(&file).output();
+    let output = output.expect(missing);
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{out}{}", String::from_utf8_lossy(&output.stderr));
+}
