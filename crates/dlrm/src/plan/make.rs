@@ -13,6 +13,10 @@ use crate::model::Spec;
 
 /// Below this, a gain may be noise.
 pub const GAIN_MIN: f64 = 1.03;
+/// What one thread must gain over all.
+const ALONE_GAIN_MIN: f64 = 1.1;
+/// Less of the copies on huge pages, and the system does not give any to speak of.
+const HUGE_SHARE_MIN: f64 = 0.1;
 
 /// Choices that are not left to the measurements, for all tables.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,18 +69,18 @@ fn may_be_packed(hot: &Histogram, rows: usize) -> Vec<u32> {
     hot.hottest(rows.max(repeated)).to_vec()
 }
 
-/// All threads, unless one alone was as fast.
+/// All threads, unless one alone was clearly faster: a busy machine must not decide this.
 fn threads(groups: &[Group]) -> usize {
     let time = |pick: fn(&Group) -> Option<&Timing>| -> f64 {
         groups.iter().filter_map(|g| Some(g.tables.len() as f64 * pick(g)?.full()?.ns)).sum()
     };
     let (one, all) = (time(|g| g.timings.first()), time(|g| g.timings.last()));
     let several = groups.iter().any(|g| g.timings.len() > 1);
-    if several && one < all * GAIN_MIN { 1 } else { 0 }
+    if several && one * ALONE_GAIN_MIN < all { 1 } else { 0 }
 }
 
 fn pages(group: &Group, has_room: bool) -> PageChoice {
-    let gives_huge = group.copied && group.huge_share.is_none_or(|share| share > 0.5);
+    let gives_huge = group.copied && group.huge_share.is_none_or(|share| share > HUGE_SHARE_MIN);
     if has_room && gives_huge { PageChoice::Huge } else { PageChoice::Mapped }
 }
 

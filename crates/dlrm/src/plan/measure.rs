@@ -138,7 +138,11 @@ impl Bench<'_> {
         };
         let each_s = self.seconds / threads.len() as f64;
         let lookups = each_s * 1e9 / (ROUNDS_MIN as f64 * RUNS * ROW_NS);
-        let lookups = (lookups as usize).clamp(1 << 13, 1 << 20);
+        // As many as a cache's worth of rows in any case, or caches would flatter all settings.
+        let spec = &self.model.spec.tables[sampled[0]];
+        let rows: usize = sampled.iter().map(|t| self.model.spec.tables[*t].rows).sum();
+        let least = rows.min(self.bounds.l3_bytes / spec.row_bytes().max(1));
+        let lookups = (lookups as usize).max(least).clamp(1 << 12, 1 << 20);
         let plain = self.workload.requests(&sampled, lookups);
         let renumbered = layouts.renumbered(&plain, self.workload.batch());
         let shares = self.shares(&sampled, None);
