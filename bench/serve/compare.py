@@ -170,7 +170,7 @@ def line(row):
     difference = row.get("max_abs_difference")
     difference = "" if difference is None else f"{difference:.1e}"
     return (
-        f"{row['case']:<28} {row['against']:<19} {goal:>6} {row['reached']:>8.2f} "
+        f"{row['case']:<28} {row['against']:<19} {row['variant']:<23} {goal:>6} {row['reached']:>8.2f} "
         f"{row['reached_by_minima']:>8.2f} {word:<6} {row['hither_ms_median']:>10.3f} "
         f"{row['peer_ms_median']:>10.3f} {difference:>8}"
     )
@@ -178,7 +178,7 @@ def line(row):
 
 def table(rows):
     head = (
-        f"{'case':<28} {'against':<19} {'goal':>6} {'reached':>8} {'minima':>8} {'':<6} "
+        f"{'case':<28} {'against':<19} {'variant':<23} {'goal':>6} {'reached':>8} {'minima':>8} {'':<6} "
         f"{'hither ms':>10} {'peer ms':>10} {'max diff':>8}"
     )
     print(head)

@@ -16,6 +16,8 @@ import machine
 import peers
 
 ROUNDS_MIN, ROUNDS_MAX, CASE_S = 7, 41, 6.0
+RENUMBERED = "pages+prefetch+packing"
+PACKED_CLASSES = ("high", "medium", "low", "trace-medium", "trace-low")
 REST_S = 0.01  # OpenMP's threads spin a little after a pass; none may while another runs
 
 
@@ -124,14 +126,18 @@ class Inputs:
         if case.stage == "mlp":
             self.tensors["features"] = made("features", model.top)
         else:
-            self.tensors |= self.bags(options)
+            self.tensors |= self.bags(options, "measured")
 
-    def bags(self, options):
+    def planned(self, options):
+        """Another sample of the same lookups: what hot rows are chosen by."""
+        return self.bags(options, "planned")
+
+    def bags(self, options, sample):
         case, size = self.case, self.size
         padding = (cases.PADDING_INDEX, cases.PADDING_SHARE) if case.padding else None
         shape = (size.tables, size.rows, self.batches, case.batch, size.pooling)
         indices, offsets = ids.make(
-            case.hotness, *shape, options.seed, options.traces, padding
+            case.hotness, *shape, options.seed, options.traces, padding, sample
         )
         return {"indices": indices, "offsets": offsets}
 
@@ -226,10 +232,18 @@ def verdict(theirs, ours, goal):
     }
 
 
-def bench_arguments(case, directory, ids_file, output, levers):
+def bench_arguments(case, directory, ids_file, plan_file, output, levers):
     arguments = ["bench", case.stage, directory, "--ids", ids_file, "--batch", case.batch]
     arguments += ["--threads", case.threads, "--write-output", output]
-    return arguments + (["--levers", levers] if levers else [])
+    if case.stage == "bags":
+        levers = levers or ("auto," + RENUMBERED if is_packed(case) else "auto")
+        arguments += ["--plan-ids", plan_file, "--levers", levers]
+    return arguments
+
+
+def is_packed(case):
+    """Where some rows are hot, packing them with ids renumbered beforehand is shown too."""
+    return case.stage == "bags" and case.hotness in PACKED_CLASSES and not case.padding
 
 
 def enter(case, model, inputs):
@@ -283,8 +297,11 @@ def run(case, model, directory, size, options):
     ids_file = options.work / "ids" / f"{case.name}.safetensors"
     output = options.work / "ids" / f"{case.name}.output.safetensors"
     ids.write(ids_file, inputs.tensors)
+    plan_file = options.work / "ids" / f"{case.name}.plan.safetensors"
+    if case.stage == "bags":
+        ids.write(plan_file, inputs.planned(options))
     entries, trials = enter(case, model, inputs)
-    arguments = bench_arguments(case, directory, ids_file, output, options.levers)
+    arguments = bench_arguments(case, directory, ids_file, plan_file, output, options.levers)
     with driven.Driven(options.hither, *arguments) as hither:
         written = load_file(output)
         times = interleave(entries, hither, options.rounds)
@@ -303,5 +320,8 @@ def run(case, model, directory, size, options):
             extra["max_abs_difference"] = difference(by_name[peer], written[name].float())
         found = verdict(theirs, times["hither", variant], goal)
         yield {**common, "against": peer, "variant": variant, **found, **extra}
-    output.unlink()
-    ids_file.unlink()
+        if is_packed(case) and peer != cases.TOUCH and ("hither", RENUMBERED) in times:
+            found = verdict(theirs, times["hither", RENUMBERED], goal)
+            yield {**common, "against": peer, "variant": RENUMBERED, **found, **extra}
+    for file in (output, ids_file, plan_file):
+        file.unlink(missing_ok=True)

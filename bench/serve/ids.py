@@ -23,8 +23,8 @@ def stream(seed, *names):
 class Draws:
     """Draws the ids of each table in one class of hotness."""
 
-    def __init__(self, hotness, rows, seed, traces=None):
-        self.hotness, self.rows, self.seed = hotness, rows, seed
+    def __init__(self, hotness, rows, seed, traces=None, sample="measured"):
+        self.hotness, self.rows, self.seed, self.sample = hotness, rows, seed, sample
         self.trace, self.at = None, 0
         if hotness in ZIPF:
             weights = numpy.arange(1, rows + 1, dtype=numpy.float64) ** -ZIPF[hotness]
@@ -41,7 +41,8 @@ class Draws:
             where = (self.at + numpy.arange(count)) % len(self.trace)
             self.at = (self.at + count) % len(self.trace)
             return self.trace[where]
-        draw = stream(self.seed, self.hotness, table)
+        # Samples of other names have the same hot rows, but are drawn anew.
+        draw = stream(self.seed, self.hotness, table, self.sample)
         if self.hotness == "random":
             return draw.integers(0, self.rows, count)
         ranks = numpy.zeros(count, dtype=numpy.int64)
@@ -51,9 +52,11 @@ class Draws:
         return stream(self.seed, "permutation", table).permutation(self.rows)[ranks]
 
 
-def make(hotness, tables, rows, batches, batch, pooling, seed, traces=None, padding=None):
+def make(
+    hotness, tables, rows, batches, batch, pooling, seed, traces=None, padding=None, sample="measured"
+):
     """Indices and offsets of all batches; a share of the ids is the padding index if given."""
-    draws = Draws(hotness, rows, seed, traces)
+    draws = Draws(hotness, rows, seed, traces, sample)
     count = batch * pooling
     indices = numpy.empty((batches, tables, count), dtype=numpy.int64)
     if draws.trace is not None:

@@ -32,8 +32,8 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     subject: Subject,
-    /// Sets of levers, joined by `+`, separated by commas; `each` for all sets; `auto` for what a
-    /// plan would choose
+    /// Sets of levers, joined by `+`, separated by commas; `auto` is what a plan would choose, `each`
+    /// stands for all sets
     #[arg(long, value_name = "SETS", default_value = "auto")]
     levers: String,
     /// Ids by which hot rows are chosen, if not by those that are measured
@@ -49,17 +49,38 @@ pub struct Args {
     rounds: RoundArgs,
 }
 
+/// Levers as they were asked for.
+enum Wanted {
+    Auto,
+    Set(Levers),
+}
+
+impl Wanted {
+    /// The sets of which the fastest is taken.
+    fn tried(&self) -> Vec<Levers> {
+        match self {
+            Self::Auto => vec![Levers::AUTO, Levers { packing: Packing::Lookup, ..Levers::AUTO }],
+            Self::Set(set) => vec![*set],
+        }
+    }
+}
+
+fn wanted(text: &str) -> Result<Vec<Wanted>, String> {
+    let one = |name| match name {
+        "auto" => Ok(Wanted::Auto),
+        set => set.parse().map(Wanted::Set),
+    };
+    match text {
+        "each" => Ok(Levers::each().into_iter().map(Wanted::Set).collect()),
+        list => list.split(',').map(one).collect(),
+    }
+}
+
 /// Where the system does not tell.
 const L3_BYTES: usize = 32 << 20;
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
-    let sets = match args.levers.as_str() {
-        "each" => Levers::each(),
-        "auto" => vec![Levers::AUTO, Levers { packing: Packing::Lookup, ..Levers::AUTO }],
-        list => {
-            list.split(',').map(str::parse).collect::<Result<_, _>>().map_err(anyhow::Error::msg)?
-        }
-    };
+    let wanted = wanted(&args.levers).map_err(anyhow::Error::msg)?;
     let opened = args.subject.open(common)?;
     let model = &opened.model;
     let lookups = args.subject.lookups(model)?;
@@ -71,11 +92,12 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         Some(path) => &args.subject.lookups_of(model, path)?,
         None => &lookups,
     };
-    let layouts = pool.install(|| Layouts::new(model, &lookups, planned, &sets, hot_bytes))?;
-    let sets = match args.levers.as_str() {
-        "auto" => vec![pool.install(|| layouts.fastest(&sets, args.prefetch))?],
-        _ => sets,
-    };
+    let tried: Vec<Levers> = wanted.iter().flat_map(Wanted::tried).collect();
+    let layouts = pool.install(|| Layouts::new(model, &lookups, planned, &tried, hot_bytes))?;
+    let mut sets = Vec::new();
+    for wanted in &wanted {
+        sets.push(pool.install(|| layouts.fastest(&wanted.tried(), args.prefetch))?);
+    }
 
     let row_bytes: Vec<usize> = model.spec.tables.iter().map(|t| t.row_bytes()).collect();
     let work = Work {

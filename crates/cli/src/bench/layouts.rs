@@ -131,7 +131,7 @@ impl Layouts {
     /// Of some sets with prefetch, the one that is fastest on the first batches.
     pub fn fastest(&self, sets: &[Levers], scheme: Option<Prefetch>) -> anyhow::Result<Levers> {
         let mut best = (sets[0], f64::INFINITY);
-        for set in sets {
+        for set in sets.iter().filter(|_| sets.len() > 1) {
             let took = match scheme {
                 Some(prefetch) => self.of(*set).shortest(prefetch)?,
                 None => self.of(*set).fastest()?.1,
