@@ -95,7 +95,7 @@ pub struct Args {
 const L2_BYTES: usize = 1 << 20;
 const L3_BYTES: usize = 32 << 20;
 /// Ids of one table in one batch.
-const BATCH_IDS_MAX: usize = 1 << 24;
+const BATCH_IDS_MAX: usize = 1 << 22;
 /// Of the available memory, what tables may take: the rest is for requests and everybody else.
 const ROOM_SHARE: f64 = 0.9;
 

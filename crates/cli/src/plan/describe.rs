@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hither_dlrm::hotness::Histogram;
+use hither_dlrm::model::TableData;
 use hither_dlrm::plan::advice::Smaller;
 use hither_dlrm::plan::expect::{Level, Shares};
 use hither_dlrm::plan::levers::Setting;
-use hither_dlrm::plan::measure::{Group, Timing};
+use hither_dlrm::plan::measure::{Bounds, Group, Timing};
 use hither_dlrm::plan::{Packing, PageChoice};
+use hither_kernels::bag::Dtype;
 use hither_kernels::gemm::Precision;
 use hither_report::plan::*;
 
@@ -16,6 +18,8 @@ use super::Planned;
 
 /// Points of a curve.
 const POINTS: usize = 120;
+/// Of all curves together.
+const POINTS_MAX: usize = 200_000;
 
 impl Planned<'_> {
     pub fn report(&self) -> PlanReport {
@@ -65,7 +69,7 @@ impl Planned<'_> {
                 1 => name.clone(),
                 n => format!("{name} and {} more", n - 1),
             };
-            let points = self.hot[first].curve(POINTS);
+            let points = self.hot[first].curve((POINTS_MAX / members.len()).clamp(2, POINTS));
             HotnessCurve { label, row_bytes: specs[first].row_bytes(), points }
         };
         (members.iter().map(curve).collect(), places)
@@ -73,10 +77,15 @@ impl Planned<'_> {
 
     fn tables(&self, curves: &[usize]) -> Vec<PlannedTable> {
         let data: Vec<_> = self.model.tables().collect();
+        let mut groups = vec![0; data.len()];
+        for (place, group) in self.groups.iter().enumerate() {
+            group.tables.iter().for_each(|t| groups[*t] = place);
+        }
+        let shares: Vec<_> = self.groups.iter().map(|group| self.shares(group)).collect();
         let mut tables = Vec::with_capacity(data.len());
         for (t, (spec, planned)) in self.model.spec.tables.iter().zip(&self.plan.tables).enumerate()
         {
-            let group = self.groups.iter().position(|g| g.tables.contains(&t)).unwrap_or(0);
+            let group = groups[t];
             let hot = &self.hot[t];
             let fitting = self.hot_rows[t].min(hot.unique());
             tables.push(PlannedTable {
@@ -93,7 +102,7 @@ impl Planned<'_> {
                 prefetch: planned.prefetch.to_string(),
                 packing: packing_name(planned.packing).into(),
                 hot_rows: planned.hot_rows,
-                smaller: self.smaller(&data[t], &self.groups[group]),
+                smaller: self.smaller(&data[t], &self.groups[group], &shares[group]),
                 curve: curves[t],
                 group,
             });
@@ -101,13 +110,28 @@ impl Planned<'_> {
         tables
     }
 
-    fn smaller(&self, table: &hither_dlrm::model::TableData, group: &Group) -> Vec<SmallerType> {
-        let Some(timing) = group.timing(self.plan.threads) else { return Vec::new() };
+    /// How much of a group would be in the caches with rows of its own and of smaller types.
+    fn shares(&self, group: &Group) -> Vec<(usize, Shares)> {
         let hot: Vec<&Histogram> = group.sampled.iter().map(|t| self.hot[*t].as_ref()).collect();
-        let shares = |row_bytes: usize| {
+        let spec = &self.model.spec.tables[group.tables[0]];
+        let of = |dtype: Dtype| {
+            let row_bytes = dtype.row_bytes(spec.dim);
             let sizes = vec![row_bytes; hot.len()];
-            Shares::new(&hot, &sizes, self.bounds.l2_bytes, self.bounds.l3_bytes)
+            let Bounds { l2_bytes, l3_bytes, .. } = *self.bounds;
+            (row_bytes, Shares::new(&hot, &sizes, l2_bytes, l3_bytes))
         };
+        [spec.dtype, Dtype::Int8, Dtype::Int4].map(of).to_vec()
+    }
+
+    fn smaller(
+        &self,
+        table: &TableData,
+        group: &Group,
+        shares: &[(usize, Shares)],
+    ) -> Vec<SmallerType> {
+        let Some(timing) = group.timing(self.plan.threads) else { return Vec::new() };
+        let of = |row_bytes| shares.iter().find(|(bytes, _)| *bytes == row_bytes);
+        let shares = |row_bytes| of(row_bytes).map_or(group.shares, |(_, shares)| *shares);
         let types = Smaller::of(table, &timing.costs, shares);
         types
             .iter()

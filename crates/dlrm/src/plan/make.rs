@@ -15,6 +15,8 @@ use crate::model::Spec;
 pub const GAIN_MIN: f64 = 1.03;
 /// What one thread must gain over all.
 const ALONE_GAIN_MIN: f64 = 1.1;
+/// Rows that are listed for each that is packed, if so many were asked for more than once.
+const SPARE: usize = 4;
 /// Less of the copies on huge pages, and the system does not give any to speak of.
 const HUGE_SHARE_MIN: f64 = 0.1;
 
@@ -66,7 +68,7 @@ pub fn make(
 /// The rows that are packed, and more: whoever raises `hot_rows` by hand finds them listed.
 fn may_be_packed(hot: &Histogram, rows: usize) -> Vec<u32> {
     let repeated = hot.counts().partition_point(|count| *count > 1);
-    hot.hottest(rows.max(repeated)).to_vec()
+    hot.hottest(rows.max(repeated.min(rows.saturating_mul(SPARE)))).to_vec()
 }
 
 /// All threads, unless one alone was clearly faster: a busy machine must not decide this.

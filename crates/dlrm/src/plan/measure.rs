@@ -73,6 +73,9 @@ pub struct Effect {
 const LAYOUTS: u64 = 3;
 /// A sample this many times the third level is large enough: caches cannot flatter it.
 const CACHES_MAX: usize = 16;
+/// Tables of a sample, and their lookups in one batch.
+const TABLES_MAX: usize = 256;
+const LOOKUPS_MAX: f64 = 4e6;
 /// Timed runs of a round, about, and what a row costs in them.
 const RUNS: f64 = 75.0;
 const ROW_NS: f64 = 50.0;
@@ -165,8 +168,12 @@ impl Bench<'_> {
     fn sample(&self, tables: &[usize]) -> (Vec<usize>, bool) {
         let bytes = |t: usize| self.model.spec.tables[t].bytes();
         let enough = (self.bounds.l3_bytes * CACHES_MAX) as u64;
+        let lookups = (LOOKUPS_MAX / self.workload.lookups_a_batch().max(1.0)) as usize;
         let (mut sampled, mut all) = (Vec::new(), 0);
         for &t in tables {
+            if sampled.len() >= lookups.clamp(1, TABLES_MAX) {
+                break;
+            }
             let fits = (all + bytes(t)).saturating_mul(LAYOUTS) <= self.bounds.copy_bytes;
             if all < enough && fits {
                 all += bytes(t);

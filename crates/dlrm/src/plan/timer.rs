@@ -117,12 +117,14 @@ impl Timer<'_> {
     /// Times all runs in turns for about so long.
     fn interleave(&self, runs: &mut [Run], seconds: f64) -> Result<(), Error> {
         let end = Instant::now() + Duration::from_secs_f64(seconds);
+        let latest = end + Duration::from_secs_f64(seconds);
         let isa = self.bounds.isa;
         self.pool.install(|| {
             let mut out = Vec::new();
             // The first round only brings everything into memory.
             for round in 0..=ROUNDS_MAX {
-                if round > ROUNDS_MIN && Instant::now() >= end {
+                let now = Instant::now();
+                if round > ROUNDS_MIN && now >= end || round > 1 && now >= latest {
                     break;
                 }
                 for first in 0..APART {
