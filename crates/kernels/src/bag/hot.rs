@@ -7,12 +7,13 @@
 use super::Table;
 use super::quant::Params;
 
-/// 64 rows of the map.
+/// 32 rows of the map, read by one load.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(8))]
 struct Word {
-    hot: u64,
+    hot: u32,
     /// Copies of all words before this one.
-    before: u64,
+    before: u32,
 }
 
 /// Which rows have copies.
@@ -41,14 +42,14 @@ impl HotMap {
         ids.sort_unstable();
         ids.dedup();
         ids.retain(|id| (*id as usize) < rows);
-        let mut words = vec![Word::default(); rows.div_ceil(64)];
+        let mut words = vec![Word::default(); rows.div_ceil(32)];
         for id in &ids {
-            words[*id as usize / 64].hot |= 1 << (id % 64);
+            words[*id as usize / 32].hot |= 1 << (id % 32);
         }
         let mut before = 0;
         for word in &mut words {
             word.before = before;
-            before += u64::from(word.hot.count_ones());
+            before += word.hot.count_ones();
         }
         Self { words, ids }
     }
@@ -62,14 +63,14 @@ impl HotMap {
         size_of_val(self.words.as_slice()) + size_of_val(self.ids.as_slice())
     }
 
-    /// Whether the row has a copy, and which it would be: a number that some copy has in any case.
-    /// The row must be one of the table's, and there must be copies.
+    /// Whether the row has a copy, and how many rows before it have one: the copy's number. The row
+    /// must be one of the table's.
     #[inline(always)]
     pub(super) fn slot(&self, row: usize) -> (bool, usize) {
-        let word = self.words[row / 64];
-        let bit = 1u64 << (row % 64);
-        let before = word.before as usize + (word.hot & (bit - 1)).count_ones() as usize;
-        (word.hot & bit != 0, before.min(self.ids.len() - 1))
+        let word = self.words[row / 32];
+        let bit = 1u32 << (row % 32);
+        let slot = word.before + (word.hot & (bit - 1)).count_ones();
+        (word.hot & bit != 0, slot as usize)
     }
 }
 
@@ -78,7 +79,7 @@ impl Hot<'_> {
     pub(super) fn fits(&self, table: &Table) -> bool {
         let copies = self.map.ids.len();
         let row_bytes = table.dtype.row_bytes(table.dim);
-        self.map.words.len() == table.rows.div_ceil(64)
+        self.map.words.len() == table.rows.div_ceil(32)
             && self.stride >= row_bytes
             && copies.checked_mul(self.stride).is_some_and(|bytes| bytes <= self.data.len())
             && (!table.dtype.is_quantised() || self.params.len() == copies)

@@ -231,7 +231,7 @@ fn scale(pooling: Pooling, count: usize) -> f32 {
 /// its instruction set.
 #[inline(always)]
 fn push_rows<I: Id>(table: &Table, ids: &[I], scratch: &mut Scratch) -> bool {
-    if let Some(hot) = table.hot.filter(|hot| !hot.map.ids().is_empty()) {
+    if let Some(hot) = table.hot {
         return push_hot_somehow(table, &hot, ids, scratch);
     }
     let (base, stride, count) = (table.data.as_ptr(), table.stride as u64, table.rows as u64);
@@ -301,7 +301,11 @@ fn push_hot<I: Id>(table: &Table, hot: &Hot, ids: &[I], scratch: &mut Scratch) {
         append(&mut scratch.params, ids, |id| {
             let row = id.row() as usize;
             let (is_hot, slot) = hot.map.slot(row);
-            *select_unpredictable(is_hot, &hot.params[slot], &table.params[row])
+            let copy = hot.params.as_ptr().wrapping_add(slot);
+            let own = table.params.as_ptr().wrapping_add(row);
+            // SAFETY: the row is one of the table's, and has a copy if it is hot; both lists were
+            // checked to be complete.
+            unsafe { *select_unpredictable(is_hot, copy, own) }
         });
     }
 }
