@@ -74,7 +74,7 @@ const LAYOUTS: u64 = 3;
 /// A sample this many times the third level is large enough: caches cannot flatter it.
 const CACHES_MAX: usize = 16;
 /// Tables of a sample, and their lookups in one batch.
-const TABLES_MAX: usize = 256;
+const TABLES_MAX: usize = 32;
 const LOOKUPS_MAX: f64 = 4e6;
 /// Timed runs of a round, about, and what a row costs in them.
 const RUNS: f64 = 75.0;
