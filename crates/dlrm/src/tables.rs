@@ -99,9 +99,7 @@ impl Tables {
             let Some(numbers) = &table.renumbered else { continue };
             let range = offsets[t * batch] as usize..offsets[(t + 1) * batch] as usize;
             for id in &mut ids[range] {
-                if let Some(number) = usize::try_from(*id).ok().and_then(|id| numbers.get(id)) {
-                    *id = i64::from(*number);
-                }
+                *id = renumbered(*id, numbers);
             }
         }
     }
@@ -140,7 +138,8 @@ impl Loaded {
         let mut numbers = vec![u32::MAX; count];
         let mut order = Vec::with_capacity(count);
         for id in hot.iter().copied().chain(0..count as u32) {
-            let number = &mut numbers[id as usize];
+            // A list that was made elsewhere may name rows that the table does not have.
+            let Some(number) = numbers.get_mut(id as usize) else { continue };
             if *number == u32::MAX {
                 *number = order.len() as u32;
                 order.push(id);
@@ -153,8 +152,8 @@ impl Loaded {
         if !self.params.is_empty() {
             self.params = order.iter().map(|id| self.params[*id as usize]).collect();
         }
-        if let Some(padding) = self.spec.padding.and_then(|id| usize::try_from(id).ok()) {
-            self.spec.padding = numbers.get(padding).map(|number| i64::from(*number));
+        if let Some(padding) = &mut self.spec.padding {
+            *padding = renumbered(*padding, &numbers);
         }
         self.renumbered = Some(numbers);
         Ok(self)
@@ -199,6 +198,12 @@ impl Copies {
         };
         Ok(Self { map, rows: rows.into(), stride, params })
     }
+}
+
+/// The new number of a row; what is no row stays what it is.
+fn renumbered(id: i64, numbers: &[u32]) -> i64 {
+    let number = usize::try_from(id).ok().and_then(|id| numbers.get(id));
+    number.map_or(id, |number| i64::from(*number))
 }
 
 /// Scales and biases are copied in any case: four bytes a row, read at every lookup.

@@ -1,31 +1,13 @@
 //! Checkpoints made by PyTorch (fixtures/make.py): understood, written as ours, and evaluated by
 //! plain loops to what PyTorch computed.
 
-use std::path::{Path, PathBuf};
+mod common;
 
+use common::{expected, fixture, import};
 use hither_data::Checkpoint;
 use hither_dlrm::Model;
 use hither_dlrm::import::{Import, Options};
 use hither_dlrm::model::{Interaction, Layer};
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
-}
-
-struct Imported {
-    _dir: tempfile::TempDir,
-    model: Model,
-    notes: Vec<String>,
-}
-
-fn import(name: &str, options: &Options) -> Imported {
-    let checkpoint = Checkpoint::open(fixture(name)).expect(name);
-    let import = Import::read(&checkpoint, options).unwrap_or_else(|error| panic!("{error}"));
-    let dir = tempfile::tempdir().expect("a directory");
-    import.write(dir.path(), false, &|_| {}).expect("written");
-    let model = Model::open(dir.path()).unwrap_or_else(|error| panic!("{error}"));
-    Imported { _dir: dir, model, notes: import.notes }
-}
 
 fn linear(layer: &Layer<'_>, x: &[f32]) -> Vec<f32> {
     let rows = layer.weight.chunks_exact(layer.inputs).zip(&*layer.bias);
@@ -93,10 +75,10 @@ fn evaluate(model: &Model, inputs: &Checkpoint) -> Vec<f32> {
 }
 
 #[track_caller]
-fn computes_what_pytorch_does(name: &str, expected: &str, interaction: Interaction) {
+fn computes_what_pytorch_does(name: &str, interaction: Interaction) {
     let imported = import(name, &Options::default());
     assert_eq!(imported.model.spec.interaction, interaction);
-    let expected = Checkpoint::open(fixture(expected)).expect("expected outputs");
+    let expected = expected(name);
     let wanted = if imported.model.spec.sigmoid { "probability" } else { "logit" };
     let wanted = expected.tensors[wanted].as_f32().expect("floats");
     let found = evaluate(&imported.model, &expected);
@@ -108,31 +90,29 @@ fn computes_what_pytorch_does(name: &str, expected: &str, interaction: Interacti
 
 #[test]
 fn facebook_with_dot_products() {
-    computes_what_pytorch_does("dlrm.pt", "dlrm.expected.safetensors", Interaction::Dot);
+    computes_what_pytorch_does("dlrm.pt", Interaction::Dot);
 }
 
 #[test]
 fn facebook_with_a_concatenation() {
-    computes_what_pytorch_does("dlrm_cat.pt", "dlrm_cat.expected.safetensors", Interaction::Cat);
+    computes_what_pytorch_does("dlrm_cat.pt", Interaction::Cat);
 }
 
 #[test]
 fn torchrec_from_a_state_dict() {
-    computes_what_pytorch_does("torchrec.pt", "torchrec.expected.safetensors", Interaction::Dot);
+    computes_what_pytorch_does("torchrec.pt", Interaction::Dot);
 }
 
 #[test]
 fn torchrec_from_safetensors_whose_names_are_sorted() {
-    let expected = "torchrec.expected.safetensors";
-    computes_what_pytorch_does("torchrec.safetensors", expected, Interaction::Dot);
+    computes_what_pytorch_does("torchrec.safetensors", Interaction::Dot);
     let notes = import("torchrec.safetensors", &Options::default()).notes;
     assert!(notes.iter().any(|note| note.contains("t_cat_9, t_cat_10")), "{notes:?}");
 }
 
 #[test]
 fn torchrec_with_cross_layers() {
-    let expected = "torchrec_dcn.expected.safetensors";
-    computes_what_pytorch_does("torchrec_dcn.safetensors", expected, Interaction::Dcn);
+    computes_what_pytorch_does("torchrec_dcn.safetensors", Interaction::Dcn);
 }
 
 #[test]

@@ -1,29 +1,17 @@
 //! Perceptrons and interactions against what PyTorch computed (fixtures/make.py).
 
-use std::path::{Path, PathBuf};
+mod common;
 
+use common::bounds::{self, BF16_UNIT, Last, Near};
+use common::{assert_near, assert_within, expected, fixture, floats, import, variants};
 use hither_data::Checkpoint;
 use hither_dlrm::Model;
-use hither_dlrm::import::{Import, Options};
+use hither_dlrm::import::Options;
 use hither_dlrm::interact::Interactor;
 use hither_dlrm::mlp::{Mlp, Scratch};
 use hither_dlrm::model::Layer;
-use hither_kernels::detect::{Bf16, Cpu, Isa, cpu};
+use hither_kernels::detect::{Cpu, cpu};
 use hither_kernels::gemm::{Activation, Precision, Rows, RowsMut};
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
-}
-
-fn floats(checkpoint: &Checkpoint, name: &str) -> Vec<f32> {
-    checkpoint.tensors[name].as_f32().expect("floats").into_owned()
-}
-
-fn variants() -> Vec<Cpu> {
-    let mut all: Vec<Cpu> = Isa::available().map(|isa| Cpu { isa, bf16: Bf16::Emulated }).collect();
-    all.push(cpu());
-    all
-}
 
 fn forward(mlp: &Mlp, x: &[f32], scratch: &mut Scratch) -> Vec<f32> {
     let rows = x.len() / mlp.inputs();
@@ -31,14 +19,6 @@ fn forward(mlp: &Mlp, x: &[f32], scratch: &mut Scratch) -> Vec<f32> {
     let out = RowsMut::new(&mut y, rows, mlp.outputs());
     mlp.forward(Rows::new(x, rows, mlp.inputs()), out, scratch);
     y
-}
-
-fn assert_near(name: &str, found: &[f32], expected: &[f32]) {
-    assert_eq!(found.len(), expected.len(), "{name}");
-    for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
-        let off = (found - expected).abs();
-        assert!(off <= 1e-5, "{name} [{at}]: {found}, not {expected}");
-    }
 }
 
 /// The layers of `mlp.safetensors`.
@@ -55,30 +35,13 @@ fn layers(checkpoint: &Checkpoint) -> Vec<Layer<'_>> {
     [0, 2, 4].map(layer).to_vec()
 }
 
-/// How far off each output may be when weights and inputs of all layers are rounded to bf16, each
-/// by at most u = 2⁻⁸ of its size: the error of an input and of a product's two factors, added up
-/// layer by layer. fp32's own rounding is far below the tenth on top.
+/// How far off each output may be when weights and inputs of all layers are rounded to bf16.
 fn bf16_bounds(layers: &[Layer<'_>], x: &[f32]) -> Vec<f64> {
-    let unit = 2f64.powi(-8);
-    let mut bounds = Vec::new();
-    for x in x.chunks(layers[0].inputs) {
-        let mut x: Vec<(f64, f64)> = x.iter().map(|x| (f64::from(*x), 0.0)).collect();
-        for (index, layer) in layers.iter().enumerate() {
-            let output = |(weight, bias): (&[f32], &f32)| {
-                let terms = weight.iter().map(|w| f64::from(*w)).zip(&x);
-                let (mut sum, mut off) = (f64::from(*bias), 0.0);
-                for (w, (x, x_off)) in terms {
-                    sum += w * x;
-                    off += w.abs() * (x_off + (x.abs() + x_off) * (2.0 * unit + unit * unit));
-                }
-                let hidden = index + 1 < layers.len();
-                if hidden { (sum.max(0.0), off) } else { (sum, off / 4.0) }
-            };
-            x = layer.weight.chunks(layer.inputs).zip(&*layer.bias).map(output).collect();
-        }
-        bounds.extend(x.iter().map(|(_, off)| 1.1 * off));
-    }
-    bounds
+    let outputs = x.chunks(layers[0].inputs).flat_map(|x| {
+        let x = x.iter().copied().map(Near::exactly).collect();
+        bounds::mlp(layers, x, Last::Sigmoid, BF16_UNIT)
+    });
+    outputs.map(Near::bound).collect()
 }
 
 #[test]
@@ -96,17 +59,14 @@ fn bf16_is_as_near_as_rounding_allows_and_so_is_pytorchs() {
     let checkpoint = Checkpoint::open(fixture("mlp.safetensors")).expect("the fixture");
     let (layers, x) = (layers(&checkpoint), floats(&checkpoint, "input"));
     let (exact, bounds) = (floats(&checkpoint, "output"), bf16_bounds(&layers, &x));
-    let check = |name: &str, y: &[f32], last_rounded: f64| {
-        for ((y, exact), bound) in y.iter().zip(&exact).zip(&bounds) {
-            let off = f64::from((y - exact).abs());
-            assert!(off <= bound + last_rounded, "{name}: {y}, not {exact}: {bound} allowed");
-        }
-    };
     for cpu in variants() {
         let mlp = Mlp::new(&layers, Activation::Sigmoid, Precision::Bf16, cpu);
-        check(&format!("{cpu:?}"), &forward(&mlp, &x, &mut Scratch::default()), 0.0);
+        let y = forward(&mlp, &x, &mut Scratch::default());
+        assert_within(&format!("{cpu:?}"), &y, &exact, &bounds);
     }
-    check("PyTorch", &floats(&checkpoint, "output_bf16"), 2f64.powi(-8));
+    // PyTorch rounds the output too.
+    let bounds: Vec<f64> = bounds.iter().map(|bound| bound + BF16_UNIT).collect();
+    assert_within("PyTorch", &floats(&checkpoint, "output_bf16"), &exact, &bounds);
 }
 
 #[test]
@@ -134,16 +94,9 @@ fn models_compute_what_pytorch_computes() {
         ("torchrec.pt", false), // the importer reorders its products
         ("torchrec_dcn.safetensors", true),
     ] {
-        let checkpoint = Checkpoint::open(fixture(name)).expect(name);
-        let stem = name.split('.').next().unwrap_or(name);
-        let expected =
-            Checkpoint::open(fixture(&format!("{stem}.expected.safetensors"))).expect(name);
-        let dir = tempfile::tempdir().expect("a directory");
-        let import = Import::read(&checkpoint, &Options::default()).expect(name);
-        import.write(dir.path(), false, &|_| {}).expect(name);
-        let model = Model::open(dir.path()).expect(name);
+        let (imported, expected) = (import(name, &Options::default()), expected(name));
         for cpu in variants() {
-            model_computes(name, &model, &expected, kept_order, cpu);
+            model_computes(name, &imported.model, &expected, kept_order, cpu);
         }
     }
 }

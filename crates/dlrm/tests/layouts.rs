@@ -1,0 +1,256 @@
+//! Plans: every layout gives the same scores, memory is taken where a plan says so and nowhere
+//! else, and a plan that is not the model's is refused.
+
+use std::path::Path;
+
+use hither_dlrm::Model;
+use hither_dlrm::generate::{Shape, generate};
+use hither_dlrm::lookups::{Hotness, Lookups, Shape as Bags};
+use hither_dlrm::plan::{Packing, PageChoice, Plan, TablePlan};
+use hither_dlrm::run::{Batch, Engine, Workspace};
+use hither_dlrm::tables::Tables;
+use hither_kernels::bag::prefetch::Prefetch;
+use hither_kernels::bag::{Dtype, Ids, OutOfRange, Pooling};
+use hither_kernels::detect::cpu;
+use tempfile::TempDir;
+
+const ROWS: usize = 300;
+const SAMPLES: usize = 7;
+const TABLES: usize = 6;
+/// A hot row, and an id that no row has: both count for nothing where they are asked for.
+const PADDING: [Option<i64>; TABLES] = [None, Some(3), Some(500), Some(-7), None, Some(299)];
+
+/// Tables of every type and pooling, some with padding.
+fn model() -> (TempDir, Model) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let shape = Shape {
+        tables: TABLES,
+        rows: ROWS,
+        dim: 24,
+        bottom: vec![5, 24],
+        top: vec![6, 1],
+        ..Shape::preset("rm1").expect("known")
+    };
+    let mut spec = shape.spec("small");
+    let poolings = [Pooling::Sum, Pooling::Mean, Pooling::Max].into_iter().cycle();
+    for (t, (table, pooling)) in spec.tables.iter_mut().zip(poolings).enumerate() {
+        table.dtype = Dtype::ALL[t % Dtype::ALL.len()];
+        table.pooling = pooling;
+        table.padding = PADDING[t];
+    }
+    generate(&spec, 11, dir.path(), false, &|_| {}).expect("generated");
+    let model = Model::open(dir.path()).expect("opened");
+    (dir, model)
+}
+
+/// Hot ids with padding and pruned rows among them, and their offsets.
+fn lookups() -> (Vec<i64>, Vec<i64>) {
+    let shape = Bags { batches: 1, batch: SAMPLES, pooling: 9 };
+    let drawn = Lookups::draw(Hotness::High, &[ROWS; TABLES], shape, 5);
+    let bags = drawn.bags(0);
+    let Ids::I64(ids) = bags.ids else { panic!("ids have 64 bits") };
+    let mut ids = ids.to_vec();
+    let per_table = ids.len() / TABLES;
+    for (t, ids) in ids.chunks_mut(per_table).enumerate() {
+        for (at, id) in ids.iter_mut().enumerate() {
+            match (at % 5, PADDING[t]) {
+                (1, Some(padding)) => *id = padding,
+                (3, _) if t % 2 == 0 => *id = -1,
+                _ => {}
+            }
+        }
+    }
+    (ids, bags.offsets.to_vec())
+}
+
+/// The rows that are asked for, padding and what no row has among them.
+fn hot(ids: &[i64]) -> Vec<Vec<u32>> {
+    let listed = |ids: &[i64]| {
+        let mut rows: Vec<u32> = ids.iter().filter_map(|id| u32::try_from(*id).ok()).collect();
+        rows.dedup();
+        rows
+    };
+    ids.chunks(ids.len() / TABLES).map(listed).collect()
+}
+
+/// A plan's scores, from ids as its tables want them.
+fn scores(model: &Model, plan: &Plan) -> Vec<u32> {
+    let engine = Engine::load(model, plan, cpu(), OutOfRange::Error, &|_| {}).expect("loaded");
+    let (mut ids, offsets) = lookups();
+    engine.tables().renumber(&mut ids, &offsets, SAMPLES);
+    let dense: Vec<f32> = (0..SAMPLES * 5).map(|i| (i as f32).sin()).collect();
+    let mut out = vec![f32::NAN; SAMPLES];
+    let batch = Batch::new(SAMPLES, &dense, &ids, &offsets);
+    let clamped = engine.infer(&batch, &mut out, &mut Workspace::default(), |_| {});
+    assert_eq!(clamped.unwrap_or_else(|error| panic!("{error}\n{}", plan.to_toml())), 0);
+    out.iter().map(|score| score.to_bits()).collect()
+}
+
+#[test]
+fn every_layout_gives_the_same_scores() {
+    let (_dir, model) = model();
+    let plain = scores(&model, &Plan::nothing(&model.spec));
+    assert!(plain.iter().any(|score| *score != plain[0]), "scores say nothing");
+    let (ids, _) = lookups();
+    for pages in [PageChoice::Mapped, PageChoice::Small, PageChoice::Huge] {
+        for prefetch in Prefetch::CANDIDATES {
+            for packing in [Packing::Off, Packing::Lookup, Packing::Ids] {
+                for hot_rows in [1, 10, ROWS] {
+                    let mut plan = Plan::nothing(&model.spec);
+                    plan.threads = 1 + hot_rows % 3;
+                    plan.hot = hot(&ids);
+                    for table in &mut plan.tables {
+                        *table = TablePlan {
+                            name: table.name.clone(),
+                            pages,
+                            prefetch,
+                            packing,
+                            hot_rows,
+                        };
+                    }
+                    assert_eq!(scores(&model, &plan), plain, "{}", plan.to_toml());
+                }
+            }
+        }
+    }
+}
+
+/// A table in a new order knows its old padding by the new number, and out of range stays so.
+#[test]
+fn renumbered_ids_name_the_same_rows() {
+    let (_dir, model) = model();
+    let mut plan = Plan::nothing(&model.spec);
+    plan.hot[1] = vec![3, 250, 250, 9];
+    (plan.tables[1].packing, plan.tables[1].hot_rows) = (Packing::Ids, 4);
+    let tables = Tables::load(&model, &plan, &|_| {}).expect("loaded");
+    let mut ids = vec![0, 250, 3, 9, 0, 299, -1, 300, 250];
+    let offsets = [0, 1, 8, 9, 9, 9, 9];
+    tables.renumber(&mut ids, &offsets, 1);
+    // Only the second table's: hot rows first, then all others in their order.
+    assert_eq!(ids, [0, 1, 0, 2, 3, 299, -1, 300, 250]);
+    assert_eq!(tables.view()[1].padding, Some(0));
+    assert_eq!(tables.view()[0].padding, None);
+}
+
+/// Lists that did not come from a checked file must not do harm.
+#[test]
+fn hot_rows_that_no_table_has_are_left_out() {
+    let (_dir, model) = model();
+    let plain = scores(&model, &Plan::nothing(&model.spec));
+    for packing in [Packing::Lookup, Packing::Ids] {
+        let mut plan = Plan::nothing(&model.spec);
+        for (table, hot) in plan.tables.iter_mut().zip(&mut plan.hot) {
+            (table.packing, table.hot_rows) = (packing, 50);
+            *hot = vec![u32::MAX, 7, ROWS as u32];
+        }
+        assert_eq!(scores(&model, &plan), plain, "{packing:?}");
+    }
+}
+
+#[test]
+fn memory_is_taken_as_planned() {
+    let (_dir, model) = model();
+    let taken = |plan: &Plan| {
+        let tables = Tables::load(&model, plan, &|_| {}).expect("loaded");
+        assert_eq!((tables.len(), tables.width()), (TABLES, TABLES * 24));
+        tables.backing()
+    };
+    let whole: usize = model.tables().map(|table| table.rows.len()).sum();
+    let mut plan = Plan::nothing(&model.spec);
+    assert_eq!(taken(&plan).bytes, 0, "mapped tables are not copied");
+    for pages in [PageChoice::Small, PageChoice::Huge] {
+        plan.tables.iter_mut().for_each(|table| table.pages = pages);
+        let backing = taken(&plan);
+        assert_eq!(backing.bytes, whole, "{pages:?}");
+        if pages == PageChoice::Small {
+            assert_eq!(backing.huge_bytes.unwrap_or(0), 0, "never huge");
+        }
+    }
+    // Copies of hot rows are all that is taken beside a mapped file; in another order all of it is.
+    let mut plan = Plan::nothing(&model.spec);
+    plan.hot = vec![vec![4, 8, 15]; TABLES];
+    for (packing, hot_rows) in [(Packing::Lookup, 2), (Packing::Ids, 2), (Packing::Ids, 0)] {
+        for table in &mut plan.tables {
+            (table.packing, table.hot_rows) = (packing, hot_rows);
+        }
+        let lines = |bytes: usize| bytes.next_multiple_of(64);
+        let copies: usize = model.spec.tables.iter().map(|t| 2 * lines(t.row_bytes())).sum();
+        let expected = match (packing, hot_rows) {
+            (_, 0) => 0,
+            (Packing::Lookup, _) => copies,
+            _ => whole,
+        };
+        assert_eq!(taken(&plan).bytes, expected, "{packing:?}, {hot_rows} hot rows");
+    }
+}
+
+/// A plan of the model, written, and opened after a change to its text.
+fn opened_with(dir: &Path, model: &Model, change: impl Fn(String) -> String) -> String {
+    let mut plan = Plan::standard(&model.spec);
+    plan.hot[0] = vec![1, 2, 3];
+    (plan.tables[0].packing, plan.tables[0].hot_rows) = (Packing::Lookup, 3);
+    let path = plan.save(dir).expect("saved");
+    let opened = Plan::open(dir, &model.spec).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(opened, plan);
+    std::fs::write(&path, change(plan.to_toml())).expect("written");
+    let error = Plan::open(dir, &model.spec).expect_err("it is wrong").to_string();
+    assert!(error.contains(dir.to_str().expect("text")), "no path in {error}");
+    error
+}
+
+#[test]
+fn plans_that_are_not_the_models_are_refused() {
+    let (_dir, model) = model();
+    let dir = tempfile::tempdir().expect("a directory");
+    let replaced = |from: &str, to: &str| {
+        opened_with(dir.path(), &model, |text| {
+            assert!(text.contains(from), "{text}");
+            text.replacen(from, to, 1)
+        })
+    };
+    for (from, to, told) in [
+        ("model = \"small\"", "model = \"large\"", "a plan for `large`, not for `small`"),
+        ("threads = 0", "threads = 0\nspeed = 9", "plan.toml:3: unknown field `speed`"),
+        ("threads = 0", "threads = -1", "plan.toml:2"),
+        ("hot_rows = 0", "hot_rows = 0\ncold_rows = 1", "unknown field `cold_rows`"),
+        ("name = \"t1\"", "name = \"t2\"", "table `t2` stands where the model has `t1`"),
+        ("hot_rows = 3", "hot_rows = 301", "table `t0` cannot have more hot rows than its 300"),
+        ("hot_rows = 3", "hot_rows = 4", "numbers of 4 rows of table `t0`"),
+        ("packing = \"off\"", "packing = \"of\"", "`of`"),
+        (
+            "packing = \"off\"\nhot_rows = 0",
+            "packing = \"ids\"\nhot_rows = 1",
+            "`hot.1` is missing",
+        ),
+        ("mlp = \"fp32\"", "mlp = \"fp8\"", "plan.toml:3"),
+        ("far:64", "far:0", "rows from 1 to 256"),
+        ("pages = \"huge\"", "", "plan.toml:"),
+    ] {
+        let error = replaced(from, to);
+        assert!(error.contains(told), "no {told:?} in {error}");
+    }
+    let cut = opened_with(dir.path(), &model, |text| {
+        text[..text.rfind("[[table]]").expect("tables")].to_owned()
+    });
+    assert!(cut.contains("it has 5 tables, the model 6"), "{cut}");
+}
+
+#[test]
+fn plans_whose_hot_rows_are_not_there_are_refused() {
+    let (_dir, model) = model();
+    let dir = tempfile::tempdir().expect("a directory");
+    let hot = dir.path().join("hot.safetensors");
+    let absent = opened_with(dir.path(), &model, |text| {
+        std::fs::remove_file(&hot).expect("removed");
+        text
+    });
+    assert!(absent.contains("hot.safetensors"), "{absent}");
+    let mut plan = Plan::standard(&model.spec);
+    plan.hot[0] = vec![1, ROWS as u32];
+    (plan.tables[0].packing, plan.tables[0].hot_rows) = (Packing::Ids, 2);
+    plan.save(dir.path()).expect("saved");
+    let error = Plan::open(dir.path(), &model.spec).expect_err("no such row").to_string();
+    assert!(error.contains("`hot.0` does not hold the numbers of 2 rows of table `t0`"), "{error}");
+    let error = Plan::open(&dir.path().join("other"), &model.spec).expect_err("none").to_string();
+    assert!(error.contains("other"), "{error}");
+}
