@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use hither_kernels::detect;
 use serde::Serialize;
 
 use crate::machine::Machine;
@@ -40,6 +41,10 @@ struct Cpu {
     l2_bytes: Option<usize>,
     l3_bytes: Option<usize>,
     features: BTreeMap<&'static str, bool>,
+    /// Which kernels run: the best that the processor has, or less if HITHER_ISA says so.
+    kernels: &'static str,
+    /// How products of bfloat16 are computed.
+    bf16: &'static str,
 }
 
 #[derive(Serialize)]
@@ -115,6 +120,8 @@ fn cpu(machine: &Machine) -> Cpu {
         l2_bytes: machine.l2_bytes,
         l3_bytes: machine.l3_bytes,
         features: FEATURES.into_iter().map(has).collect(),
+        kernels: detect::cpu().isa.name(),
+        bf16: detect::cpu().bf16.name(),
     }
 }
 

@@ -24,12 +24,15 @@ mod vopr;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::builder::FalseyValueParser;
 use clap::{CommandFactory, Parser, Subcommand};
+use hither_kernels::detect;
 use hither_sched::sim;
 
-/// Jobs near each other on the network: a scheduler for GPU clusters, and a simulator that plays
-/// traces against it and against its rivals.
+/// Machine-learning work near its data: a scheduler that places training jobs by the network, with a
+/// simulator that plays traces against it and its rivals; and inference of recommendation models at
+/// the limit of the memory system.
 #[derive(Parser)]
 #[command(name = "hither", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "\
@@ -100,6 +103,9 @@ fn status(error: &anyhow::Error) -> u8 {
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    detect::requested().context("HITHER_ISA")?;
+    // Before any thread is started: later ones could not use all that the processor has.
+    detect::cpu();
     let common = &cli.common;
     match cli.command {
         Command::Demo(args) => demo::run(&args, common),

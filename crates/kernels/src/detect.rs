@@ -36,11 +36,20 @@ pub struct Cpu {
 pub fn cpu() -> Cpu {
     static CPU: OnceLock<Cpu> = OnceLock::new();
     *CPU.get_or_init(|| {
-        let limit = std::env::var("HITHER_ISA").ok().and_then(|name| name.parse().ok());
+        let limit = requested().ok().flatten();
         let isa = best_isa().min(limit.unwrap_or(Isa::Avx512));
         let bf16 = if isa < Isa::Avx512 { Bf16::Emulated } else { best_bf16() };
         Cpu { isa, bf16 }
     })
+}
+
+/// What `HITHER_ISA` says, if anything. [`cpu`] takes what it cannot read for nothing: a program
+/// that asks here first can say so.
+pub fn requested() -> Result<Option<Isa>, UnknownIsa> {
+    match std::env::var("HITHER_ISA") {
+        Ok(name) if !name.is_empty() => name.parse().map(Some),
+        _ => Ok(None),
+    }
 }
 
 impl Isa {
