@@ -38,7 +38,8 @@ ids without are read circularly over tables and batches.
 Every lever is measured for a few seconds on the model's own tables: huge pages, prefetch, packing
 of the hottest rows, each alone and together, on one thread and on all. The plan takes what
 measured best: packing only where it gains 3 % or more; `--packing ids` is never chosen unasked, as
-clients must then send renumbered ids.
+clients must then send renumbered ids. What else runs on the machine blurs the figures: plan on an
+idle one, or with more --seconds.
 
 Writes plan.toml and hot.safetensors, which serving reads, and plan.json and plan.html for people.
 Flags fix a choice for all tables; for one table, edit plan.toml.")]
