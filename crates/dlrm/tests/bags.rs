@@ -18,6 +18,24 @@ struct Stored {
     params: Vec<Params>,
 }
 
+impl Stored {
+    fn view(&self, pooling: Pooling, padding: Option<i64>) -> Table<'_> {
+        let stride = self.dtype.row_bytes(self.dim);
+        Table {
+            dtype: self.dtype,
+            rows: self.data.len() / stride,
+            dim: self.dim,
+            stride,
+            data: &self.data,
+            params: &self.params,
+            pooling,
+            padding,
+            hot: None,
+            prefetch: Prefetch::default(),
+        }
+    }
+}
+
 /// What is asked of a table.
 struct Query {
     ids: Vec<i64>,
@@ -56,19 +74,7 @@ impl Query {
     /// What each instruction set makes of it.
     fn ask(&self, table: &Stored, mode_name: &str) -> Vec<(Isa, Vec<f32>)> {
         let (pooling, weighted, padded) = mode(mode_name);
-        let stride = table.dtype.row_bytes(table.dim);
-        let view = Table {
-            dtype: table.dtype,
-            rows: table.data.len() / stride,
-            dim: table.dim,
-            stride,
-            data: &table.data,
-            params: &table.params,
-            pooling,
-            padding: padded.then_some(self.padding),
-            hot: None,
-            prefetch: Prefetch::default(),
-        };
+        let view = table.view(pooling, padded.then_some(self.padding));
         let bags = Bags {
             batch: self.bags(),
             ids: Ids::I64(&self.ids),
@@ -265,21 +271,7 @@ fn tables_together_are_pooled_as_alone() {
         [("d3.f32", Dtype::F32), ("d17.f16", Dtype::F16), ("d64.bf16", Dtype::Bf16)]
             .map(|(name, dtype)| float_table(&file, name, dtype))
             .into();
-    let tables: Vec<Table> = stored
-        .iter()
-        .map(|table| Table {
-            dtype: table.dtype,
-            rows: 24,
-            dim: table.dim,
-            stride: table.dtype.row_bytes(table.dim),
-            data: &table.data,
-            params: &[],
-            pooling: Pooling::Sum,
-            padding: None,
-            hot: None,
-            prefetch: Prefetch::Off,
-        })
-        .collect();
+    let tables: Vec<Table> = stored.iter().map(|table| table.view(Pooling::Sum, None)).collect();
     let ids: Vec<u32> = query.ids.iter().map(|id| *id as u32).collect::<Vec<_>>().repeat(3);
     let mut offsets = vec![0];
     for t in 0..3 {

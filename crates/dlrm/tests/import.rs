@@ -3,60 +3,21 @@
 
 mod common;
 
-use common::{expected, fixture, import};
+use common::bounds::score;
+use common::{assert_near, expected, fixture, floats, import, integers};
 use hither_data::Checkpoint;
 use hither_dlrm::Model;
 use hither_dlrm::import::{Import, Options};
-use hither_dlrm::model::{Interaction, Layer};
-
-fn linear(layer: &Layer<'_>, x: &[f32]) -> Vec<f32> {
-    let rows = layer.weight.chunks_exact(layer.inputs).zip(&*layer.bias);
-    rows.map(|(row, bias)| row.iter().zip(x).map(|(w, x)| w * x).sum::<f32>() + bias).collect()
-}
-
-fn mlp(layers: &[Layer<'_>], mut x: Vec<f32>, relu_at_the_end: bool) -> Vec<f32> {
-    for (index, layer) in layers.iter().enumerate() {
-        x = linear(layer, &x);
-        if relu_at_the_end || index + 1 < layers.len() {
-            x.iter_mut().for_each(|x| *x = x.max(0.0));
-        }
-    }
-    x
-}
-
-fn interact(model: &Model, vectors: &[Vec<f32>]) -> Vec<f32> {
-    if model.spec.interaction == Interaction::Dot {
-        let mut out = vectors[0].clone();
-        for i in 1..vectors.len() {
-            for j in 0..i {
-                out.push(vectors[i].iter().zip(&vectors[j]).map(|(a, b)| a * b).sum());
-            }
-        }
-        return out;
-    }
-    let x0 = vectors.concat();
-    let mut x = x0.clone();
-    for layer in model.cross() {
-        let rank = layer.w.len() / x0.len();
-        let dot = |row: &[f32], x: &[f32]| row.iter().zip(x).map(|(a, b)| a * b).sum::<f32>();
-        let inner: Vec<f32> = layer.v.chunks_exact(x0.len()).map(|row| dot(row, &x)).collect();
-        let outer = layer.w.chunks_exact(rank).map(|row| dot(row, &inner));
-        let next = outer.zip(&*layer.bias).zip(&x0).zip(&x);
-        x = next.map(|(((product, bias), x0), x)| x0 * (product + bias) + x).collect();
-    }
-    x
-}
+use hither_dlrm::model::Interaction;
 
 /// The model's outputs for the inputs that were saved with the expected ones.
 fn evaluate(model: &Model, inputs: &Checkpoint) -> Vec<f32> {
-    let integers = |name: &str| inputs.tensors[name].as_i64().expect("integers").into_owned();
-    let (ids, offsets) = (integers("indices"), integers("offsets"));
-    let dense = inputs.tensors["dense"].as_f32().expect("floats");
+    let (ids, offsets) = (integers(inputs, "indices"), integers(inputs, "offsets"));
+    let dense = floats(inputs, "dense");
     let features = model.spec.dense_features();
     let batch = dense.len() / features;
     let output = |sample: usize| {
-        let x = dense[sample * features..][..features].to_vec();
-        let mut vectors = vec![mlp(&model.bottom(), x, true)];
+        let mut pooled = Vec::new();
         for (t, table) in model.tables().enumerate() {
             let rows: &[f32] = bytemuck::cast_slice(table.rows);
             let mut sum = vec![0.0; table.spec.dim];
@@ -66,10 +27,10 @@ fn evaluate(model: &Model, inputs: &Checkpoint) -> Vec<f32> {
                 let row = &rows[*id as usize * sum.len()..][..sum.len()];
                 sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
             }
-            vectors.push(sum);
+            pooled.extend(sum);
         }
-        let logit = mlp(&model.top(), interact(model, &vectors), false)[0];
-        if model.spec.sigmoid { 1.0 / (1.0 + (-logit).exp()) } else { logit }
+        let dense = &dense[sample * features..][..features];
+        score(model, dense, &pooled, 0.0).value as f32
     };
     (0..batch).map(output).collect()
 }
@@ -80,12 +41,8 @@ fn computes_what_pytorch_does(name: &str, interaction: Interaction) {
     assert_eq!(imported.model.spec.interaction, interaction);
     let expected = expected(name);
     let wanted = if imported.model.spec.sigmoid { "probability" } else { "logit" };
-    let wanted = expected.tensors[wanted].as_f32().expect("floats");
     let found = evaluate(&imported.model, &expected);
-    assert_eq!(found.len(), wanted.len());
-    for (found, wanted) in found.iter().zip(&*wanted) {
-        assert!((found - wanted).abs() <= 1e-5, "{found} for {wanted}");
-    }
+    assert_near(name, &found, &floats(&expected, wanted));
 }
 
 #[test]

@@ -262,7 +262,8 @@ fn batches_of_wrong_sizes_are_refused() {
     let imported = import("dlrm.pt", &Options::default());
     let engine = engine(&imported.model, Precision::F32, 2, cpu());
     let good = Request::of(&expected("dlrm.pt"));
-    let cases: [(fn(&mut Request), &str); 8] = [
+    type Change = fn(&mut Request);
+    let cases: [(Change, &str); 8] = [
         (|r| r.dense.truncate(77), "77 dense features, expected 78"),
         (|r| r.dense.push(0.0), "79 dense features, expected 78"),
         (|r| r.samples = 5, "78 dense features, expected 65"),
