@@ -126,7 +126,7 @@ impl Subject {
 
     fn lookups_of(&self, model: &Model, path: &Path) -> anyhow::Result<Lookups> {
         let trace = IdTrace::read(path)?;
-        Lookups::from_trace(&trace, model.spec.tables.len(), self.shape())
+        Lookups::from_trace(&trace, &model.spec, self.shape())
             .with_context(|| format!("{}", path.display()))
     }
 
@@ -150,6 +150,12 @@ impl Subject {
             }
             let values = tensor.as_f32().context("features are floating-point numbers")?;
             return Ok(values.into_owned());
+        }
+        // Layers alone look up no ids: without features, the file would mean nothing.
+        if rows.is_none()
+            && let Some(path) = &self.ids
+        {
+            bail!("{}: a safetensors file with rows of `{name}` is expected", path.display());
         }
         let rows = rows.unwrap_or(self.batch as usize * self.batches as usize);
         let mut state = self.seed.wrapping_mul(2).wrapping_add(1);

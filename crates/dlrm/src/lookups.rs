@@ -10,6 +10,11 @@ use rand::seq::SliceRandom as _;
 use rand::{Rng, RngExt as _};
 use rand_distr::{Distribution as _, Zipf};
 
+use crate::Error;
+use crate::hotness::Histogram;
+use crate::model::Spec;
+use crate::workload::{Reading, Requests, Workload};
+
 /// How much of all lookups a few rows take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hotness {
@@ -81,14 +86,7 @@ impl FromStr for Hotness {
 #[derive(Clone, Debug)]
 pub struct Lookups {
     pub batch: usize,
-    batches: Vec<OneBatch>,
-}
-
-/// Table after table, sample after sample.
-#[derive(Clone, Debug)]
-struct OneBatch {
-    ids: Vec<i64>,
-    offsets: Vec<i64>,
+    batches: Vec<Requests>,
 }
 
 /// How ids become bags.
@@ -98,16 +96,6 @@ pub struct Shape {
     pub batch: usize,
     /// Ids a bag, where a trace does not say.
     pub pooling: usize,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error(
-        "{offsets} offsets are not those of whole batches: {tables} tables and a batch of {batch} \
-         need a multiple of {} and one more",
-        tables * batch
-    )]
-    Batches { offsets: usize, tables: usize, batch: usize },
 }
 
 impl Lookups {
@@ -126,34 +114,18 @@ impl Lookups {
         Self::regular(rows.len(), shape, |k, t| drawn[t][k * per_batch..][..per_batch].to_vec())
     }
 
-    /// The ids of a trace. One with offsets is taken as it is: batches one after the other, and in
-    /// each table after table. One without is read from its beginning again whenever it ends.
-    pub fn from_trace(trace: &IdTrace, tables: usize, shape: Shape) -> Result<Self, Error> {
-        let batch = shape.batch;
-        if let Some(offsets) = &trace.offsets {
-            let bags = tables * batch;
-            if bags == 0 || offsets.len() < 2 || !(offsets.len() - 1).is_multiple_of(bags) {
-                return Err(Error::Batches { offsets: offsets.len(), tables, batch });
-            }
-            let one = |first: usize| {
-                let bounds = &offsets[first..=first + bags];
-                let ids = trace.ids[bounds[0] as usize..bounds[bags] as usize].to_vec();
-                OneBatch { ids, offsets: bounds.iter().map(|o| o - bounds[0]).collect() }
-            };
-            let batches = (0..offsets.len() - 1).step_by(bags).map(one).collect();
-            return Ok(Self { batch, batches });
-        }
-        let mut circle = trace.ids.iter().copied().cycle();
-        Ok(Self::regular(tables, shape, |_, _| {
-            circle.by_ref().take(batch * shape.pooling).collect()
-        }))
+    /// The ids of a trace. One with offsets is taken as it is; of one without, so many batches.
+    pub fn from_trace(trace: &IdTrace, spec: &Spec, shape: Shape) -> Result<Self, Error> {
+        let reading = Reading { batch: shape.batch, pooling: shape.pooling, wrap: false };
+        let batches = Workload::new(trace, spec, reading)?.first(shape.batches);
+        Ok(Self { batch: shape.batch, batches })
     }
 
     /// Bags all of one length, with the ids of batch `k` and table `t`.
     fn regular(tables: usize, shape: Shape, mut ids: impl FnMut(usize, usize) -> Vec<i64>) -> Self {
         let bags = (tables * shape.batch) as i64;
         let offsets: Vec<i64> = (0..=bags).map(|bag| bag * shape.pooling as i64).collect();
-        let one = |k: usize| OneBatch {
+        let one = |k: usize| Requests {
             ids: (0..tables).flat_map(|t| ids(k, t)).collect(),
             offsets: offsets.clone(),
         };
@@ -175,13 +147,13 @@ impl Lookups {
 
     /// As the kernels take them.
     pub fn bags(&self, k: usize) -> Bags<'_> {
-        let OneBatch { ids, offsets } = &self.batches[k];
+        let Requests { ids, offsets } = &self.batches[k];
         Bags { batch: self.batch, ids: Ids::I64(ids), offsets, weights: None }
     }
 
     /// All ids that one table is asked for.
     pub fn of_table(&self, t: usize) -> impl Iterator<Item = i64> {
-        let range = move |one: &OneBatch| {
+        let range = move |one: &Requests| {
             one.offsets[t * self.batch] as usize..one.offsets[(t + 1) * self.batch] as usize
         };
         self.batches.iter().flat_map(move |one| one.ids[range(one)].iter().copied())
@@ -194,27 +166,16 @@ impl Lookups {
         }
     }
 
-    /// The rows of a table that are asked for most, hottest first; of equals the one with the lower
-    /// number.
+    /// The rows of a table that are asked for most, hottest first.
     pub fn hottest(&self, t: usize, count: usize) -> Vec<u32> {
-        let mut counts = std::collections::HashMap::<i64, u32>::new();
-        for id in self.of_table(t) {
-            *counts.entry(id).or_default() += 1;
-        }
-        let mut rows: Vec<(u32, u32)> = counts
-            .into_iter()
-            .filter_map(|(id, count)| u32::try_from(id).ok().map(|id| (count, id)))
-            .collect();
-        rows.sort_unstable_by_key(|(count, id)| (std::cmp::Reverse(*count), *id));
-        rows.into_iter().take(count).map(|(_, id)| id).collect()
+        let rows = self.of_table(t).filter_map(|id| u32::try_from(id).ok()).collect();
+        Histogram::new(rows).hottest(count).to_vec()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SHAPE: Shape = Shape { batches: 3, batch: 4, pooling: 5 };
 
     #[test]
     fn drawn_ids_are_in_range_and_as_hot_as_they_should_be() {
@@ -233,31 +194,5 @@ mod tests {
         assert!((0.21..0.27).contains(&unique(Hotness::Medium)));
         assert!((0.55..0.65).contains(&unique(Hotness::Low)));
         assert!((0.84..0.88).contains(&unique(Hotness::Random)));
-    }
-
-    #[test]
-    fn a_trace_without_offsets_is_read_in_a_circle() {
-        let trace = IdTrace { ids: (0..7).collect(), offsets: None };
-        let lookups = Lookups::from_trace(&trace, 2, SHAPE).expect("it is regular");
-        assert_eq!(lookups.len(), 3);
-        let (Ids::I64(ids), offsets) = (lookups.bags(2).ids, lookups.bags(2).offsets) else {
-            panic!("ids have 64 bits")
-        };
-        assert_eq!(ids.len(), 40);
-        assert_eq!(ids[0], 80 % 7);
-        assert_eq!(offsets[..3], [0, 5, 10]);
-        assert_eq!(lookups.of_table(1).next(), Some(20 % 7));
-        assert_eq!(lookups.hottest(0, 2).len(), 2);
-    }
-
-    #[test]
-    fn a_trace_with_offsets_is_split_into_whole_batches() {
-        let trace = IdTrace { ids: vec![9, 8, 7, 6], offsets: Some(vec![0, 1, 1, 3, 4]) };
-        let shape = Shape { batches: 0, batch: 1, pooling: 0 };
-        let lookups = Lookups::from_trace(&trace, 2, shape).expect("two batches");
-        assert_eq!(lookups.len(), 2);
-        assert_eq!(lookups.bags(1).offsets, [0, 2, 3]);
-        assert_eq!(lookups.of_table(0).collect::<Vec<_>>(), [9, 8, 7]);
-        assert!(Lookups::from_trace(&trace, 3, shape).is_err());
     }
 }

@@ -157,6 +157,13 @@ impl<'a> Workload<'a> {
         batches
     }
 
+    /// The requests of all tables: every batch of a trace with bags, of one without as many as asked.
+    pub fn first(&self, batches: usize) -> Vec<Requests> {
+        let tables: Vec<usize> = (0..self.spec.tables.len()).collect();
+        let count = if self.trace.offsets.is_some() { self.batches() } else { batches };
+        (0..count).map(|batch| self.requests_of(batch, &tables)).collect()
+    }
+
     fn requests_of(&self, batch: usize, tables: &[usize]) -> Requests {
         let mut requests = Requests { ids: Vec::new(), offsets: vec![0] };
         let Reading { batch: samples, pooling, .. } = self.reading;
