@@ -186,15 +186,17 @@ impl Loaded {
 
 impl Copies {
     fn new(table: &Loaded, hot: &[u32]) -> Result<Self, Error> {
-        let map = HotMap::new(table.spec.rows, hot.to_vec());
+        let map = HotMap::new(table.spec.rows, hot);
         // Whole lines, so that no copy touches one more than it must.
         let stride = table.stride().next_multiple_of(64);
         let pages = pages(table.plan.pages).unwrap_or(Pages::Huge);
-        let mut rows = Buffer::zeroed(map.ids().len() * stride, pages)?;
-        gather(&table.rows, table.stride(), map.ids(), rows.as_mut_slice(), stride);
+        let mut rows = Buffer::zeroed(map.slots().len() * stride, pages)?;
+        gather(&table.rows, table.stride(), map.slots(), rows.as_mut_slice(), stride);
         let params = match table.params.is_empty() {
             true => Vec::new(),
-            false => map.ids().iter().map(|id| table.params[*id as usize]).collect(),
+            false => (map.slots().iter())
+                .map(|id| table.params.get(*id as usize).copied().unwrap_or_default())
+                .collect(),
         };
         Ok(Self { map, rows: rows.into(), stride, params })
     }
@@ -230,13 +232,15 @@ fn copy_all(from: &[u8], to: &mut [u8]) {
     parts.for_each(|(to, from)| to.copy_from_slice(from));
 }
 
-/// The rows of `order`, one behind the other.
+/// The rows of `order`, one behind the other; nothing where it has no row.
 fn gather(from: &[u8], from_stride: usize, order: &[u32], to: &mut [u8], to_stride: usize) {
     if from_stride == 0 {
         return;
     }
     to.par_chunks_mut(to_stride).zip(order).for_each(|(to, id)| {
         let row = *id as usize * from_stride;
-        to[..from_stride].copy_from_slice(&from[row..row + from_stride]);
+        if let Some(row) = from.get(row..row + from_stride) {
+            to[..from_stride].copy_from_slice(row);
+        }
     });
 }

@@ -1,7 +1,7 @@
 //! Every kernel against a plain reference, over awkward shapes.
 
 use half::{bf16, f16};
-use hither_kernels::bag::hot::{Hot, HotMap};
+use hither_kernels::bag::hot::{EMPTY, Hot, HotMap};
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::bag::quant::{self, Params};
 use hither_kernels::bag::{
@@ -52,11 +52,13 @@ impl Sample {
 
     /// Copies of every third row, two lines apart from each other.
     fn with_hot(mut self) -> Self {
-        let map = HotMap::new(self.rows, (0..self.rows as u32).rev().step_by(3).collect());
+        let third: Vec<u32> = (0..self.rows as u32).rev().step_by(3).collect();
+        let map = HotMap::new(self.rows, &third);
         let bytes = self.dtype.row_bytes(self.dim);
         let (mut data, mut params) = (Vec::new(), Vec::new());
-        for id in map.ids() {
-            let at = *id as usize;
+        for id in map.slots() {
+            // What stands in an empty slot must not matter.
+            let at = if *id == EMPTY { 0 } else { *id as usize };
             data.extend_from_slice(&self.data[at * bytes..(at + 1) * bytes]);
             data.extend([0xff; 128]);
             params.extend(self.params.get(at));
@@ -405,6 +407,22 @@ fn a_call_that_does_not_fit_together_is_refused() {
     let mut out = vec![0.0; 16];
     let error = embed(&[short], &bags(&[0, 1, 3]), &mut Output::F32(&mut out), &settings);
     assert!(matches!(error, Err(Error::Table { table: 0, .. })));
+}
+
+/// Nearly all hot rows find a slot, and a row is in one slot only.
+#[test]
+fn the_map_of_hot_rows_holds_them() {
+    for count in [0, 1, 2, 100, 10_000] {
+        let ids: Vec<u32> = (0..count).map(|i| i * 37 + 5).collect();
+        let map = HotMap::new(1_000_000, &ids);
+        let mut held: Vec<u32> = map.slots().iter().copied().filter(|id| *id != EMPTY).collect();
+        held.sort_unstable();
+        assert!(held.windows(2).all(|pair| pair[0] < pair[1]));
+        assert!(held.iter().all(|id| ids.binary_search(id).is_ok()));
+        assert!(held.len() as f64 >= 0.9 * ids.len() as f64, "{} of {count}", held.len());
+    }
+    let twice_and_outside = HotMap::new(10, &[3, 3, 10, EMPTY]);
+    assert_eq!(twice_and_outside.slots().iter().filter(|id| **id != EMPTY).count(), 1);
 }
 
 #[test]

@@ -231,10 +231,15 @@ fn scale(pooling: Pooling, count: usize) -> f32 {
 /// its instruction set.
 #[inline(always)]
 fn push_rows<I: Id>(table: &Table, ids: &[I], scratch: &mut Scratch) -> bool {
-    if let Some(hot) = table.hot {
-        return push_hot_somehow(table, &hot, ids, scratch);
+    let count = table.rows as u64;
+    if let Some(hot) = table.hot.filter(|hot| !hot.map.is_empty()) {
+        let good = ids.iter().fold(true, |good, id| good & (id.row() < count));
+        if good {
+            push_hot(table, &hot, ids, scratch);
+        }
+        return good;
     }
-    let (base, stride, count) = (table.data.as_ptr(), table.stride as u64, table.rows as u64);
+    let (base, stride) = (table.data.as_ptr(), table.stride as u64);
     let mut bad = false;
     append(&mut scratch.rows, ids, |id| {
         let row = id.row();
@@ -263,29 +268,6 @@ fn append<I: Id, T: Copy>(list: &mut Vec<T>, ids: &[I], mut element: impl FnMut(
     unsafe { list.set_len(list.len() + ids.len()) };
 }
 
-fn push_hot_somehow<I: Id>(table: &Table, hot: &Hot, ids: &[I], scratch: &mut Scratch) -> bool {
-    let count = table.rows as u64;
-    if ids.iter().any(|id| id.row() >= count) {
-        return false;
-    }
-    #[cfg(target_arch = "x86_64")]
-    if std::is_x86_feature_detected!("popcnt") && std::is_x86_feature_detected!("bmi2") {
-        // SAFETY: just seen.
-        unsafe { push_hot_popcnt(table, hot, ids, scratch) };
-        return true;
-    }
-    push_hot(table, hot, ids, scratch);
-    true
-}
-
-/// Never as a part of code with wide vectors: counting bits in those takes many instructions.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "popcnt,bmi1,bmi2")]
-#[inline(never)]
-fn push_hot_popcnt<I: Id>(table: &Table, hot: &Hot, ids: &[I], scratch: &mut Scratch) {
-    push_hot(table, hot, ids, scratch);
-}
-
 /// Without a branch between row and copy, as no processor could guess which way it goes.
 #[inline(always)]
 fn push_hot<I: Id>(table: &Table, hot: &Hot, ids: &[I], scratch: &mut Scratch) {
@@ -293,17 +275,17 @@ fn push_hot<I: Id>(table: &Table, hot: &Hot, ids: &[I], scratch: &mut Scratch) {
     let (copies, copy_stride) = (hot.data.as_ptr(), hot.stride);
     append(&mut scratch.rows, ids, |id| {
         let row = id.row() as usize;
-        let (is_hot, slot) = hot.map.slot(row);
+        let (is_hot, slot) = hot.map.slot(row as u32);
         let copy = copies.wrapping_add(slot * copy_stride);
         select_unpredictable(is_hot, copy, own.wrapping_add(row * own_stride))
     });
     if table.dtype.is_quantised() {
         append(&mut scratch.params, ids, |id| {
             let row = id.row() as usize;
-            let (is_hot, slot) = hot.map.slot(row);
+            let (is_hot, slot) = hot.map.slot(row as u32);
             let copy = hot.params.as_ptr().wrapping_add(slot);
             let own = table.params.as_ptr().wrapping_add(row);
-            // SAFETY: the row is one of the table's, and has a copy if it is hot; both lists were
+            // SAFETY: the row is one of the table's, and the slot one of the map's; both lists were
             // checked to be complete.
             unsafe { *select_unpredictable(is_hot, copy, own) }
         });
