@@ -87,11 +87,22 @@ fn main() -> ExitCode {
         // Whoever read our output has seen enough.
         Ok(Err(error)) if outputs::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Ok(Err(error)) => {
-            outputs::say_error(&format!("{error:#}"));
+            outputs::say_error(&told(&error));
             ExitCode::from(status(&error))
         }
         Err(_) => ExitCode::from(2),
     }
+}
+
+/// The error and what caused it, which many errors tell themselves.
+fn told(error: &anyhow::Error) -> String {
+    let mut told = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !told.ends_with(&cause) {
+            told = format!("{told}: {cause}");
+        }
+    }
+    told
 }
 
 /// A broken invariant is what `--check` was asked for: an answer, if a negative one.

@@ -9,6 +9,7 @@ use hither_dlrm::lookups::{Hotness, Lookups, Shape as Bags};
 use hither_dlrm::plan::{Packing, PageChoice, Plan, TablePlan};
 use hither_dlrm::run::{Batch, Engine, Workspace};
 use hither_dlrm::tables::Tables;
+use hither_kernels::bag::hot::HotMap;
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::bag::{Dtype, Ids, OutOfRange, Pooling};
 use hither_kernels::detect::cpu;
@@ -166,7 +167,7 @@ fn memory_is_taken_as_planned() {
             assert_eq!(backing.huge_bytes.unwrap_or(0), 0, "never huge");
         }
     }
-    // Copies of hot rows are all that is taken beside a mapped file; in another order all of it is.
+    // The map's slots are all that is taken beside a mapped file; in another order all of it is.
     let mut plan = Plan::nothing(&model.spec);
     plan.hot = vec![vec![4, 8, 15]; TABLES];
     for (packing, hot_rows) in [(Packing::Lookup, 2), (Packing::Ids, 2), (Packing::Ids, 0)] {
@@ -174,7 +175,8 @@ fn memory_is_taken_as_planned() {
             (table.packing, table.hot_rows) = (packing, hot_rows);
         }
         let lines = |bytes: usize| bytes.next_multiple_of(64);
-        let copies: usize = model.spec.tables.iter().map(|t| 2 * lines(t.row_bytes())).sum();
+        let slots = HotMap::new(ROWS, &[4, 8]).slots().len();
+        let copies: usize = model.spec.tables.iter().map(|t| slots * lines(t.row_bytes())).sum();
         let expected = match (packing, hot_rows) {
             (_, 0) => 0,
             (Packing::Lookup, _) => copies,
@@ -223,7 +225,7 @@ fn plans_that_are_not_the_models_are_refused() {
             "`hot.1` is missing",
         ),
         ("mlp = \"fp32\"", "mlp = \"fp8\"", "plan.toml:3"),
-        ("far:64", "far:0", "rows from 1 to 256"),
+        ("prefetch = \"far:", "prefetch = \"far:9", "rows from 1 to 256"),
         ("pages = \"huge\"", "", "plan.toml:"),
     ] {
         let error = replaced(from, to);

@@ -60,6 +60,9 @@ impl FromStr for Levers {
             match name {
                 "pages" => levers.pages = true,
                 "prefetch" => levers.prefetch = true,
+                "packing" | "lookup" if levers.packing != Packing::Off => {
+                    return Err(format!("`{text}` packs twice: one of packing and lookup"));
+                }
                 "packing" => levers.packing = Packing::Ids,
                 "lookup" => levers.packing = Packing::Lookup,
                 _ => {

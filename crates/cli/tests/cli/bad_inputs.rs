@@ -1,10 +1,18 @@
 //! Whatever is wrong: exit status 2, one line that says so, and nothing on standard output.
 
-use crate::{Bench, PathStr, hither};
+use std::process::Command;
+
+use crate::{Bench, PathStr, command};
 
 #[track_caller]
 pub fn refused(args: &[&str], told: &str) {
-    let output = hither(args);
+    refused_by(&mut command(args), told);
+}
+
+#[track_caller]
+pub fn refused_by(command: &mut Command, told: &str) {
+    let output = command.output().expect("the program starts");
+    let args = command.get_args().collect::<Vec<_>>();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{args:?}\n{stderr}");
     assert!(output.stdout.is_empty(), "{args:?}");

@@ -1,6 +1,7 @@
 //! Black-box tests of the binary.
 
 mod bad_inputs;
+mod bench;
 mod model;
 mod oracle;
 mod plan;
@@ -117,6 +118,9 @@ fn help_of_every_command_has_an_example() {
         &["model", "generate"],
         &["model", "export"],
         &["plan"],
+        &["bench", "bags"],
+        &["bench", "mlp"],
+        &["bench", "model"],
         &["policies"],
         &["vopr"],
         &["doctor"],

@@ -1,0 +1,324 @@
+//! `hither bench`: what it prints and writes, that it leaves nothing behind, and what is refused.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+
+use hither_data::Checkpoint;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::bad_inputs::refused_by;
+use crate::{PathStr, command, stdout_of};
+
+const SMALL: [&str; 11] = [
+    "--preset",
+    "mlperf",
+    "--rows",
+    "100",
+    "--tables",
+    "3",
+    "--batch",
+    "4",
+    "--batches",
+    "2",
+    "--quiet",
+];
+const SAMPLES: usize = 4 * 2;
+const DIM: usize = 128;
+
+/// A place for what a bench writes, and one that it takes for temporary files.
+struct Place {
+    dir: TempDir,
+    temporary: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = || TempDir::new().expect("a temporary directory");
+        Self { dir: dir(), temporary: dir() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, text).expect("written");
+        path
+    }
+
+    fn command(&self, bench: &str, more: &[&str]) -> std::process::Command {
+        let mut command = command(&[&["bench", bench], &SMALL[..], more].concat());
+        command.env("TMPDIR", self.temporary.path());
+        command
+    }
+
+    /// On a small model that is made for it and gone afterwards.
+    fn bench(&self, bench: &str, more: &[&str]) -> String {
+        let output = self.command(bench, more).output().expect("the program starts");
+        self.is_clean();
+        succeeded(output)
+    }
+
+    /// One round; JSON lines.
+    fn lines(&self, bench: &str, more: &[&str]) -> Vec<Value> {
+        lines(&self.bench(bench, &[&["--rounds", "1", "--json"], more].concat()))
+    }
+
+    fn refused(&self, bench: &str, more: &[&str], told: &str) {
+        refused_by(&mut self.command(bench, more), told);
+        self.is_clean();
+    }
+
+    #[track_caller]
+    fn is_clean(&self) {
+        let left: Vec<_> = std::fs::read_dir(self.temporary.path())
+            .expect("it is there")
+            .map(|entry| entry.expect("it reads").file_name())
+            .collect();
+        assert!(left.is_empty(), "{left:?} stay behind");
+    }
+
+    /// What `--write-output` writes.
+    fn output(&self, bench: &str, more: &[&str]) -> Checkpoint {
+        let path = self.path("output.safetensors");
+        self.bench(bench, &[&["--rounds", "1", "--write-output", path.str()], more].concat());
+        Checkpoint::open(path).expect("it opens")
+    }
+}
+
+fn succeeded(output: Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.is_empty(), "{}\n{stderr}", output.status);
+    String::from_utf8(output.stdout).expect("results are text")
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON lines")).collect()
+}
+
+fn names(results: &[Value]) -> Vec<&str> {
+    results.iter().map(|result| result["variant"].as_str().expect("a name")).collect()
+}
+
+#[track_caller]
+fn assert_positive(value: &Value, fields: &[&str]) {
+    for field in fields {
+        assert!(value[field].as_f64() > Some(0.0), "{field} in {value}");
+    }
+}
+
+#[test]
+fn json_lines_tell_of_the_machine_and_of_every_variant() {
+    let place = Place::new();
+    let cases: [(&str, &[&str], &[&str]); 3] = [
+        ("bags", &["pages", "touch"], &["rows_per_s", "gb_per_s", "limit_share"]),
+        ("mlp", &["bottom-fp32", "bottom-bf16", "top-fp32", "top-bf16"], &["gflop_per_s"]),
+        ("model", &["fp32", "bf16"], &["rows_per_s"]),
+    ];
+    for (bench, variants, rates) in cases {
+        let levers: &[&str] = if bench == "bags" { &["--levers", "pages"] } else { &[] };
+        let lines = place.lines(bench, &[&["--threads", "2"], levers].concat());
+        let (head, results) = lines.split_first().expect("lines");
+        assert_eq!((&head["bench"], &head["model"]), (&bench.into(), &"mlperf".into()));
+        assert_eq!((&head["batch"], &head["threads"]), (&4.into(), &2.into()));
+        assert!(head["isa"].is_string() && head["bf16"].is_string() && head["hither"].is_string());
+        assert_positive(&head["machine"], &["cores", "memory_bytes"]);
+        if bench != "mlp" {
+            assert_eq!((&head["tables"], &head["batches"]), (&3.into(), &2.into()));
+            assert_eq!((&head["dtypes"], &head["ids"]), (&"fp32".into(), &"medium".into()));
+            assert_eq!(head["table_bytes"], 3 * 100 * DIM * 4);
+        }
+        assert_eq!(names(results), variants);
+        for result in results {
+            assert_eq!((&result["bench"], &result["rounds"]), (&bench.into(), &1.into()));
+            assert_positive(result, &["ns_median", "ns_min", "samples_per_s"]);
+        }
+        assert_positive(&results[0], rates);
+    }
+}
+
+#[test]
+fn tables_are_shown_to_people() {
+    let place = Place::new();
+    for (bench, told) in [("bags", "of limit"), ("mlp", "GFLOP/s"), ("model", "M rows/s")] {
+        let text = place.bench(bench, &["--rounds", "1"]);
+        assert!(text.contains(told) && text.contains("samples/s"), "{text}");
+        assert!(text.contains("model mlperf"), "{text}");
+    }
+    // Progress is told, but not among the results.
+    let mut loud = place.command("bags", &["--rounds", "1"]);
+    let args: Vec<_> =
+        loud.get_args().filter(|word| *word != "--quiet").map(ToOwned::to_owned).collect();
+    loud = command(&args);
+    let output = loud.env("TMPDIR", place.temporary.path()).output().expect("the program starts");
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("making a model like mlperf"));
+}
+
+#[test]
+fn each_set_of_levers_is_measured() {
+    let place = Place::new();
+    let each = place.lines("bags", &["--levers", "each"]);
+    let names = names(&each[1..]);
+    assert_eq!(names.len(), 12 + 1);
+    for name in ["none", "pages", "prefetch+packing", "pages+prefetch+lookup", "touch"] {
+        assert_eq!(names.iter().filter(|other| **other == name).count(), 1, "{name} in {names:?}");
+    }
+    let some = ["--levers", "prefetch,none", "--prefetch", "near:8:all"];
+    let some = place.lines("bags", &some);
+    assert_eq!(some[1]["prefetch"], "near:8:all");
+    assert_eq!((&some[2]["prefetch"], &some[2]["huge pages"]), (&"off".into(), &"mapped".into()));
+}
+
+/// Pooled rows must be the same bits however they are laid out, and scores whatever the threads.
+#[test]
+fn outputs_do_not_depend_on_the_levers() {
+    let place = Place::new();
+    let mut before: Option<Vec<u8>> = None;
+    for levers in ["none", "pages+prefetch", "packing", "pages+prefetch+lookup", "auto"] {
+        let file = place.output("bags", &["--levers", levers, "--hotness", "high"]);
+        let output = &file.tensors["output"];
+        assert_eq!(output.shape, [SAMPLES, 3 * DIM]);
+        let bytes = output.bytes.to_vec();
+        assert!(output.as_f32().expect("floats").iter().any(|value| *value != 0.0));
+        assert!(before.is_none_or(|before| before == bytes), "{levers}");
+        before = Some(bytes);
+    }
+    let scores = |threads: &str| {
+        let file = place.output("model", &["--threads", threads]);
+        assert_eq!(file.tensors["output"].shape, [SAMPLES, 1]);
+        file.tensors["output"].as_f32().expect("floats").into_owned()
+    };
+    let alone = scores("1");
+    assert!(alone.iter().all(|score| (0.0..=1.0).contains(score)));
+    assert_eq!(alone, scores("3"));
+    let file = place.output("mlp", &[]);
+    assert_eq!(file.tensors["bottom"].shape, [SAMPLES, DIM]);
+    assert_eq!(file.tensors["top"].shape, [SAMPLES, 1]);
+}
+
+/// Features and ids of a file are what is computed on: PyTorch's own batch gives PyTorch's scores.
+#[test]
+fn a_model_and_a_batch_of_a_file_give_what_pytorch_computed() {
+    let place = Place::new();
+    let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../dlrm/tests/fixtures");
+    let (model, ids) = (place.path("model"), fixtures.join("dlrm.expected.safetensors"));
+    let out = place.path("out.safetensors");
+    stdout_of(&["model", "import", fixtures.join("dlrm.pt").str(), "-o", model.str()]);
+    let expected = Checkpoint::open(&ids).expect("the fixture");
+    for (bench, tensor) in [("model", "probability"), ("bags", "embedding")] {
+        let files = ["--ids", ids.str(), "--write-output", out.str()];
+        let more = ["bench", bench, model.str(), "--batch", "6", "--rounds", "1", "--quiet"];
+        stdout_of(&[&more[..], &files].concat());
+        let found = Checkpoint::open(&out).expect("written");
+        let found = found.tensors["output"].as_f32().expect("floats").into_owned();
+        let expected = expected.tensors[tensor].as_f32().expect("floats");
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(&*expected) {
+            assert!((found - expected).abs() <= 1e-5, "{bench}: {found}, not {expected}");
+        }
+    }
+}
+
+#[test]
+fn driven_benches_answer_line_by_line_and_end_with_their_input() {
+    let place = Place::new();
+    for bench in ["bags", "mlp", "model"] {
+        for passes in [0, 3] {
+            let mut child = place
+                .command(bench, &["--driven"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("the program starts");
+            let mut input = child.stdin.take().expect("a pipe");
+            input.write_all("go\n".repeat(passes).as_bytes()).expect("it listens");
+            drop(input);
+            let answers =
+                lines(&succeeded(child.wait_with_output().expect("it ends with its input")));
+            place.is_clean();
+            let (ready, answers) = answers.split_first().expect("lines");
+            assert_eq!((&ready["ready"], &ready["bench"]), (&true.into(), &bench.into()));
+            let variants = ready["variants"].as_array().expect("names");
+            assert!(!variants.is_empty());
+            assert_eq!(answers.len(), passes);
+            for answer in answers {
+                let times = answer["ns"].as_object().expect("times by name");
+                assert_eq!(times.len(), variants.len());
+                assert!(times.values().all(|ns| ns.as_u64() > Some(0)), "{answer}");
+            }
+        }
+    }
+}
+
+#[test]
+fn wrong_flags_are_refused() {
+    let place = Place::new();
+    for (flags, told) in [
+        (["--levers", "speed"], "`speed` is no lever"),
+        (["--levers", "pages,"], "`` is no lever"),
+        (["--levers", "packing+lookup"], "one of packing and lookup"),
+        (["--prefetch", "far"], "unknown prefetch `far`"),
+        (["--prefetch", "near:0:1"], "rows from 1 to 256"),
+        (["--hot-mib", "0"], "--hot-mib"),
+    ] {
+        place.refused("bags", &flags, told);
+    }
+    for bench in ["bags", "mlp", "model"] {
+        for (flags, told) in [
+            (["--hotness", "hot"], "one-item, high, medium, low or random"),
+            (["--dtype", "int3"], "int8 or int4"),
+            (["--pooling", "x"], "--pooling"),
+            (["--seconds", "0"], "--seconds"),
+            (["--rounds", "0"], "--rounds"),
+            (["--write-output", "/absent/file"], "cannot create /absent/file: "),
+        ] {
+            place.refused(bench, &flags, told);
+        }
+        place.refused(bench, &["--driven", "--json"], "cannot be used with");
+        place.refused(bench, &["MODEL"], "cannot be used with");
+        let absent = place.path("absent");
+        let model = |path: &str, told| refused_by(&mut command(&["bench", bench, path]), told);
+        model(absent.str(), "absent");
+        model(place.dir.path().str(), "has no model.toml");
+        refused_by(&mut command(&["bench", bench, "--preset", "rm9"]), "choose micro24");
+    }
+}
+
+#[test]
+fn wrong_files_of_ids_are_refused() {
+    let place = Place::new();
+    let large = place.write("large.txt", "3\n100\n");
+    let cases = [
+        (place.path("absent.txt"), "absent.txt"),
+        (place.write("empty.txt", ""), "is empty"),
+        (place.write("words.txt", "3\nfour\n"), "words.txt:2"),
+        (large.clone(), "id 100 at position 1 is not below its 100 rows"),
+        (place.write("negative.txt", "3\n-2\n"), "id -2 at position 1"),
+    ];
+    for (path, told) in &cases {
+        place.refused("bags", &["--ids", path.str()], told);
+        place.refused("model", &["--ids", path.str()], told);
+    }
+    for levers in ["none", "packing", "lookup"] {
+        let flags = ["--levers", levers, "--ids", large.str()];
+        place.refused("bags", &flags, "id 100 at position 1");
+    }
+    // A sample to plan by may be of another time: rows that are gone since are no hot rows.
+    let flags = ["--levers", "packing,lookup", "--plan-ids", large.str(), "--rounds", "1"];
+    place.bench("bags", &flags);
+    place.refused("bags", &["--plan-ids", place.path("absent").str()], "absent");
+    let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../dlrm/tests/fixtures");
+    let batch = fixtures.join("torchrec_dcn.expected.safetensors");
+    place.refused(
+        "bags",
+        &["--ids", batch.str()],
+        "the trace has 18 bags; 3 tables at a batch of 4 need",
+    );
+    place.refused("mlp", &["--ids", large.str()], "rows of `dense` is expected");
+    place.refused("mlp", &["--ids", batch.str()], "rows of `features` is expected");
+}
