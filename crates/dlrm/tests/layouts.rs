@@ -11,7 +11,7 @@ use hither_dlrm::run::{Batch, Engine, Workspace};
 use hither_dlrm::tables::Tables;
 use hither_kernels::bag::hot::HotMap;
 use hither_kernels::bag::prefetch::Prefetch;
-use hither_kernels::bag::{Dtype, Ids, OutOfRange, Pooling};
+use hither_kernels::bag::{Dtype, OutOfRange, Pooling};
 use hither_kernels::detect::cpu;
 use tempfile::TempDir;
 
@@ -48,9 +48,7 @@ fn model() -> (TempDir, Model) {
 fn lookups() -> (Vec<i64>, Vec<i64>) {
     let shape = Bags { batches: 1, batch: SAMPLES, pooling: 9 };
     let drawn = Lookups::draw(Hotness::High, &[ROWS; TABLES], shape, 5);
-    let bags = drawn.bags(0);
-    let Ids::I64(ids) = bags.ids else { panic!("ids have 64 bits") };
-    let mut ids = ids.to_vec();
+    let mut ids: Vec<i64> = (0..TABLES).flat_map(|t| drawn.of_table(t)).collect();
     let per_table = ids.len() / TABLES;
     for (t, ids) in ids.chunks_mut(per_table).enumerate() {
         for (at, id) in ids.iter_mut().enumerate() {
@@ -61,7 +59,7 @@ fn lookups() -> (Vec<i64>, Vec<i64>) {
             }
         }
     }
-    (ids, bags.offsets.to_vec())
+    (ids, drawn.bags(0).offsets.to_vec())
 }
 
 /// The rows that are asked for, padding and what no row has among them.
