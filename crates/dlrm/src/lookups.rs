@@ -87,6 +87,8 @@ impl FromStr for Hotness {
 pub struct Lookups {
     pub batch: usize,
     batches: Vec<Requests>,
+    /// The same ids in 32 bits: half the bytes to read.
+    short: Vec<Vec<u32>>,
 }
 
 /// How ids become bags.
@@ -118,7 +120,22 @@ impl Lookups {
     pub fn from_trace(trace: &IdTrace, spec: &Spec, shape: Shape) -> Result<Self, Error> {
         let reading = Reading { batch: shape.batch, pooling: shape.pooling, wrap: false };
         let batches = Workload::new(trace, spec, reading)?.first(shape.batches);
-        Ok(Self { batch: shape.batch, batches })
+        Ok(Self::new(shape.batch, batches))
+    }
+
+    fn new(batch: usize, batches: Vec<Requests>) -> Self {
+        let mut lookups = Self { batch, batches, short: Vec::new() };
+        lookups.shorten();
+        lookups
+    }
+
+    /// Only if all ids fit; −1 becomes the largest of 32 bits, as the kernels want it.
+    fn shorten(&mut self) {
+        let short = |id: &i64| u32::try_from(*id).unwrap_or(u32::MAX);
+        let fit = |id: &i64| *id == -1 || u32::try_from(*id).is_ok();
+        let all = self.batches.iter().all(|one| one.ids.iter().all(fit));
+        let each = self.batches.iter().filter(|_| all);
+        self.short = each.map(|one| one.ids.iter().map(short).collect()).collect();
     }
 
     /// Bags all of one length, with the ids of batch `k` and table `t`.
@@ -129,7 +146,7 @@ impl Lookups {
             ids: (0..tables).flat_map(|t| ids(k, t)).collect(),
             offsets: offsets.clone(),
         };
-        Self { batch: shape.batch, batches: (0..shape.batches).map(one).collect() }
+        Self::new(shape.batch, (0..shape.batches).map(one).collect())
     }
 
     pub fn len(&self) -> usize {
@@ -145,10 +162,11 @@ impl Lookups {
         self.batches.iter().map(|one| one.ids.len()).sum()
     }
 
-    /// As the kernels take them.
+    /// As the kernels take them: in 32 bits where all ids fit.
     pub fn bags(&self, k: usize) -> Bags<'_> {
         let Requests { ids, offsets } = &self.batches[k];
-        Bags { batch: self.batch, ids: Ids::I64(ids), offsets, weights: None }
+        let ids = self.short.get(k).map_or(Ids::I64(ids), |ids| Ids::U32(ids));
+        Bags { batch: self.batch, ids, offsets, weights: None }
     }
 
     /// All ids that one table is asked for.
@@ -164,6 +182,7 @@ impl Lookups {
         for one in &mut self.batches {
             change(&mut one.ids, &one.offsets, self.batch);
         }
+        self.shorten();
     }
 
     /// The rows of a table that are asked for most, hottest first.

@@ -42,7 +42,7 @@ pub struct Args {
     /// off, far:ROWS or near:ROWS:LINES [default: the fastest]
     #[arg(long, value_name = "SCHEME")]
     prefetch: Option<Prefetch>,
-    /// What all packed rows may take, MiB [default: half of the last-level cache]
+    /// What all copies of hot rows may take, MiB [default: half of the last-level cache]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
     hot_mib: Option<u32>,
     #[command(flatten)]

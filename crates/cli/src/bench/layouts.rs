@@ -118,8 +118,12 @@ impl Layouts {
                 choice.pages = pages;
                 choice.packing = packing;
                 if packing != Packing::Off {
-                    let rows = each / table.row_bytes().max(1);
-                    plan.hot[t] = planned.hottest(t, rows.max(1));
+                    // Copies take room; another order of the same rows takes none.
+                    let rows = match packing {
+                        Packing::Ids => table.rows,
+                        _ => (each / table.row_bytes().max(1)).max(1),
+                    };
+                    plan.hot[t] = planned.hottest(t, rows);
                     choice.hot_rows = plan.hot[t].len();
                 }
             }
