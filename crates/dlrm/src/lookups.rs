@@ -132,7 +132,7 @@ impl Lookups {
     /// Only if all ids fit; −1 becomes the largest of 32 bits, as the kernels want it.
     fn shorten(&mut self) {
         let short = |id: &i64| u32::try_from(*id).unwrap_or(u32::MAX);
-        let fit = |id: &i64| *id == -1 || u32::try_from(*id).is_ok();
+        let fit = |id: &i64| (-1..i64::from(u32::MAX)).contains(id);
         let all = self.batches.iter().all(|one| one.ids.iter().all(fit));
         let each = self.batches.iter().filter(|_| all);
         self.short = each.map(|one| one.ids.iter().map(short).collect()).collect();

@@ -96,7 +96,10 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let layouts = pool.install(|| Layouts::new(model, &lookups, planned, &tried, hot_bytes))?;
     let mut sets = Vec::new();
     for wanted in &wanted {
-        sets.push(pool.install(|| layouts.fastest(&wanted.tried(), args.prefetch))?);
+        let set = pool.install(|| layouts.fastest(&wanted.tried(), args.prefetch))?;
+        if !sets.contains(&set) {
+            sets.push(set);
+        }
     }
 
     let row_bytes: Vec<usize> = model.spec.tables.iter().map(|t| t.row_bytes()).collect();
