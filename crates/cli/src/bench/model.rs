@@ -41,7 +41,7 @@ pub struct Args {
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let opened = args.subject.open(common)?;
     let model = &opened.model;
-    let lookups = args.subject.lookups(model)?;
+    let mut lookups = args.subject.lookups(model)?;
     let samples = lookups.batch * lookups.len();
     let dense = args.subject.features("dense", Some(samples), model.spec.bottom[0])?;
     let load = |model: &Model, precision: Precision| -> anyhow::Result<Engine> {
@@ -55,6 +55,8 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         Ok(Engine::load(model, &plan, detect::cpu(), OutOfRange::Error, &|_| ())?)
     };
     let full = load(model, Precision::F32)?;
+    // A plan may have given rows new numbers, the same in both engines.
+    lookups.change(|ids, offsets, batch| full.tables().renumber(ids, offsets, batch));
     let dir = std::env::temp_dir().join(format!("hither-bench-bf16-{}", std::process::id()));
     let (halved, _removed) = halved(model, &dir)?;
     let half = load(halved.as_ref().unwrap_or(model), Precision::Bf16)?;
