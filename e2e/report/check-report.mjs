@@ -2,40 +2,9 @@
 //   node check-report.mjs FILE.html [--screenshot out.png] [--dark] [--no-events]
 // --no-events: the first policy recorded no events, and the plots over time must say so.
 // One line a check; exit 0 if all hold, 1 if one does not, 2 on wrong usage.
-import { mkdtemp, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
-import { pathToFileURL } from "node:url";
-import { parseArgs } from "node:util";
-import { chromium } from "playwright-core";
+import { args, check, colours, visit } from "./browser.mjs";
 
-const { values: flags, positionals } = parseArgs({
-  allowPositionals: true,
-  options: { screenshot: { type: "string" }, dark: { type: "boolean" }, "no-events": { type: "boolean" } },
-});
-if (positionals.length !== 1) {
-  console.error("usage: node check-report.mjs FILE.html [--screenshot out.png] [--dark] [--no-events]");
-  process.exit(2);
-}
-const url = pathToFileURL(resolve(positionals[0])).href;
-
-let failed = false;
-function check(name, ok, detail = "") {
-  console.log(`${ok ? "ok  " : "FAIL"} ${name}${detail === "" ? "" : `: ${detail}`}`);
-  if (!ok) failed = true;
-}
-
-// Distinct colours on a canvas, sampled; one colour alone is a blank.
-const colours = (canvas) => {
-  const { width, height } = canvas;
-  // Read from a copy: reading a canvas itself moves it off the graphics path that readers see.
-  const copy = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
-  copy.drawImage(canvas, 0, 0);
-  const pixels = new Uint32Array(copy.getImageData(0, 0, width, height).data.buffer);
-  const seen = new Set();
-  for (let i = 0; i < pixels.length && seen.size < 64; i += 3) seen.add(pixels[i]);
-  return seen.size;
-};
+const asked = args("check-report.mjs", { "no-events": { type: "boolean" } });
 
 const inked = (page) => page.$eval("#plot-jct canvas", (canvas) => canvas.toDataURL());
 const visible = (page) => page.$$eval("section.plot[data-visible]:not(#plot-timers)", (plots) => plots.map((p) => Number(p.dataset.visible)));
@@ -127,32 +96,10 @@ async function checkEmpty(page) {
   }
 }
 
-const profile = await mkdtemp(join(tmpdir(), "hither-report-"));
-const browser = await chromium.launchPersistentContext(profile, {
-  executablePath: "/usr/bin/chromium",
-  headless: true,
-  args: ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
-  viewport: { width: 1400, height: 900 },
-  colorScheme: flags.dark ? "dark" : "light",
-});
-try {
-  const errors = [];
-  const requests = [];
-  browser.on("request", (request) => { if (request.url() !== url) requests.push(request.url()); });
-  const page = await browser.newPage();
-  page.on("console", (message) => { if (["error", "warning"].includes(message.type())) errors.push(message.text()); });
-  page.on("pageerror", (error) => errors.push(String(error)));
-  page.on("dialog", (dialog) => { errors.push(`dialog: ${dialog.message()}`); dialog.dismiss(); });
-
-  const begin = Date.now();
-  await page.goto(url, { timeout: 60_000 });
-  await page.waitForSelector("body[data-ready]", { timeout: 60_000 });
-  await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
-  check("page is ready", true, `${Date.now() - begin} ms`);
+await visit(asked, "body[data-ready]", async (page) => {
   const runs = await page.$$eval(".chip:not(.all)", (all) => all.length);
-  if (flags.screenshot) await page.screenshot({ path: flags.screenshot, fullPage: true });
   await checkStatic(page, runs);
-  if (flags["no-events"]) {
+  if (asked.flags["no-events"]) {
     await checkEmpty(page);
   } else {
     for (const id of ["utilisation", "fragmentation", "waiting"]) await checkCanvas(page, `#plot-${id} canvas`);
@@ -162,12 +109,4 @@ try {
     await checkSort(page);
     await checkSchedule(page);
   }
-  check("no console or page errors", errors.length === 0, errors.join(" | "));
-  check("no request but the file itself", requests.length === 0, requests.join(" "));
-} catch (error) {
-  check("ran to its end", false, String(error));
-} finally {
-  await browser.close();
-  await rm(profile, { recursive: true, force: true });
-}
-process.exit(failed ? 1 : 0);
+});

@@ -12,7 +12,7 @@ use rand_distr::{Distribution, Normal};
 use rayon::prelude::*;
 
 use crate::Error;
-use crate::model::{Cross, Interaction, Part, Spec, TableSpec, store, write};
+use crate::model::{Cross, Interaction, Part, Spec, TableSpec, store, write, write_params};
 
 /// What is drawn from one stream: part of what a seed means, so never to be changed.
 const ROWS_A_STREAM: usize = 1024;
@@ -160,11 +160,7 @@ fn draw_table(
         writer.write(block)?;
         done(block.len() as u64);
     }
-    if dtype.is_quantised() {
-        writer.write(bytemuck::cast_slice(&params))?;
-        done(params.len() as u64 * 4);
-    }
-    Ok(())
+    write_params(writer, dtype, &params, done)
 }
 
 /// Two numbers of 24 bits from each draw.

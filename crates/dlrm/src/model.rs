@@ -15,6 +15,7 @@ use hither_kernels::bag::Dtype;
 use crate::Error;
 pub use export::Layout;
 pub(crate) use rows::floats;
+pub(crate) use rows::write_params;
 pub use rows::{Conversion, Source, store};
 pub use spec::{Cross, Interaction, Part, ROWS_MAX, Spec, TableSpec, element};
 pub use write::write;

@@ -63,6 +63,11 @@ impl Isa {
         }
     }
 
+    /// This one, or the best below it that the processor can run: what kernels may be called by.
+    pub fn lowered(self) -> Self {
+        self.min(best_isa())
+    }
+
     /// Those that this processor can run, plainest first.
     pub fn available() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|isa| *isa <= best_isa())

@@ -64,11 +64,7 @@ impl Conversion<'_> {
             writer.write(block)?;
             done(block.len() as u64);
         }
-        if dtype.is_quantised() {
-            writer.write(bytemuck::cast_slice(&params))?;
-            done(params.len() as u64 * 4);
-        }
-        Ok(())
+        write_params(writer, dtype, &params, done)
     }
 
     /// Where nothing is to be converted.
@@ -152,4 +148,18 @@ pub(crate) fn floats(element: Element, bytes: &[u8], values: &mut [f32]) {
         Element::F64 => each(bytes, values, |b| f64::from_le_bytes(b) as f32),
         _ => each(bytes, values, f32::from_le_bytes),
     }
+}
+
+/// Scales and biases go behind all rows of their table; a table that is not quantised has none.
+pub(crate) fn write_params(
+    writer: &mut Writer,
+    dtype: Dtype,
+    params: &[Params],
+    done: &dyn Fn(u64),
+) -> Result<(), Error> {
+    if dtype.is_quantised() {
+        writer.write(bytemuck::cast_slice(params))?;
+        done(size_of_val(params) as u64);
+    }
+    Ok(())
 }

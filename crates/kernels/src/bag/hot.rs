@@ -60,10 +60,6 @@ impl HotMap {
         self.buckets.is_empty()
     }
 
-    pub fn bytes(&self) -> usize {
-        size_of_val(self.slots())
-    }
-
     /// Multiplied by a number without a pattern; the high bits choose among any number of buckets.
     #[inline(always)]
     fn bucket(&self, id: u32) -> usize {

@@ -103,6 +103,7 @@ pub enum OutOfRange {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
+    /// More than the processor has is not used.
     pub isa: Isa,
     pub out_of_range: OutOfRange,
 }
@@ -200,6 +201,7 @@ pub fn embed(
     if target.len() != bags.batch * width {
         return Err(Error::Output { expected: bags.batch * width, found: target.len() });
     }
+    let settings = &Settings { isa: settings.isa.lowered(), ..*settings };
     let weighted = bags.weights.is_some();
     let modes: Vec<Mode> = tables.iter().map(|t| Mode::of(t.pooling, weighted)).collect();
     run_items(tables, bags, |item, scratch| {

@@ -27,6 +27,7 @@ impl<'a> Touch<'a> {
     pub fn new(tables: &[Table<'a>], bags: &Bags, isa: Isa) -> Result<Self, Error> {
         check_tables(tables)?;
         check_bags(tables, bags)?;
+        let isa = isa.lowered();
         let out_of_range = OutOfRange::Error;
         let settings = Settings { isa, out_of_range };
         let mut lists = Vec::new();

@@ -290,7 +290,7 @@ fn kernels(_: bool, _: Cpu) -> Option<(dot::Run, &'static Kernels)> {
 
 /// No more than this processor can do: kernels are called on the strength of it.
 fn lowered(cpu: Cpu) -> Cpu {
-    let isa = Isa::available().filter(|isa| *isa <= cpu.isa).last().unwrap_or(Isa::Reference);
+    let isa = cpu.isa.lowered();
     let bf16 = if isa == Isa::Avx512 { cpu.bf16.min(detect::cpu().bf16) } else { Bf16::Emulated };
     Cpu { isa, bf16 }
 }

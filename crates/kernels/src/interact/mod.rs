@@ -18,8 +18,7 @@ pub struct Dot {
 impl Dot {
     /// More than the processor has is not used, whatever `isa` says.
     pub fn new(dim: usize, tables: usize, isa: Isa) -> Self {
-        let isa = Isa::available().filter(|have| *have <= isa).last().unwrap_or(Isa::Reference);
-        Self { dim, tables, isa }
+        Self { dim, tables, isa: isa.lowered() }
     }
 
     /// The dense features and one product for each pair.
