@@ -4,6 +4,7 @@
 //! Bytes of files are not trusted: every length is checked before it is used, and nothing from a
 //! file is ever run. Opening is mapping: no tensor is copied unless its layout forces it.
 
+pub mod array;
 pub mod error;
 pub mod ids;
 pub mod map;
@@ -13,6 +14,7 @@ pub mod safetensors;
 pub mod tensor;
 pub mod torch;
 
+pub use array::Array;
 pub use error::Error;
 pub use ids::IdTrace;
 pub use map::{Backing, Buffer, Bytes, Pages};
