@@ -1,1 +1,167 @@
-//! Cutting a graph into parts.
+//! Cutting a graph into parts, and how good a cut is.
+
+mod deal;
+mod file;
+mod metis;
+mod quality;
+mod quota;
+mod stream;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+pub use file::{read, write};
+pub use quality::{Part, Quality, Spread, quality};
+
+use crate::{Error, Graph, Labels};
+use quota::Quota;
+
+/// More workers than this is a slip of the keyboard; it bounds what a cut and its report take.
+pub const PARTS_MAX: usize = 1 << 16;
+
+/// How a graph is cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// METIS' multilevel k-way: the fewest cut edges.
+    #[default]
+    Metis,
+    /// Linear deterministic greedy: nodes come one by one and go to most of their neighbours.
+    Ldg,
+    /// The same with Fennel's price of a part's size.
+    Fennel,
+    /// Equal parts by lot: the most cut edges.
+    Random,
+    /// Nodes sorted by class: the most skewed labels.
+    Label,
+}
+
+impl Method {
+    pub const ALL: [Self; 5] = [Self::Metis, Self::Ldg, Self::Fennel, Self::Random, Self::Label];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Metis => "metis",
+            Self::Ldg => "ldg",
+            Self::Fennel => "fennel",
+            Self::Random => "random",
+            Self::Label => "label",
+        }
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Method {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        Self::ALL.into_iter().find(|method| method.name() == name).ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            Error::Settings(format!("unknown way to cut a graph `{name}`: expected one of {known}"))
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Settings {
+    pub method: Method,
+    pub parts: usize,
+    pub seed: u64,
+    /// The largest part may have this many times the nodes of the mean one; at least 1.
+    pub imbalance: f64,
+    /// Also bounds each part's training nodes by `imbalance`.
+    pub balance_train: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { method: Method::Metis, parts: 8, seed: 1, imbalance: 1.03, balance_train: true }
+    }
+}
+
+/// Which part each node is in. Parts are numbered from 0, and none is empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partition {
+    pub of: Vec<u32>,
+    pub parts: usize,
+}
+
+impl Partition {
+    /// The nodes of each part, sorted.
+    pub fn nodes_of(&self) -> Vec<Vec<u32>> {
+        let mut counts = vec![0; self.parts];
+        for part in &self.of {
+            counts[*part as usize] += 1;
+        }
+        let mut nodes: Vec<Vec<u32>> = counts.into_iter().map(Vec::with_capacity).collect();
+        for (node, part) in self.of.iter().enumerate() {
+            nodes[*part as usize].push(node as u32);
+        }
+        nodes
+    }
+}
+
+/// Cuts the graph; the same settings give the same parts. Whatever the method, no part exceeds
+/// what `imbalance` allows (rounded up to whole nodes) and none is empty.
+pub fn partition(
+    graph: &Graph,
+    labels: &Labels,
+    train: &[u32],
+    settings: &Settings,
+) -> Result<Partition, Error> {
+    check(graph, labels, train, settings)?;
+    let parts = settings.parts;
+    if parts == 1 {
+        return Ok(Partition { of: vec![0; graph.nodes()], parts });
+    }
+    let quota = Quota::new(graph.nodes(), train, settings);
+    let mut of = match settings.method {
+        Method::Metis => metis::cut(graph, &quota, settings)?,
+        Method::Ldg => stream::cut(graph, &quota, settings, stream::Price::Ldg),
+        Method::Fennel => stream::cut(graph, &quota, settings, stream::Price::fennel(graph, parts)),
+        Method::Random => deal::by_lot(graph.nodes(), &quota, settings),
+        Method::Label => deal::by_label(labels, parts),
+    };
+    // By label means by label: evening out the training nodes would undo it.
+    if settings.method != Method::Label {
+        quota.enforce(graph, &mut of);
+    }
+    Ok(Partition { of, parts })
+}
+
+fn check(graph: &Graph, labels: &Labels, train: &[u32], settings: &Settings) -> Result<(), Error> {
+    let (nodes, parts) = (graph.nodes(), settings.parts);
+    if parts == 0 {
+        return Err(refused(nodes, parts, "ask for at least 1 part"));
+    }
+    if parts > nodes {
+        return Err(refused(nodes, parts, "ask for at most one part a node"));
+    }
+    if parts > PARTS_MAX {
+        return Err(refused(nodes, parts, &format!("ask for at most {PARTS_MAX} parts")));
+    }
+    if !(settings.imbalance.is_finite() && settings.imbalance >= 1.0) {
+        let problem = format!("an imbalance of {} is not 1 or more; try 1.03", settings.imbalance);
+        return Err(refused(nodes, parts, &problem));
+    }
+    if labels.nodes() != nodes {
+        let problem = format!("there are labels of {} nodes", labels.nodes());
+        return Err(refused(nodes, parts, &problem));
+    }
+    match train.iter().find(|node| **node as usize >= nodes) {
+        Some(node) => Err(refused(nodes, parts, &format!("training node {node} is none of them"))),
+        None => Ok(()),
+    }
+}
+
+fn refused(nodes: usize, parts: usize, problem: &str) -> Error {
+    Error::Settings(format!("cannot cut a graph of {nodes} nodes into {parts} parts: {problem}"))
+}

@@ -1,0 +1,83 @@
+//! Partitions as files: one part number a line, in the order of the nodes, as `gpmetis` writes
+//! them.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::path::Path;
+
+use super::{PARTS_MAX, Partition};
+use crate::Error;
+
+/// A line holds a part number and blanks around it.
+const LINE_BYTES_MAX: u64 = 64;
+
+/// Replaces the file in one step.
+pub fn write(path: impl AsRef<Path>, partition: &Partition) -> Result<(), Error> {
+    let path = path.as_ref();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // The same directory, as only inside of one a rename is atomic.
+    let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    let write = || -> io::Result<()> {
+        let mut out = BufWriter::with_capacity(1 << 18, File::create(&temporary)?);
+        for part in &partition.of {
+            writeln!(out, "{part}")?;
+        }
+        out.into_inner()?.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(|source| {
+        // What is left of a file that could not be written is of no use to anybody.
+        let _ = fs::remove_file(&temporary);
+        Error::Io { action: "write", path: path.into(), source }
+    })
+}
+
+/// The partition of a graph of so many nodes. Numbers run from 0 without a gap.
+pub fn read(path: impl AsRef<Path>, nodes: usize) -> Result<Partition, Error> {
+    let path = path.as_ref();
+    let io = |action| move |source| Error::Io { action, path: path.into(), source };
+    let wrong = |problem: String| Error::File { path: path.into(), problem };
+    let mut input = BufReader::with_capacity(1 << 18, File::open(path).map_err(io("open"))?);
+    let (mut of, mut line, mut text) = (vec![], 0, vec![]);
+    loop {
+        text.clear();
+        line += 1;
+        let got = input.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut text);
+        if got.map_err(io("read"))? == 0 {
+            break;
+        }
+        let trimmed = text.trim_ascii();
+        if trimmed.is_empty() {
+            continue;
+        }
+        let bad = |problem: String| Error::Line { path: path.into(), line, problem };
+        if of.len() == nodes {
+            return Err(bad(format!("the graph has only {nodes} nodes: expected no more lines")));
+        }
+        let text = String::from_utf8_lossy(trimmed);
+        let part: u32 = text
+            .parse()
+            .map_err(|_| bad(format!("expected the number of a part, found `{text}`")))?;
+        if part as usize >= PARTS_MAX.min(nodes) {
+            let most = PARTS_MAX.min(nodes);
+            return Err(bad(format!("part {part} is not below {most}: parts count from 0")));
+        }
+        of.push(part);
+    }
+    if of.len() != nodes {
+        let found = of.len();
+        return Err(wrong(format!("found the parts of {found} nodes, the graph has {nodes}")));
+    }
+    let parts = of.iter().max().map_or(0, |last| *last as usize + 1);
+    let mut seen = vec![false; parts];
+    for part in &of {
+        seen[*part as usize] = true;
+    }
+    match seen.iter().position(|seen| !seen) {
+        Some(part) => Err(wrong(format!(
+            "no node is in part {part}, but one is in part {}: number parts without gaps",
+            parts - 1
+        ))),
+        None => Ok(Partition { of, parts }),
+    }
+}

@@ -1,0 +1,163 @@
+//! How many nodes a part may hold, kept whatever a method does.
+
+use super::Settings;
+use crate::Graph;
+
+/// Nodes are of one kind, or of two where training nodes are balanced as well. Each kind has a
+/// bound a part of its own: so a part with room for a kind always exists, and moving a node of one
+/// kind never upsets the other.
+pub struct Quota {
+    parts: usize,
+    /// Training nodes, where they are told from others; empty otherwise.
+    is_train: Vec<bool>,
+    /// Most nodes of each kind in a part.
+    pub most: [u32; 2],
+    /// Nodes of each kind in the graph.
+    pub total: [u32; 2],
+}
+
+impl Quota {
+    pub fn new(nodes: usize, train: &[u32], settings: &Settings) -> Self {
+        let mut is_train = vec![];
+        if settings.balance_train && !train.is_empty() {
+            is_train.resize(nodes, false);
+            for node in train {
+                is_train[*node as usize] = true;
+            }
+        }
+        let trains = is_train.iter().filter(|train| **train).count();
+        let total = [nodes - trains, trains];
+        let most = total.map(|total| {
+            let allowed = settings.imbalance * total as f64 / settings.parts as f64;
+            (allowed as usize).max(total.div_ceil(settings.parts)).min(total) as u32
+        });
+        Self { parts: settings.parts, is_train, most, total: total.map(|total| total as u32) }
+    }
+
+    pub fn kind(&self, node: usize) -> usize {
+        usize::from(self.is_train.get(node).copied().unwrap_or(false))
+    }
+
+    /// Whether there are two kinds.
+    pub fn is_split(&self) -> bool {
+        !self.is_train.is_empty()
+    }
+
+    /// Moves nodes out of parts that hold too many, and into parts that hold none, at the least
+    /// cost in cut edges that a greedy order finds.
+    pub fn enforce(&self, graph: &Graph, of: &mut [u32]) {
+        let mut held = [vec![0_u32; self.parts], vec![0_u32; self.parts]];
+        for (node, part) in of.iter().enumerate() {
+            held[self.kind(node)][*part as usize] += 1;
+        }
+        for (kind, held) in held.iter_mut().enumerate() {
+            let most = self.most[kind];
+            if held.iter().any(|held| *held > most) {
+                self.relieve(graph, of, kind, held);
+            }
+            if self.total[kind] as usize >= self.parts && held.contains(&0) {
+                self.fill(graph, of, kind, held);
+            }
+        }
+    }
+
+    /// Empties parts down to their bound: first those nodes that lose the fewest neighbours.
+    fn relieve(&self, graph: &Graph, of: &mut [u32], kind: usize, held: &mut [u32]) {
+        let most = self.most[kind];
+        let mut links = Links::new(self.parts);
+        let mut moves = vec![];
+        for node in 0..of.len() {
+            let from = of[node];
+            if self.kind(node) == kind && held[from as usize] > most {
+                links.count(graph, of, node as u32);
+                let to = links.best(|part| held[part] < most).map_or(0, |to| links.to(to));
+                moves.push((links.to(from) - to, node as u32));
+            }
+        }
+        moves.sort_unstable();
+        for (_, node) in moves {
+            let from = of[node as usize] as usize;
+            if held[from] <= most {
+                continue;
+            }
+            links.count(graph, of, node);
+            let emptiest = || (0..self.parts).min_by_key(|part| held[*part]).unwrap_or(0) as u32;
+            let to = links.best(|part| held[part] < most).unwrap_or_else(emptiest);
+            held[from] -= 1;
+            held[to as usize] += 1;
+            of[node as usize] = to;
+        }
+    }
+
+    /// Gives one node to every part without any, from the part that then holds the most: the one
+    /// with the fewest neighbours there.
+    fn fill(&self, graph: &Graph, of: &mut [u32], kind: usize, held: &mut [u32]) {
+        let mut givers: Vec<Vec<u32>> = vec![vec![]; self.parts];
+        for (node, part) in of.iter().enumerate().filter(|(node, _)| self.kind(*node) == kind) {
+            givers[*part as usize].push(node as u32);
+        }
+        // Dearest first, so that the cheapest is popped.
+        for (part, nodes) in givers.iter_mut().enumerate() {
+            let inside = |node: &u32| {
+                let row = graph.neighbours(*node).iter();
+                row.filter(|to| of[**to as usize] == part as u32).count()
+            };
+            nodes.sort_by_cached_key(|node| (std::cmp::Reverse(inside(node)), *node));
+        }
+        let mut fullest: std::collections::BinaryHeap<(u32, usize)> =
+            held.iter().enumerate().map(|(part, held)| (*held, part)).collect();
+        for empty in 0..self.parts {
+            if held[empty] > 0 {
+                continue;
+            }
+            let Some((count, giver)) = fullest.pop() else { return };
+            let Some(node) = givers[giver].pop() else { return };
+            of[node as usize] = empty as u32;
+            held[giver] -= 1;
+            held[empty] += 1;
+            fullest.push((count - 1, giver));
+        }
+    }
+}
+
+/// How many neighbours of one node are in each part.
+pub struct Links {
+    of_part: Vec<i64>,
+    touched: Vec<u32>,
+}
+
+impl Links {
+    pub fn new(parts: usize) -> Self {
+        Self { of_part: vec![0; parts], touched: vec![] }
+    }
+
+    /// Neighbours without a part (`u32::MAX`) do not count.
+    pub fn count(&mut self, graph: &Graph, of: &[u32], node: u32) {
+        for part in self.touched.drain(..) {
+            self.of_part[part as usize] = 0;
+        }
+        for neighbour in graph.neighbours(node) {
+            let part = of[*neighbour as usize];
+            let Some(links) = self.of_part.get_mut(part as usize) else { continue };
+            if *links == 0 {
+                self.touched.push(part);
+            }
+            *links += 1;
+        }
+    }
+
+    pub fn to(&self, part: u32) -> i64 {
+        self.of_part[part as usize]
+    }
+
+    /// Parts with neighbours, in the order in which they were met.
+    pub fn parts(&self) -> &[u32] {
+        &self.touched
+    }
+
+    /// The part with most neighbours of those that may be taken.
+    fn best(&self, may: impl Fn(usize) -> bool) -> Option<u32> {
+        let open = self.touched.iter().copied().filter(|part| may(*part as usize));
+        open.min_by_key(|part| (-self.to(*part), *part))
+    }
+}

@@ -1,0 +1,119 @@
+//! Streaming cuts: nodes come one by one, in an order drawn by seed, and each goes where most of
+//! its neighbours are, less so the fuller a part is. The stream is repeated a few times: from the
+//! second time on a node sees where all of its neighbours went, which brings most of what a
+//! multilevel cut has over one pass.
+
+use rand::seq::SliceRandom;
+
+use super::Settings;
+use super::quota::{Links, Quota};
+use crate::Graph;
+
+const PASSES: usize = 5;
+const NOWHERE: u32 = u32::MAX;
+
+/// What a part's size costs.
+#[derive(Clone, Copy, Debug)]
+pub enum Price {
+    /// Links count less in proportion to how full a part is: `links · (1 − size / most)`.
+    Ldg,
+    /// `links − alpha · gamma · size^(gamma − 1)` with gamma 3/2, as Fennel's authors chose.
+    Fennel { alpha: f64 },
+}
+
+impl Price {
+    pub fn fennel(graph: &Graph, parts: usize) -> Self {
+        let (nodes, edges) = (graph.nodes() as f64, graph.edges() as f64);
+        Self::Fennel { alpha: edges * (parts as f64).sqrt() / nodes.powf(1.5) }
+    }
+
+    fn score(self, links: i64, size: u32, most: u32) -> f64 {
+        match self {
+            Self::Ldg => links as f64 * (1.0 - f64::from(size) / f64::from(most)),
+            Self::Fennel { alpha } => links as f64 - alpha * 1.5 * f64::from(size).sqrt(),
+        }
+    }
+}
+
+pub fn cut(graph: &Graph, quota: &Quota, settings: &Settings, price: Price) -> Vec<u32> {
+    let parts = settings.parts;
+    let mut order: Vec<u32> = (0..graph.nodes() as u32).collect();
+    order.shuffle(&mut hither_core::seed::stream(settings.seed, "partition"));
+    let mut of = vec![NOWHERE; graph.nodes()];
+    let mut links = Links::new(parts);
+    let mut sizes = Least::new(parts);
+    // A part's size by kind, to keep each below its bound.
+    let mut held = [Least::new(parts), Least::new(parts)];
+    let most = quota.most[0] + quota.most[1];
+    for _ in 0..PASSES {
+        for node in &order {
+            let kind = quota.kind(*node as usize);
+            let from = of[*node as usize];
+            if from != NOWHERE {
+                sizes.add(from, -1);
+                held[kind].add(from, -1);
+            }
+            links.count(graph, &of, *node);
+            // Only parts with neighbours can win, and of all others only the smallest.
+            let others = [sizes.least(), held[kind].least()];
+            let open = links.parts().iter().copied().chain(others);
+            let open = open.filter(|part| held[kind].of(*part) < quota.most[kind]);
+            let score = |part: u32| price.score(links.to(part), sizes.of(part), most);
+            let best = open.map(|part| (score(part), part)).reduce(|best, next| {
+                let wins = next.0 > best.0
+                    || next.0 == best.0 && (sizes.of(next.1), next.1) < (sizes.of(best.1), best.1);
+                if wins { next } else { best }
+            });
+            // The part that holds the fewest of a kind is always open.
+            let to = best.map_or(others[1], |(_, part)| part);
+            sizes.add(to, 1);
+            held[kind].add(to, 1);
+            of[*node as usize] = to;
+        }
+    }
+    of
+}
+
+/// Counts, and which of them is the least: a tree of matches, so that a change costs the
+/// logarithm of their number.
+struct Least {
+    counts: Vec<u32>,
+    /// Winner of each match; the children of `at` are `2 at` and `2 at + 1`, the root is 1.
+    tree: Vec<u32>,
+    leaves: usize,
+}
+
+impl Least {
+    fn new(count: usize) -> Self {
+        let leaves = count.next_power_of_two();
+        // Leaves beyond the counts never win.
+        let mut tree = vec![NOWHERE; 2 * leaves];
+        for part in 0..count {
+            tree[leaves + part] = part as u32;
+        }
+        for at in (1..leaves).rev() {
+            tree[at] = tree[2 * at].min(tree[2 * at + 1]);
+        }
+        Self { counts: vec![0; count], tree, leaves }
+    }
+
+    fn of(&self, part: u32) -> u32 {
+        self.counts[part as usize]
+    }
+
+    fn least(&self) -> u32 {
+        self.tree[1]
+    }
+
+    fn add(&mut self, part: u32, change: i32) {
+        let count = &mut self.counts[part as usize];
+        *count = count.wrapping_add_signed(change);
+        let key = |part: u32| (self.counts.get(part as usize).copied().unwrap_or(NOWHERE), part);
+        let mut at = (self.leaves + part as usize) / 2;
+        while at > 0 {
+            let (left, right) = (self.tree[2 * at], self.tree[2 * at + 1]);
+            self.tree[at] = if key(left) <= key(right) { left } else { right };
+            at /= 2;
+        }
+    }
+}
