@@ -5,3 +5,5 @@ pub mod bag;
 pub mod detect;
 pub mod gemm;
 pub mod interact;
+pub mod spmm;
+pub mod vector;

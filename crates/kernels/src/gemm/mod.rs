@@ -18,12 +18,14 @@ mod dot;
 pub(crate) mod lanes;
 mod layer;
 mod panels;
+mod product;
 mod reference;
 mod rows;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod tile;
 
 pub use layer::Linear;
+pub use product::{Matrix, product, product_by};
 pub(crate) use rows::sealed;
 pub use rows::{Element, Rows, RowsMut, Scratch};
 

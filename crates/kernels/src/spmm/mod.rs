@@ -1,0 +1,150 @@
+//! Sums over the neighbours of a node: products of a sparse matrix with rows of features.
+
+mod attention;
+mod chunk;
+mod reference;
+mod transpose;
+
+pub use attention::{edge_dots, edge_dots_by, gather_heads, gather_heads_by};
+pub use transpose::{Transposed, transpose};
+
+use crate::detect::{self, Isa};
+
+/// A sparse matrix, row by row: the entries of row `i` are edges `offsets[i]..offsets[i + 1]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Csr<'a> {
+    pub offsets: &'a [u64],
+    pub columns: &'a [u32],
+}
+
+/// Which input row is the output row's own.
+#[derive(Clone, Copy, Debug)]
+pub enum Own<'a> {
+    /// Input row `i` is output row `i`'s own, for the first so many; the others have none.
+    Prefix(usize),
+    /// Input row `ids[i]` is output row `i`'s own.
+    Ids(&'a [u32]),
+}
+
+/// What is summed, with which factors.
+#[derive(Clone, Copy, Debug)]
+pub struct Gather<'a> {
+    pub csr: Csr<'a>,
+    /// One an edge.
+    pub edge_weights: Option<&'a [f32]>,
+    /// One an input row.
+    pub source_scale: Option<&'a [f32]>,
+    /// One an output row.
+    pub target_scale: Option<&'a [f32]>,
+    /// The output row's own input row, added with a factor an output row; the other scales do not
+    /// touch it.
+    pub own: Option<(Own<'a>, Option<&'a [f32]>)>,
+}
+
+/// `out[i] = target_scale[i] · Σ edge_weights[e] · source_scale[c] · x[c] + own_scale[i] · x[own(i)]`
+/// over the edges `e` of row `i`, which lead to the input rows `c`; or is added to what `out` holds.
+/// A row is summed in the order of its edges, by one thread.
+///
+/// # Panics
+/// If lengths do not fit each other, or a column or id names an input row that is not there.
+pub fn gather(gather: &Gather, x: &[f32], dim: usize, out: &mut [f32], accumulate: bool) {
+    gather_by(detect::cpu().isa, gather, x, dim, out, accumulate);
+}
+
+/// [`gather`] by kernels of no more than this instruction set. All give the same bits.
+pub fn gather_by(
+    isa: Isa,
+    gather: &Gather,
+    x: &[f32],
+    dim: usize,
+    out: &mut [f32],
+    accumulate: bool,
+) {
+    gather.check(x, dim, out);
+    if dim == 0 {
+        return;
+    }
+    let _ = isa.lowered();
+    chunk::each_rows(gather.csr, dim, out, |rows, out| {
+        gather.check_rows(rows.clone(), x.len() / dim);
+        reference::gather(gather, x, dim, rows, out, accumulate);
+    });
+}
+
+impl Csr<'_> {
+    pub fn rows(&self) -> usize {
+        self.offsets.len().saturating_sub(1)
+    }
+
+    /// The edges of some neighbouring rows, as numbers.
+    fn edges(&self, rows: std::ops::Range<usize>) -> std::ops::Range<usize> {
+        self.offsets[rows.start] as usize..self.offsets[rows.end] as usize
+    }
+
+    /// That these rows' edges are in order, and lead to one of the `inputs`. Asked a chunk of rows
+    /// at a time, when their columns are about to be read anyway.
+    fn check_rows(&self, rows: std::ops::Range<usize>, inputs: usize) {
+        let offsets = &self.offsets[rows.start..=rows.end];
+        assert!(offsets.is_sorted(), "offsets of a sparse matrix fall");
+        let columns = &self.columns[self.edges(rows)];
+        // Not `max`: a fold over what may be nothing, in vectors.
+        let last = columns.iter().fold(0, |last, column| (*column).max(last));
+        assert!(columns.is_empty() || (last as usize) < inputs, "column {last} of {inputs} rows");
+    }
+}
+
+impl Gather<'_> {
+    /// All lengths; what columns say is up to [`check_rows`](Self::check_rows).
+    fn check(&self, x: &[f32], dim: usize, out: &[f32]) {
+        let rows = self.csr.rows();
+        assert_eq!(Some(out.len()), rows.checked_mul(dim), "elements of {rows} rows of {dim}");
+        if dim == 0 {
+            return;
+        }
+        assert!(x.len().is_multiple_of(dim), "input of {} elements, rows of {dim}", x.len());
+        let inputs = x.len() / dim;
+        let edges = self.csr.columns.len();
+        assert!(self.edge_weights.is_none_or(|w| w.len() == edges), "weights of {edges} edges");
+        assert!(self.source_scale.is_none_or(|s| s.len() == inputs), "scales of {inputs} inputs");
+        assert!(self.target_scale.is_none_or(|s| s.len() == rows), "scales of {rows} rows");
+        if let Some((own, scale)) = self.own {
+            assert!(scale.is_none_or(|s| s.len() == rows), "own scales of {rows} rows");
+            match own {
+                Own::Prefix(count) => {
+                    assert!(count <= inputs.min(rows), "{count} own rows of {rows}");
+                }
+                Own::Ids(ids) => assert_eq!(ids.len(), rows, "own ids"),
+            }
+        }
+    }
+
+    fn check_rows(&self, rows: std::ops::Range<usize>, inputs: usize) {
+        if let Some((Own::Ids(ids), _)) = self.own {
+            let fine = ids[rows.clone()].iter().all(|id| (*id as usize) < inputs);
+            assert!(fine, "an own id beyond {inputs} input rows");
+        }
+        self.csr.check_rows(rows, inputs);
+    }
+
+    /// What the edge's row is multiplied by.
+    #[inline(always)]
+    fn factor(&self, edge: usize, column: usize) -> f32 {
+        match (self.edge_weights, self.source_scale) {
+            (None, None) => 1.0,
+            (Some(weights), None) => weights[edge],
+            (None, Some(scales)) => scales[column],
+            (Some(weights), Some(scales)) => weights[edge] * scales[column],
+        }
+    }
+
+    /// The row's own input row, and its factor.
+    #[inline(always)]
+    fn own_of(&self, row: usize) -> Option<(usize, f32)> {
+        let (own, scale) = self.own?;
+        let input = match own {
+            Own::Prefix(count) => (row < count).then_some(row)?,
+            Own::Ids(ids) => ids[row] as usize,
+        };
+        Some((input, scale.map_or(1.0, |scale| scale[row])))
+    }
+}
