@@ -1,6 +1,8 @@
 //! What a run writes down: one header, and per policy a summary, one row a job and one row an
 //! event. Files, tables and the report are made from these rows and from nothing else.
 
+pub mod train;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Seconds;

@@ -1,10 +1,25 @@
 //! Training of graph neural networks over parts of a graph: learn locally, correct globally.
+//!
+//! [`train`] is the algorithm; what it calls stands in the files that it names.
 
+pub mod average;
+pub mod batch_norm;
+pub mod correct;
 pub mod dataset;
+pub mod drift;
 pub mod error;
 pub mod graph;
+pub mod layer;
 pub mod load;
+pub mod local;
+pub mod loss;
+pub mod model;
+pub mod optim;
 pub mod partition;
+pub mod parts;
+pub mod sample;
+pub mod score;
+pub mod train;
 
 pub use dataset::{Dataset, Features, Labels, Metric, Split};
 pub use error::Error;

@@ -1,0 +1,34 @@
+//! One model of many: the mean, each weighted by the nodes it learnt from.
+
+use hither_kernels::vector;
+
+use crate::model::Weights;
+
+/// `shares` add up to 1. Statistics of batch norms are averaged like parameters.
+pub fn average(models: &[&Weights], shares: &[f32]) -> Weights {
+    Weights {
+        params: mean(models.iter().map(|model| &model.params[..]), shares),
+        stats: mean(models.iter().map(|model| &model.stats[..]), shares),
+    }
+}
+
+pub fn mean<'a>(vectors: impl Iterator<Item = &'a [f32]>, shares: &[f32]) -> Vec<f32> {
+    let mut mean = vec![];
+    for (vector, share) in vectors.zip(shares) {
+        mean.resize(vector.len(), 0.0);
+        vector::add_scaled(&mut mean, *share, vector);
+    }
+    mean
+}
+
+/// `to + (after − before)`: what somebody learnt from one model, added to another.
+pub fn add_change(to: &mut Weights, before: &Weights, after: &Weights) {
+    let pairs = [
+        (&mut to.params, &before.params, &after.params),
+        (&mut to.stats, &before.stats, &after.stats),
+    ];
+    for (to, before, after) in pairs {
+        vector::add_scaled(to, 1.0, after);
+        vector::add_scaled(to, -1.0, before);
+    }
+}

@@ -1,0 +1,123 @@
+//! Batch normalisation of columns.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+/// As PyTorch has them.
+const EPSILON: f32 = 1e-5;
+const MOMENTUM: f32 = 0.1;
+/// Rows that are summed by themselves; such sums are added in order, whoever made them.
+const BLOCK_ROWS: usize = 1024;
+
+#[derive(Clone, Debug)]
+pub struct BatchNorm {
+    /// Among the parameters.
+    pub scale: Range<usize>,
+    pub shift: Range<usize>,
+    /// Among the statistics.
+    pub mean: Range<usize>,
+    pub variance: Range<usize>,
+}
+
+/// What the backward pass wants again.
+pub struct Kept {
+    normalised: Vec<f32>,
+    /// 1/√(variance + ε) of each column.
+    inverse: Vec<f32>,
+}
+
+impl BatchNorm {
+    /// Normalises by the rows given, in place, and moves the running statistics towards theirs.
+    pub fn learn(&self, params: &[f32], stats: Option<&mut [f32]>, y: &mut [f32]) -> Kept {
+        let dim = self.scale.len();
+        let rows = (y.len() / dim).max(1) as f64;
+        let sums = column_sums(y, dim, |value, _| f64::from(value));
+        let mean: Vec<f32> = sums.iter().map(|sum| (sum / rows) as f32).collect();
+        let squares = column_sums(y, dim, |value, at| f64::from(value - mean[at]).powi(2));
+        let inverse: Vec<f32> =
+            squares.iter().map(|sum| 1.0 / ((sum / rows) as f32 + EPSILON).sqrt()).collect();
+        if let Some(stats) = stats {
+            // The running variance is the unbiased one; of a single row there is none.
+            let unbiased = (rows - 1.0).max(1.0);
+            let towards = |stat: &mut f32, value: f32| *stat += MOMENTUM * (value - *stat);
+            stats[self.mean.clone()].iter_mut().zip(&mean).for_each(|(s, m)| towards(s, *m));
+            let variances = stats[self.variance.clone()].iter_mut().zip(&squares);
+            variances.for_each(|(stat, sum)| towards(stat, (sum / unbiased) as f32));
+        }
+        let (scale, shift) = (&params[self.scale.clone()], &params[self.shift.clone()]);
+        let mut normalised = vec![0.0; y.len()];
+        let blocks = y.par_chunks_mut(BLOCK_ROWS * dim);
+        blocks.zip(normalised.par_chunks_mut(BLOCK_ROWS * dim)).for_each(|(y, normalised)| {
+            for (y, normalised) in y.chunks_exact_mut(dim).zip(normalised.chunks_exact_mut(dim)) {
+                for at in 0..dim {
+                    normalised[at] = (y[at] - mean[at]) * inverse[at];
+                    y[at] = normalised[at] * scale[at] + shift[at];
+                }
+            }
+        });
+        Kept { normalised, inverse }
+    }
+
+    /// Normalises by the running statistics, in place.
+    pub fn apply(&self, params: &[f32], stats: &[f32], y: &mut [f32]) {
+        let dim = self.scale.len();
+        let variance = &stats[self.variance.clone()];
+        let scale = params[self.scale.clone()].iter().zip(variance);
+        let scale: Vec<f32> = scale.map(|(s, variance)| s / (variance + EPSILON).sqrt()).collect();
+        let (mean, shift) = (&stats[self.mean.clone()], &params[self.shift.clone()]);
+        y.par_chunks_mut(BLOCK_ROWS * dim).for_each(|y| {
+            for y in y.chunks_exact_mut(dim) {
+                for at in 0..dim {
+                    y[at] = (y[at] - mean[at]) * scale[at] + shift[at];
+                }
+            }
+        });
+    }
+
+    /// Turns the gradient of the output into that of the input; adds to those of the parameters.
+    pub fn backward(&self, params: &[f32], kept: Kept, dy: &mut [f32], grads: &mut [f32]) {
+        let dim = self.scale.len();
+        let rows = (dy.len() / dim).max(1) as f32;
+        let Kept { normalised, inverse } = kept;
+        let dshift = column_sums(dy, dim, |value, _| f64::from(value));
+        let products: Vec<f32> = dy.iter().zip(&normalised).map(|(dy, x)| dy * x).collect();
+        let dscale = column_sums(&products, dim, |value, _| f64::from(value));
+        let add = |grads: &mut [f32], sums: &[f64]| {
+            grads.iter_mut().zip(sums).for_each(|(grad, sum)| *grad += *sum as f32);
+        };
+        add(&mut grads[self.shift.clone()], &dshift);
+        add(&mut grads[self.scale.clone()], &dscale);
+        let scale = &params[self.scale.clone()];
+        let factor: Vec<f32> = scale.iter().zip(&inverse).map(|(s, i)| s * i).collect();
+        let mean_dy: Vec<f32> = dshift.iter().map(|sum| *sum as f32 / rows).collect();
+        let mean_dyx: Vec<f32> = dscale.iter().map(|sum| *sum as f32 / rows).collect();
+        let blocks = dy.par_chunks_mut(BLOCK_ROWS * dim);
+        blocks.zip(normalised.par_chunks(BLOCK_ROWS * dim)).for_each(|(dy, x)| {
+            for (dy, x) in dy.chunks_exact_mut(dim).zip(x.chunks_exact(dim)) {
+                for at in 0..dim {
+                    dy[at] = factor[at] * (dy[at] - mean_dy[at] - x[at] * mean_dyx[at]);
+                }
+            }
+        });
+    }
+}
+
+/// The sum over rows of `of(value, column)`.
+fn column_sums(values: &[f32], dim: usize, of: impl Fn(f32, usize) -> f64 + Sync) -> Vec<f64> {
+    let block = |rows: &[f32]| {
+        let mut sums = vec![0.0; dim];
+        for row in rows.chunks_exact(dim) {
+            for at in 0..dim {
+                sums[at] += of(row[at], at);
+            }
+        }
+        sums
+    };
+    let blocks: Vec<Vec<f64>> = values.par_chunks(BLOCK_ROWS * dim).map(block).collect();
+    let mut sums = vec![0.0; dim];
+    for block in blocks {
+        sums.iter_mut().zip(block).for_each(|(sum, more)| *sum += more);
+    }
+    sums
+}

@@ -1,0 +1,75 @@
+//! Graph convolution: the weighted mean of a node and its neighbours, through one matrix.
+
+use std::ops::Range;
+
+use hither_kernels::gemm::{Matrix as View, product};
+use hither_kernels::spmm::Own;
+use hither_kernels::vector;
+
+use super::mean::{Norm, project_first};
+use super::{InputGradient, Kept, Matrix, Rows, add_to_rows};
+use crate::sample::Hop;
+
+/// y = Â x · Wᵀ + b
+#[derive(Clone, Debug)]
+pub struct Gcn {
+    pub weight: Matrix,
+    pub bias: Range<usize>,
+    pub norm: Norm,
+}
+
+impl Gcn {
+    pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop) -> (Vec<f32>, Kept) {
+        let outputs = self.bias.len();
+        let scales = self.norm.scales(hop);
+        let bias = &params[self.bias.clone()];
+        if project_first(x, hop, outputs) {
+            let mut projected = vec![0.0; x.count() * outputs];
+            x.project(Own::Prefix(x.count()), &self.weight, params, None, &mut projected, false);
+            let mut y = scales.forward(&projected, outputs);
+            add_to_rows(&mut y, bias);
+            return (y, Kept::Nothing);
+        }
+        let Rows::Dense { values, dim } = x else { unreachable!("sparse rows are projected") };
+        let means = scales.forward(values, *dim);
+        let mut y = vec![0.0; hop.targets() * outputs];
+        let rows = Rows::dense(&means, *dim);
+        let all = Own::Prefix(hop.targets());
+        rows.project(all, &self.weight, params, Some(bias), &mut y, false);
+        (y, Kept::Means(means))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a backward pass is")]
+    pub fn backward(
+        &self,
+        params: &[f32],
+        x: &Rows,
+        hop: &Hop,
+        kept: &Kept,
+        dy: &[f32],
+        grads: &mut [f32],
+        wanted: bool,
+    ) -> InputGradient {
+        let (inputs, outputs) = (x.dim(), self.bias.len());
+        let scales = self.norm.scales(hop);
+        vector::column_sums(dy, outputs, &mut grads[self.bias.clone()]);
+        let weights = View::new(&params[self.weight.at.clone()], outputs, inputs);
+        if let Kept::Means(means) = kept {
+            let rows = Rows::dense(means, inputs);
+            rows.weight_gradient(Own::Prefix(hop.targets()), &self.weight, dy, grads);
+            return wanted.then(|| {
+                let mut dmeans = vec![0.0; hop.targets() * inputs];
+                let dy_rows = View::new(dy, hop.targets(), outputs);
+                product(dy_rows, weights, None, &mut dmeans, false);
+                scales.backward(&dmeans, inputs)
+            });
+        }
+        let dprojected = scales.backward(dy, outputs);
+        x.weight_gradient(Own::Prefix(x.count()), &self.weight, &dprojected, grads);
+        wanted.then(|| {
+            let mut dx = vec![0.0; x.count() * inputs];
+            product(View::new(&dprojected, x.count(), outputs), weights, None, &mut dx, false);
+            dx
+        })
+    }
+}

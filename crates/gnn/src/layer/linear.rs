@@ -1,0 +1,43 @@
+//! A node by itself: y = x · Wᵀ + b
+
+use std::ops::Range;
+
+use hither_kernels::gemm::{Matrix as View, product};
+use hither_kernels::spmm::Own;
+use hither_kernels::vector;
+
+use super::{InputGradient, Matrix, Rows};
+
+#[derive(Clone, Debug)]
+pub struct Linear {
+    pub weight: Matrix,
+    pub bias: Range<usize>,
+}
+
+impl Linear {
+    pub fn forward(&self, params: &[f32], x: &Rows) -> Vec<f32> {
+        let mut y = vec![0.0; x.count() * self.bias.len()];
+        let bias = Some(&params[self.bias.clone()]);
+        x.project(Own::Prefix(x.count()), &self.weight, params, bias, &mut y, false);
+        y
+    }
+
+    pub fn backward(
+        &self,
+        params: &[f32],
+        x: &Rows,
+        dy: &[f32],
+        grads: &mut [f32],
+        wanted: bool,
+    ) -> InputGradient {
+        let (inputs, outputs) = (x.dim(), self.bias.len());
+        vector::column_sums(dy, outputs, &mut grads[self.bias.clone()]);
+        x.weight_gradient(Own::Prefix(x.count()), &self.weight, dy, grads);
+        wanted.then(|| {
+            let weights = View::new(&params[self.weight.at.clone()], outputs, inputs);
+            let mut dx = vec![0.0; x.count() * inputs];
+            product(View::new(dy, x.count(), outputs), weights, None, &mut dx, false);
+            dx
+        })
+    }
+}

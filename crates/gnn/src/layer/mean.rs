@@ -1,0 +1,98 @@
+//! The weighted sum over neighbours that all layers but attention are made of.
+
+use hither_kernels::spmm::{self, Csr, Gather, Own};
+
+use crate::sample::Hop;
+use serde::{Deserialize, Serialize};
+
+/// How neighbours are weighted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Norm {
+    /// All alike, without the node itself.
+    Neighbours,
+    /// All alike, and the node itself like one of them.
+    Mean,
+    /// By 1/√(dᵢ dⱼ), the node itself counted in the degrees. Where only some neighbours were
+    /// drawn, these stand for the others, so that the sum is right on average.
+    Symmetric,
+}
+
+/// The weights of one hop: each is a product of one factor a target and one a source, so none is
+/// stored for each edge.
+pub struct Scales<'a> {
+    hop: &'a Hop<'a>,
+    source: Option<&'a [f32]>,
+    target: Vec<f32>,
+    own: Option<Vec<f32>>,
+}
+
+impl Norm {
+    pub fn scales<'a>(self, hop: &'a Hop<'a>) -> Scales<'a> {
+        let targets = 0..hop.targets();
+        let (source, target, own) = match self {
+            Self::Neighbours => {
+                (None, targets.map(|i| 1.0 / hop.seen(i).max(1) as f32).collect(), None)
+            }
+            Self::Mean => {
+                let shares: Vec<f32> = targets.map(|i| 1.0 / (1 + hop.seen(i)) as f32).collect();
+                (None, shares.clone(), Some(shares))
+            }
+            Self::Symmetric => {
+                let stand_for = |i| hop.degree(i) as f32 / hop.seen(i).max(1) as f32;
+                let target = targets.clone().map(|i| hop.roots[i] * stand_for(i)).collect();
+                let own = targets.map(|i| hop.roots[i] * hop.roots[i]).collect();
+                (Some(&hop.roots[..]), target, Some(own))
+            }
+        };
+        Scales { hop, source, target, own }
+    }
+}
+
+impl Scales<'_> {
+    /// One row a target, of the rows `x` of the inputs.
+    pub fn forward(&self, x: &[f32], dim: usize) -> Vec<f32> {
+        let own = self.own.as_deref().map(|scale| (self.hop.own(), Some(scale)));
+        let gather = Gather {
+            source_scale: self.source,
+            target_scale: Some(&self.target),
+            own,
+            ..plain(self.hop.csr())
+        };
+        let mut out = vec![0.0; self.hop.targets() * dim];
+        spmm::gather(&gather, x, dim, &mut out, false);
+        out
+    }
+
+    /// One row an input, of the gradients `dy` of the targets.
+    pub fn backward(&self, dy: &[f32], dim: usize) -> Vec<f32> {
+        let turned;
+        let csr = if self.hop.symmetric {
+            self.hop.csr()
+        } else {
+            turned = spmm::transpose(self.hop.csr(), self.hop.inputs);
+            Csr { offsets: &turned.offsets, columns: &turned.columns }
+        };
+        let own = self.own.as_deref().map(|scale| (Own::Prefix(scale.len()), Some(scale)));
+        let gather = Gather {
+            source_scale: Some(&self.target),
+            target_scale: self.source,
+            own,
+            ..plain(csr)
+        };
+        let mut dx = vec![0.0; self.hop.inputs * dim];
+        spmm::gather(&gather, dy, dim, &mut dx, false);
+        dx
+    }
+}
+
+/// The sum as it is, without factors.
+pub fn plain(csr: Csr<'_>) -> Gather<'_> {
+    Gather { csr, edge_weights: None, source_scale: None, target_scale: None, own: None }
+}
+
+/// Whether to project rows before they are summed over neighbours, or after: what moves fewer
+/// numbers. Sums of sparse rows would be dense.
+pub fn project_first(x: &super::Rows, hop: &Hop, outputs: usize) -> bool {
+    x.is_sparse() || (hop.inputs <= 2 * hop.targets() && outputs < x.dim())
+}

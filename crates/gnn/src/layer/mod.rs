@@ -1,0 +1,111 @@
+//! The layers, each with its backward pass written out.
+//!
+//! Parameters of a whole model lie in one vector and their gradients in another of the same shape,
+//! so a layer holds ranges into these. `forward` keeps in a [`Kept`] what `backward` wants again.
+
+mod attention;
+mod gcn;
+mod linear;
+mod mean;
+mod propagate;
+mod rows;
+mod sage;
+
+use std::ops::Range;
+
+pub use attention::Attention;
+pub use gcn::Gcn;
+pub use linear::Linear;
+pub use mean::Norm;
+pub use propagate::Propagate;
+pub use rows::Rows;
+pub use sage::Sage;
+
+use rayon::prelude::*;
+
+use crate::sample::Hop;
+
+#[derive(Clone, Debug)]
+pub enum Layer {
+    Sage(Sage),
+    Gcn(Gcn),
+    Attention(Attention),
+    Propagate(Propagate),
+    Linear(Linear),
+}
+
+/// What a forward pass leaves for the backward pass.
+#[derive(Default)]
+pub enum Kept {
+    #[default]
+    Nothing,
+    /// Means over neighbours, one row a target.
+    Means(Vec<f32>),
+    Attention(Box<attention::Kept>),
+}
+
+/// A gradient with respect to a layer's input, or the news that nobody wants it.
+pub type InputGradient = Option<Vec<f32>>;
+
+/// A matrix among the parameters, as PyTorch keeps it: one row an output.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    pub at: Range<usize>,
+    pub outputs: usize,
+    pub inputs: usize,
+}
+
+/// Adds a bias to every row.
+fn add_to_rows(rows: &mut [f32], bias: &[f32]) {
+    let add = |row: &mut [f32]| row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+    rows.par_chunks_exact_mut(bias.len()).with_min_len(1024).for_each(add);
+}
+
+impl Layer {
+    /// How many hops of neighbours it takes.
+    pub fn hops(&self) -> usize {
+        match self {
+            Self::Sage(_) | Self::Gcn(_) | Self::Attention(_) => 1,
+            Self::Propagate(layer) => layer.steps,
+            Self::Linear(_) => 0,
+        }
+    }
+
+    pub fn forward(&self, params: &[f32], x: &Rows, hops: &[Hop]) -> (Vec<f32>, Kept) {
+        match self {
+            Self::Sage(layer) => layer.forward(params, x, &hops[0]),
+            Self::Gcn(layer) => layer.forward(params, x, &hops[0]),
+            Self::Attention(layer) => layer.forward(params, x, &hops[0]),
+            Self::Propagate(layer) => (layer.forward(x, hops), Kept::Nothing),
+            Self::Linear(layer) => (layer.forward(params, x), Kept::Nothing),
+        }
+    }
+
+    /// Adds to `grads`; gives the gradient of the input if `wanted`.
+    #[expect(clippy::too_many_arguments, reason = "what a backward pass is")]
+    pub fn backward(
+        &self,
+        params: &[f32],
+        x: &Rows,
+        hops: &[Hop],
+        kept: &Kept,
+        dy: &[f32],
+        grads: &mut [f32],
+        wanted: bool,
+    ) -> InputGradient {
+        match (self, kept) {
+            (Self::Sage(layer), kept) => {
+                layer.backward(params, x, &hops[0], kept, dy, grads, wanted)
+            }
+            (Self::Gcn(layer), kept) => {
+                layer.backward(params, x, &hops[0], kept, dy, grads, wanted)
+            }
+            (Self::Attention(layer), Kept::Attention(kept)) => {
+                layer.backward(params, x, &hops[0], kept, dy, grads, wanted)
+            }
+            (Self::Attention(_), _) => unreachable!("attention keeps what it saw"),
+            (Self::Propagate(layer), _) => wanted.then(|| layer.backward(x, hops, dy)),
+            (Self::Linear(layer), _) => layer.backward(params, x, dy, grads, wanted),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! GraphSAGE: the node itself and the mean of its neighbours, each through weights of its own.
+
+use std::ops::Range;
+
+use hither_kernels::gemm::{Matrix as View, product};
+use hither_kernels::spmm::Own;
+use hither_kernels::vector;
+
+use super::mean::{Norm, project_first};
+use super::{InputGradient, Kept, Matrix, Rows};
+use crate::sample::Hop;
+
+/// y = mean(x of neighbours) · Wₗᵀ + x · Wᵣᵀ + b
+#[derive(Clone, Debug)]
+pub struct Sage {
+    /// Wₗ
+    pub neighbours: Matrix,
+    /// Wᵣ
+    pub own: Matrix,
+    pub bias: Range<usize>,
+}
+
+impl Sage {
+    pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop) -> (Vec<f32>, Kept) {
+        let outputs = self.bias.len();
+        let scales = Norm::Neighbours.scales(hop);
+        let bias = Some(&params[self.bias.clone()]);
+        let mut y = vec![0.0; hop.targets() * outputs];
+        x.project(hop.own(), &self.own, params, bias, &mut y, false);
+        if project_first(x, hop, outputs) {
+            let mut projected = vec![0.0; x.count() * outputs];
+            let all = Own::Prefix(x.count());
+            x.project(all, &self.neighbours, params, None, &mut projected, false);
+            vector::add_scaled(&mut y, 1.0, &scales.forward(&projected, outputs));
+            return (y, Kept::Nothing);
+        }
+        let Rows::Dense { values, dim } = x else { unreachable!("sparse rows are projected") };
+        let means = scales.forward(values, *dim);
+        let rows = Rows::dense(&means, *dim);
+        let all = Own::Prefix(hop.targets());
+        rows.project(all, &self.neighbours, params, None, &mut y, true);
+        (y, Kept::Means(means))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a backward pass is")]
+    pub fn backward(
+        &self,
+        params: &[f32],
+        x: &Rows,
+        hop: &Hop,
+        kept: &Kept,
+        dy: &[f32],
+        grads: &mut [f32],
+        wanted: bool,
+    ) -> InputGradient {
+        let (inputs, outputs) = (x.dim(), self.bias.len());
+        let scales = Norm::Neighbours.scales(hop);
+        vector::column_sums(dy, outputs, &mut grads[self.bias.clone()]);
+        x.weight_gradient(hop.own(), &self.own, dy, grads);
+        let weights = |of: &Matrix| View::new(&params[of.at.clone()], outputs, inputs);
+        let dy_rows = View::new(dy, hop.targets(), outputs);
+        let mut dx = match kept {
+            Kept::Means(means) => {
+                let rows = Rows::dense(means, inputs);
+                rows.weight_gradient(Own::Prefix(hop.targets()), &self.neighbours, dy, grads);
+                wanted.then(|| {
+                    let mut dmeans = vec![0.0; hop.targets() * inputs];
+                    product(dy_rows, weights(&self.neighbours), None, &mut dmeans, false);
+                    scales.backward(&dmeans, inputs)
+                })
+            }
+            _ => {
+                let dprojected = scales.backward(dy, outputs);
+                x.weight_gradient(Own::Prefix(x.count()), &self.neighbours, &dprojected, grads);
+                wanted.then(|| {
+                    let mut dx = vec![0.0; x.count() * inputs];
+                    let rows = View::new(&dprojected, x.count(), outputs);
+                    product(rows, weights(&self.neighbours), None, &mut dx, false);
+                    dx
+                })
+            }
+        };
+        if let Some(dx) = &mut dx {
+            // Only a table of features has targets elsewhere than in front, and nobody wants the
+            // gradient of that.
+            let own = &mut dx[..hop.targets() * inputs];
+            product(dy_rows, weights(&self.own), None, own, true);
+        }
+        dx
+    }
+}

@@ -1,0 +1,141 @@
+//! A learner: someone with a graph, nodes to learn from, and an optimiser of its own. Workers are
+//! learners on their parts; the server is one on the whole graph.
+
+use std::sync::Arc;
+
+use hither_core::record::train::Bytes;
+use hither_core::seed;
+use hither_kernels::vector;
+use rand::RngExt;
+
+use crate::Dataset;
+use crate::model::{Model, Pass, Weights};
+use crate::optim::Optimiser;
+use crate::sample::{Batch, Fanout, Needs, Sampler, draw};
+
+/// How a learner takes its steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Nodes a step; none: the whole graph, all training nodes.
+    pub batch: Option<usize>,
+    pub fanout: Fanout,
+    pub rate: f32,
+}
+
+/// Which steps: they draw the same whatever ran before them, which is why a run can go on from any
+/// round without keeping the state of a random generator.
+#[derive(Clone, Copy, Debug)]
+pub struct Steps<'a> {
+    pub seed: u64,
+    pub who: &'a str,
+    pub round: u32,
+    pub count: u32,
+}
+
+pub struct Learner {
+    pub data: Arc<Dataset>,
+    /// Nodes to learn from, in the numbers of `data`.
+    pub train: Vec<u32>,
+    pub optimiser: Optimiser,
+    /// Where the data is not all its own: which of the nodes are.
+    pub home: Option<Vec<bool>>,
+    sampler: Sampler,
+}
+
+/// What some steps led to.
+pub struct Learnt {
+    pub weights: Weights,
+    /// Means over the steps.
+    pub loss: f64,
+    pub gradient_squared: f64,
+    /// What was fetched from others.
+    pub bytes: Bytes,
+}
+
+impl Learner {
+    pub fn new(data: Arc<Dataset>, train: Vec<u32>, optimiser: Optimiser) -> Self {
+        let sampler = Sampler::new(data.graph.nodes());
+        Self { data, train, optimiser, home: None, sampler }
+    }
+
+    /// Takes steps from `weights`, each along the gradient of another batch.
+    pub fn learn(
+        &mut self,
+        model: &Model,
+        weights: &Weights,
+        pace: &Pace,
+        steps: &Steps,
+    ) -> Learnt {
+        let mut learnt = Learnt {
+            weights: weights.clone(),
+            loss: 0.0,
+            gradient_squared: 0.0,
+            bytes: Bytes::default(),
+        };
+        // A part may hold no training node; it then has nothing to say.
+        if self.train.is_empty() || steps.count == 0 {
+            return learnt;
+        }
+        let needs = Needs { direct: model.needs().direct && self.home.is_none(), ..model.needs() };
+        let mut grads = vec![0.0; weights.params.len()];
+        let Self { data, train, optimiser, home, sampler } = self;
+        let mut sample = |step: u32| {
+            let name = format!("{}/{}/{step}", steps.who, steps.round);
+            let mut random = seed::stream(steps.seed, &name);
+            let batch = match pace.batch {
+                None => Batch::whole(data, train, needs),
+                Some(size) => {
+                    let seeds = draw(train, size, &mut random);
+                    sampler.batch(data, seeds, pace.fanout, needs, &mut random)
+                }
+            };
+            (batch, random.random::<u64>())
+        };
+        let mut next = Some(sample(0));
+        for step in 0..steps.count {
+            let Some((batch, dropout_seed)) = next.take() else { break };
+            if let Some(home) = home {
+                learnt.bytes.add(&fetched(data, home, &batch));
+            }
+            let mut take_step = || {
+                let pass = Pass::Learn { dropout_seed };
+                let loss = model.gradient(&mut learnt.weights, data, &batch, pass, &mut grads);
+                learnt.loss += loss;
+                learnt.gradient_squared += vector::norm_squared(&grads);
+                optimiser.step(pace.rate, &mut learnt.weights.params, &grads);
+            };
+            // The next batch is drawn while this one is learnt from.
+            let more = step + 1 < steps.count;
+            ((), next) = rayon::join(&mut take_step, || more.then(|| sample(step + 1)));
+        }
+        learnt.loss /= f64::from(steps.count);
+        learnt.gradient_squared /= f64::from(steps.count);
+        learnt
+    }
+
+    /// The gradient over some nodes, without learning from it.
+    pub fn gradient(
+        &mut self,
+        model: &Model,
+        weights: &Weights,
+        nodes: Vec<u32>,
+        fanout: Fanout,
+        name: (u64, &str),
+    ) -> Vec<f32> {
+        let mut random = seed::stream(name.0, name.1);
+        let batch = self.sampler.batch(&self.data, nodes, fanout, model.needs(), &mut random);
+        let mut grads = vec![0.0; weights.params.len()];
+        model.gradient(&mut weights.clone(), &self.data, &batch, Pass::Probe, &mut grads);
+        grads
+    }
+}
+
+/// What it takes to get the rows that are not at home: asked for by number, each once.
+fn fetched(data: &Dataset, home: &[bool], batch: &Batch) -> Bytes {
+    let mut bytes = Bytes::default();
+    for node in batch.sources.iter().filter(|node| !home[**node as usize]) {
+        bytes.features_down_bytes += data.features.row_bytes(*node);
+        bytes.requests_up_bytes += size_of::<u32>() as u64;
+    }
+    bytes
+}

@@ -1,0 +1,75 @@
+//! Cross-entropy of classes; binary cross-entropy of yes-or-no answers. Both as means.
+
+use rayon::prelude::*;
+
+use crate::Labels;
+
+/// The mean loss of `rows` of the outputs, which are these `nodes`; its gradient is added to `dy`.
+pub fn gradient(
+    logits: &[f32],
+    labels: &Labels,
+    rows: &[u32],
+    nodes: &[u32],
+    dy: &mut [f32],
+) -> f64 {
+    let count = labels.count();
+    let share = 1.0 / rows.len().max(1) as f32;
+    let mut total = 0.0;
+    for (row, node) in rows.iter().zip(nodes) {
+        let at = *row as usize * count..(*row as usize + 1) * count;
+        total += row_loss(&logits[at.clone()], labels, *node, Some((&mut dy[at], share)));
+    }
+    total / rows.len().max(1) as f64
+}
+
+/// The mean loss of nodes whose outputs stand in the rows of their own numbers.
+pub fn value(logits: &[f32], labels: &Labels, nodes: &[u32]) -> f64 {
+    let count = labels.count();
+    let losses: Vec<f64> = nodes
+        .par_iter()
+        .map(|node| {
+            let at = *node as usize * count..(*node as usize + 1) * count;
+            row_loss(&logits[at], labels, *node, None)
+        })
+        .collect();
+    losses.iter().sum::<f64>() / nodes.len().max(1) as f64
+}
+
+fn row_loss(
+    logits: &[f32],
+    labels: &Labels,
+    node: u32,
+    gradient: Option<(&mut [f32], f32)>,
+) -> f64 {
+    match labels {
+        Labels::Classes { of, .. } => {
+            let class = of[node as usize] as usize;
+            let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let sum: f32 = logits.iter().map(|logit| (logit - largest).exp()).sum();
+            if let Some((dy, share)) = gradient {
+                for (at, dy) in dy.iter_mut().enumerate() {
+                    let right = f32::from(u8::from(at == class));
+                    *dy += share * ((logits[at] - largest).exp() / sum - right);
+                }
+            }
+            f64::from(sum.ln() + largest - logits[class])
+        }
+        Labels::Tasks { of, count } => {
+            let answers = &of[node as usize * count..(node as usize + 1) * count];
+            let each = 1.0 / *count as f32;
+            if let Some((dy, share)) = gradient {
+                for at in 0..*count {
+                    let yes = 1.0 / (1.0 + (-logits[at]).exp());
+                    dy[at] += share * each * (yes - f32::from(answers[at]));
+                }
+            }
+            let loss = |(logit, answer): (&f32, &u8)| {
+                // log(1 + eˣ) − x·answer, without overflow.
+                f64::from(
+                    logit.max(0.0) - logit * f32::from(*answer) + (-logit.abs()).exp().ln_1p(),
+                )
+            };
+            logits.iter().zip(answers).map(loss).sum::<f64>() * f64::from(each)
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! A stack of layers. The model itself is only a description: numbers live in [`Weights`], one
+//! vector for all parameters, so that averaging, stepping and sending are loops over a slice.
+
+mod build;
+mod pass;
+
+use std::ops::Range;
+use std::str::FromStr;
+
+use hither_core::seed;
+use rand::RngExt;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::layer::{Layer, Norm};
+use crate::sample::Needs;
+
+pub use pass::{Inference, Pass, Stage};
+
+/// What a user says of a model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    pub layers: Vec<Kind>,
+    pub inputs: usize,
+    pub hidden: usize,
+    pub outputs: usize,
+    /// Of attention.
+    pub heads: usize,
+    /// Of graph convolution: symmetric, or the mean with the node itself.
+    pub norm: Norm,
+    pub batch_norm: bool,
+    pub dropout: f32,
+    /// Steps of propagation.
+    pub steps: usize,
+    /// What a node keeps of its own at each of these.
+    pub alpha: f32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    Sage,
+    Gcn,
+    Gat,
+    Propagate,
+    Linear,
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Ok(match name {
+            "sage" => Self::Sage,
+            "gcn" => Self::Gcn,
+            "gat" => Self::Gat,
+            "propagate" => Self::Propagate,
+            "linear" => Self::Linear,
+            _ => {
+                return Err(format!(
+                    "no layer is named `{name}`; there are sage, gcn, gat, propagate and linear"
+                ));
+            }
+        })
+    }
+}
+
+impl Kind {
+    /// What `--model NAME --layers N` stands for: a family, or layers separated by commas.
+    pub fn stack(name: &str, layers: usize) -> Result<Vec<Self>, String> {
+        match name {
+            "appnp" => Ok(vec![Self::Linear, Self::Propagate, Self::Linear]),
+            "mlp" => Ok(vec![Self::Linear; layers]),
+            _ if name.contains(',') => name.split(',').map(|name| name.trim().parse()).collect(),
+            _ => {
+                let kind: Self = name.parse().map_err(|_| {
+                    format!(
+                        "no model is named `{name}`; there are sage, gcn, gat, appnp and mlp, or \
+                         layers separated by commas such as sage,sage,linear"
+                    )
+                })?;
+                Ok(vec![kind; layers])
+            }
+        }
+    }
+}
+
+/// All numbers of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weights {
+    /// What is learnt.
+    pub params: Vec<f32>,
+    /// What is only counted: running means and variances of batch norms.
+    pub stats: Vec<f32>,
+}
+
+impl Weights {
+    /// What one transfer of them puts on a network.
+    pub fn bytes(&self) -> u64 {
+        4 * (self.params.len() + self.stats.len()) as u64
+    }
+}
+
+/// A named piece of the parameters or statistics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Named {
+    /// As PyTorch Geometric's `BasicGNN` names it.
+    pub name: String,
+    pub shape: Vec<usize>,
+    pub at: Range<usize>,
+    start: Start,
+}
+
+/// How parameters begin.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Start {
+    Constant(f32),
+    /// Evenly between −bound and bound.
+    Uniform(f32),
+}
+
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub spec: Spec,
+    pub stages: Vec<Stage>,
+    pub params: Vec<Named>,
+    pub stats: Vec<Named>,
+}
+
+impl Model {
+    pub fn new(spec: Spec) -> Result<Self, Error> {
+        build::model(spec).map_err(Error::Settings)
+    }
+
+    /// The weights before training.
+    pub fn start(&self, seed: u64) -> Weights {
+        let fill = |named: &[Named]| {
+            let mut values = vec![0.0; named.last().map_or(0, |last| last.at.end)];
+            for piece in named {
+                let mut random = seed::stream(seed, &format!("init/{}", piece.name));
+                for value in &mut values[piece.at.clone()] {
+                    *value = match piece.start {
+                        Start::Constant(constant) => constant,
+                        Start::Uniform(bound) => random.random_range(-bound..=bound),
+                    };
+                }
+            }
+            values
+        };
+        Weights { params: fill(&self.params), stats: fill(&self.stats) }
+    }
+
+    pub fn needs(&self) -> Needs {
+        let uses_roots = |stage: &Stage| match &stage.layer {
+            Layer::Gcn(layer) => layer.norm == Norm::Symmetric,
+            Layer::Propagate(layer) => layer.norm == Norm::Symmetric,
+            _ => false,
+        };
+        let direct = match self.stages.first().map(|stage| &stage.layer) {
+            Some(Layer::Sage(_)) => true,
+            Some(Layer::Gcn(layer)) => layer.norm == Norm::Mean,
+            _ => false,
+        };
+        Needs {
+            hops: self.stages.iter().map(|stage| stage.layer.hops()).sum(),
+            roots: self.stages.iter().any(uses_roots),
+            direct,
+        }
+    }
+
+    /// Numbers that a node's embedding has: the input of the last layer.
+    pub fn embedding_dim(&self) -> usize {
+        match self.stages.len() {
+            0 | 1 => self.spec.inputs,
+            n => self.stages[n - 2].outputs,
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! From a description to layers with places in the vector of parameters.
+
+use super::{Kind, Model, Named, Spec, Stage, Start};
+use crate::batch_norm::BatchNorm;
+use crate::layer::{Attention, Gcn, Layer, Linear, Matrix, Norm, Propagate, Sage};
+
+/// More parameters than a server's memory would hold a few copies of are a mistake.
+const PARAMS_MAX: usize = 1 << 31;
+
+pub fn model(spec: Spec) -> Result<Model, String> {
+    check(&spec)?;
+    let mut model = Model { spec: spec.clone(), stages: vec![], params: vec![], stats: vec![] };
+    let mut inputs = spec.inputs;
+    for (index, kind) in spec.layers.iter().enumerate() {
+        let last = index + 1 == spec.layers.len();
+        let outputs = match kind {
+            Kind::Propagate => inputs,
+            _ if last => spec.outputs,
+            _ => spec.hidden,
+        };
+        let layer = Maker { model: &mut model, index, inputs, outputs, last }.layer(*kind);
+        let plain = last || *kind == Kind::Propagate;
+        let batch_norm =
+            (spec.batch_norm && !plain).then(|| batch_norm(&mut model, index, outputs));
+        model.stages.push(Stage { layer, batch_norm, activate: !plain, outputs });
+        inputs = outputs;
+    }
+    match model.params.last() {
+        Some(named) if named.at.end > PARAMS_MAX => {
+            Err(format!("{} parameters are too many; take fewer hidden units", named.at.end))
+        }
+        _ => Ok(model),
+    }
+}
+
+fn check(spec: &Spec) -> Result<(), String> {
+    let layers = &spec.layers;
+    if layers.is_empty() || layers.len() > 64 {
+        return Err(format!("a model of {} layers; take 1 to 64", layers.len()));
+    }
+    if layers[0] == Kind::Propagate || layers.last() == Some(&Kind::Propagate) {
+        return Err("propagation has no weights: it must stand between other layers".into());
+    }
+    if spec.inputs == 0 || spec.outputs == 0 || spec.hidden == 0 {
+        return Err("inputs, hidden units and outputs must be at least 1".into());
+    }
+    let too_wide = |n: usize| n > 1 << 24;
+    if [spec.inputs, spec.hidden, spec.outputs].into_iter().any(too_wide) {
+        return Err("inputs, hidden units and outputs must be below 16 million".into());
+    }
+    if !(0.0..1.0).contains(&spec.dropout) {
+        return Err(format!("dropout {} is not from 0 up to, without, 1", spec.dropout));
+    }
+    if !(0.0..=1.0).contains(&spec.alpha) {
+        return Err(format!("alpha {} is not from 0 to 1", spec.alpha));
+    }
+    if spec.steps == 0 || spec.steps > 64 {
+        return Err(format!("{} steps of propagation; take 1 to 64", spec.steps));
+    }
+    if spec.heads == 0 {
+        return Err("attention needs at least one head".into());
+    }
+    if layers.contains(&Kind::Gat) && !spec.hidden.is_multiple_of(spec.heads) {
+        return Err(format!(
+            "{} hidden units cannot be shared by {} heads",
+            spec.hidden, spec.heads
+        ));
+    }
+    Ok(())
+}
+
+/// Gives a layer its parameters, in the order and by the names that PyTorch Geometric has.
+struct Maker<'a> {
+    model: &'a mut Model,
+    index: usize,
+    inputs: usize,
+    outputs: usize,
+    last: bool,
+}
+
+impl Maker<'_> {
+    fn layer(mut self, kind: Kind) -> Layer {
+        let (norm, heads) = (self.model.spec.norm, self.model.spec.heads);
+        let (inputs, outputs) = (self.inputs, self.outputs);
+        // PyTorch's Linear, and Glorot's: the layers that these programs use begin differently.
+        let linear = Start::Uniform(1.0 / (inputs as f32).sqrt());
+        let glorot = |a: usize, b: usize| Start::Uniform((6.0 / (a + b) as f32).sqrt());
+        match kind {
+            Kind::Sage => {
+                let neighbours = self.matrix("lin_l.weight", outputs, linear);
+                let bias = self.vector("lin_l.bias", &[outputs], linear);
+                let own = self.matrix("lin_r.weight", outputs, linear);
+                Layer::Sage(Sage { neighbours, own, bias })
+            }
+            Kind::Gcn => {
+                let bias = self.vector("bias", &[outputs], Start::Constant(0.0));
+                let weight = self.matrix("lin.weight", outputs, glorot(inputs, outputs));
+                Layer::Gcn(Gcn { weight, bias, norm })
+            }
+            Kind::Gat => {
+                let concat = !self.last;
+                let dim = if concat { outputs / heads } else { outputs };
+                // Glorot's of a tensor [1, heads, dim].
+                let score = glorot(heads, dim);
+                let source = self.vector("att_src", &[1, heads, dim], score);
+                let target = self.vector("att_dst", &[1, heads, dim], score);
+                let bias = self.vector("bias", &[outputs], Start::Constant(0.0));
+                let all = glorot(inputs, heads * dim);
+                let weight = self.matrix("lin.weight", heads * dim, all);
+                Layer::Attention(Attention { heads, concat, weight, source, target, bias })
+            }
+            Kind::Propagate => {
+                let (alpha, steps) = (self.model.spec.alpha, self.model.spec.steps);
+                // PyTorch Geometric's APPNP knows no other.
+                Layer::Propagate(Propagate { alpha, steps, norm: Norm::Symmetric })
+            }
+            Kind::Linear => {
+                let weight = self.matrix("weight", outputs, linear);
+                let bias = self.vector("bias", &[outputs], linear);
+                Layer::Linear(Linear { weight, bias })
+            }
+        }
+    }
+
+    fn matrix(&mut self, name: &str, outputs: usize, start: Start) -> Matrix {
+        let inputs = self.inputs;
+        let at = self.vector(name, &[outputs, inputs], start);
+        Matrix { at, outputs, inputs }
+    }
+
+    fn vector(&mut self, name: &str, shape: &[usize], start: Start) -> std::ops::Range<usize> {
+        let name = format!("convs.{}.{name}", self.index);
+        add(&mut self.model.params, name, shape, start)
+    }
+}
+
+fn batch_norm(model: &mut Model, index: usize, dim: usize) -> BatchNorm {
+    let name = |piece: &str| format!("norms.{index}.module.{piece}");
+    let one = Start::Constant(1.0);
+    let zero = Start::Constant(0.0);
+    BatchNorm {
+        scale: add(&mut model.params, name("weight"), &[dim], one),
+        shift: add(&mut model.params, name("bias"), &[dim], zero),
+        mean: add(&mut model.stats, name("running_mean"), &[dim], zero),
+        variance: add(&mut model.stats, name("running_var"), &[dim], one),
+    }
+}
+
+fn add(
+    pieces: &mut Vec<Named>,
+    name: String,
+    shape: &[usize],
+    start: Start,
+) -> std::ops::Range<usize> {
+    let begin = pieces.last().map_or(0, |piece| piece.at.end);
+    let at = begin..begin + shape.iter().product::<usize>();
+    pieces.push(Named { name, shape: shape.into(), at: at.clone(), start });
+    at
+}

@@ -1,0 +1,174 @@
+//! Forward and backward through a stack.
+
+use hither_kernels::vector::{self, Dropout};
+
+use super::{Model, Weights};
+use crate::batch_norm::{self, BatchNorm};
+use crate::layer::{Kept, Layer, Rows};
+use crate::loss;
+use crate::sample::Batch;
+use crate::{Dataset, Labels};
+
+/// A layer and what follows it.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    pub layer: Layer,
+    pub batch_norm: Option<BatchNorm>,
+    /// ReLU, and dropout while learning.
+    pub activate: bool,
+    pub outputs: usize,
+}
+
+/// How a pass treats what depends on learning.
+#[derive(Clone, Copy, Debug)]
+pub enum Pass {
+    /// Batch norms by the batch, and dropout drawn from this seed.
+    Learn { dropout_seed: u64 },
+    /// Batch norms by the batch but without dropout: gradients to compare with each other.
+    Probe,
+}
+
+/// What the forward pass of a stage leaves for its backward pass.
+struct Trace {
+    kept: Kept,
+    batch_norm: Option<batch_norm::Kept>,
+    output: Vec<f32>,
+}
+
+impl Model {
+    /// The mean loss over the batch; its gradient is put into `grads`. Running statistics of
+    /// batch norms move if this is learning.
+    pub fn gradient(
+        &self,
+        weights: &mut Weights,
+        data: &Dataset,
+        batch: &Batch,
+        pass: Pass,
+        grads: &mut [f32],
+    ) -> f64 {
+        grads.fill(0.0);
+        let mut traces: Vec<Trace> = Vec::with_capacity(self.stages.len());
+        let mut hops = &batch.hops[..];
+        for (index, stage) in self.stages.iter().enumerate() {
+            let (here, later) = hops.split_at(stage.layer.hops());
+            hops = later;
+            let input = self.input_of(index, batch, &traces);
+            let (mut y, kept) = stage.layer.forward(&weights.params, &input, here);
+            let batch_norm = stage.batch_norm.as_ref().map(|norm| {
+                let stats = matches!(pass, Pass::Learn { .. }).then_some(&mut weights.stats[..]);
+                norm.learn(&weights.params, stats, &mut y)
+            });
+            if stage.activate {
+                vector::relu_dropout(&mut y, self.dropout(index, pass));
+            }
+            traces.push(Trace { kept, batch_norm, output: y });
+        }
+        let logits = traces.pop().map(|last| (last.kept, last.output));
+        let Some((last_kept, logits)) = logits else { return 0.0 };
+        let mut dy = vec![0.0; logits.len()];
+        let loss = loss::gradient(&logits, &data.labels, &batch.rows, &batch.nodes, &mut dy);
+        drop(logits);
+        self.backward(weights, batch, traces, last_kept, dy, pass, grads);
+        loss
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what the forward pass left")]
+    fn backward(
+        &self,
+        weights: &Weights,
+        batch: &Batch,
+        mut traces: Vec<Trace>,
+        mut kept: Kept,
+        mut dy: Vec<f32>,
+        pass: Pass,
+        grads: &mut [f32],
+    ) {
+        let mut hops = &batch.hops[..];
+        for (index, stage) in self.stages.iter().enumerate().rev() {
+            let (earlier, here) = hops.split_at(hops.len() - stage.layer.hops());
+            hops = earlier;
+            let input = self.input_of(index, batch, &traces);
+            let params = &weights.params;
+            let dx = stage.layer.backward(params, &input, here, &kept, &dy, grads, index > 0);
+            let (Some(dx), Some(before)) = (dx, traces.pop()) else { break };
+            dy = dx;
+            kept = before.kept;
+            let stage = &self.stages[index - 1];
+            if stage.activate {
+                let scale = self.dropout(index - 1, pass).map_or(1.0, |d| 1.0 / (1.0 - d.rate));
+                vector::relu_dropout_backward(&before.output, scale, &mut dy);
+            }
+            if let (Some(norm), Some(kept)) = (&stage.batch_norm, before.batch_norm) {
+                norm.backward(params, kept, &mut dy, grads);
+            }
+        }
+    }
+
+    fn input_of<'a>(&self, index: usize, batch: &'a Batch, traces: &'a [Trace]) -> Rows<'a> {
+        match index.checked_sub(1) {
+            None => batch.input.borrow(),
+            Some(before) => Rows::dense(&traces[before].output, self.stages[before].outputs),
+        }
+    }
+
+    fn dropout(&self, index: usize, pass: Pass) -> Option<Dropout> {
+        match pass {
+            Pass::Learn { dropout_seed } if self.spec.dropout > 0.0 => {
+                let seed = dropout_seed.wrapping_add((index as u64) << 48);
+                Some(Dropout { seed, rate: self.spec.dropout })
+            }
+            _ => None,
+        }
+    }
+
+    /// What the model says of every node of the graph, all neighbours seen, layer by layer: the
+    /// embeddings (the input of the last layer) and the outputs.
+    pub fn infer(&self, weights: &Weights, data: &Dataset) -> Inference {
+        let batch = Batch::whole(data, &[], self.needs());
+        let mut embeddings: Option<Vec<f32>> = None;
+        let mut hops = &batch.hops[..];
+        let mut outputs = vec![];
+        for (index, stage) in self.stages.iter().enumerate() {
+            let (here, later) = hops.split_at(stage.layer.hops());
+            hops = later;
+            let dim = index.checked_sub(1).map(|before| self.stages[before].outputs);
+            let input = match (&embeddings, dim) {
+                (Some(values), Some(dim)) => Rows::dense(values, dim),
+                _ => batch.input.borrow(),
+            };
+            let (mut y, _) = stage.layer.forward(&weights.params, &input, here);
+            if let Some(norm) = &stage.batch_norm {
+                norm.apply(&weights.params, &weights.stats, &mut y);
+            }
+            if stage.activate {
+                vector::relu_dropout(&mut y, None);
+            }
+            if index + 1 == self.stages.len() {
+                outputs = y;
+            } else {
+                embeddings = Some(y);
+            }
+        }
+        Inference { embeddings, logits: outputs, classes: data.labels.count() }
+    }
+}
+
+/// Outputs of a model, one row a node.
+pub struct Inference {
+    /// None if the model has only one layer.
+    pub embeddings: Option<Vec<f32>>,
+    pub logits: Vec<f32>,
+    pub classes: usize,
+}
+
+impl Inference {
+    /// The score of these nodes, from 0 to 1.
+    pub fn score(&self, data: &Dataset, nodes: &[u32]) -> f64 {
+        crate::score::score(&self.logits, self.classes, &data.labels, data.metric, nodes)
+    }
+
+    /// The mean loss over these nodes.
+    pub fn loss(&self, labels: &Labels, nodes: &[u32]) -> f64 {
+        loss::value(&self.logits, labels, nodes)
+    }
+}

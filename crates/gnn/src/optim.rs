@@ -1,0 +1,64 @@
+//! Steps along a gradient.
+
+use std::str::FromStr;
+
+use hither_kernels::vector;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    Adam,
+    Sgd,
+}
+
+impl FromStr for Method {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "adam" => Ok(Self::Adam),
+            "sgd" => Ok(Self::Sgd),
+            _ => Err(format!("no optimiser is named `{name}`; there are adam and sgd")),
+        }
+    }
+}
+
+/// The memory of a learner between its steps. As PyTorch's of the same names, decay included.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Optimiser {
+    pub method: Method,
+    pub decay: f32,
+    /// Running means of gradients and of their squares; empty for plain descent.
+    pub first: Vec<f32>,
+    pub second: Vec<f32>,
+    pub steps: u64,
+}
+
+impl Optimiser {
+    pub fn new(method: Method, decay: f32, params: usize) -> Self {
+        let len = if method == Method::Adam { params } else { 0 };
+        Self { method, decay, first: vec![0.0; len], second: vec![0.0; len], steps: 0 }
+    }
+
+    pub fn step(&mut self, rate: f32, params: &mut [f32], grads: &[f32]) {
+        self.steps += 1;
+        match self.method {
+            Method::Adam => {
+                let adam = vector::Adam {
+                    rate: rate.into(),
+                    beta1: 0.9,
+                    beta2: 0.999,
+                    epsilon: 1e-8,
+                    decay: self.decay.into(),
+                    step: self.steps,
+                };
+                vector::adam(&adam, params, &mut self.first, &mut self.second, grads);
+            }
+            Method::Sgd => {
+                params.iter_mut().for_each(|param| *param -= rate * self.decay * *param);
+                vector::add_scaled(params, -rate, grads);
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What each worker holds of a dataset that was cut into parts.
+
+use hither_core::seed;
+use rand::RngExt;
+
+use crate::partition::Partition;
+use crate::{Dataset, Features, Labels, Split};
+
+impl Dataset {
+    /// The graph between some of the nodes, with what is known of these; numbered anew in the
+    /// order given. Of the split only the training nodes that `learns` says yes to remain.
+    pub fn induced(&self, nodes: &[u32], learns: impl Fn(u32) -> bool, number: &mut [u32]) -> Self {
+        let in_train = |node: &u32| self.split.train.binary_search(node).is_ok();
+        let numbered = nodes.iter().zip(0..);
+        let train = numbered.filter(|(node, _)| learns(**node) && in_train(node));
+        Self {
+            name: self.name.clone(),
+            graph: self.graph.induced(nodes, number),
+            features: features_of(&self.features, nodes),
+            labels: labels_of(&self.labels, nodes),
+            split: Split { train: train.map(|(_, new)| new).collect(), ..Split::default() },
+            metric: self.metric,
+        }
+    }
+}
+
+fn features_of(features: &Features, nodes: &[u32]) -> Features {
+    use crate::layer::Rows;
+    match Rows::collect(features, nodes) {
+        Rows::Dense { values, dim } => Features::Dense { values: values.into_owned().into(), dim },
+        Rows::Sparse { offsets, indices, values, dim } => Features::Sparse {
+            offsets: offsets.into_owned().into(),
+            indices: indices.into_owned().into(),
+            values: values.map(|values| values.into_owned().into()),
+            dim,
+        },
+    }
+}
+
+fn labels_of(labels: &Labels, nodes: &[u32]) -> Labels {
+    match labels {
+        Labels::Classes { of, count } => {
+            let of: Vec<u32> = nodes.iter().map(|node| of[*node as usize]).collect();
+            Labels::Classes { of: of.into(), count: *count }
+        }
+        Labels::Tasks { of, count } => {
+            let row = |node: &u32| &of[*node as usize * count..(*node as usize + 1) * count];
+            let of: Vec<u8> = nodes.iter().flat_map(row).copied().collect();
+            Labels::Tasks { of: of.into(), count: *count }
+        }
+    }
+}
+
+/// One dataset a part: its nodes and the edges between them.
+pub fn cut(data: &Dataset, partition: &Partition) -> Vec<Dataset> {
+    let mut number = vec![u32::MAX; data.graph.nodes()];
+    let parts = partition.nodes_of();
+    parts.iter().map(|nodes| data.induced(nodes, |_| true, &mut number)).collect()
+}
+
+/// As [`cut`], and each part also stores some nodes of other parts that its own have edges to:
+/// `count` of them, drawn by the number of these edges. Also tells what it took to send them.
+pub fn cut_with_copies(
+    data: &Dataset,
+    partition: &Partition,
+    count: usize,
+    seed: u64,
+) -> (Vec<Dataset>, u64) {
+    let mut number = vec![u32::MAX; data.graph.nodes()];
+    let mut bytes = 0;
+    let mut parts = vec![];
+    for (part, own) in partition.nodes_of().into_iter().enumerate() {
+        let mut random = seed::stream(seed, &format!("copies/{part}"));
+        let mut edges = std::collections::BTreeMap::<u32, u32>::new();
+        for node in &own {
+            for other in data.graph.neighbours(*node) {
+                if partition.of[*other as usize] != part as u32 {
+                    *edges.entry(*other).or_default() += 1;
+                }
+            }
+        }
+        // Weighted draws without replacement: the largest of u^(1/w), as logarithms.
+        let mut keyed: Vec<(f64, u32)> = edges
+            .into_iter()
+            .map(|(node, edges)| (random.random::<f64>().ln() / f64::from(edges), node))
+            .collect();
+        keyed.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        keyed.truncate(count);
+        let mut nodes = own;
+        let own_len = nodes.len();
+        nodes.extend(keyed.iter().map(|(_, node)| *node));
+        let copies = &nodes[own_len..];
+        // A copy comes with its features and its edges into what is here.
+        bytes += copies.iter().map(|node| data.features.row_bytes(*node)).sum::<u64>();
+        let learns = |node: u32| partition.of[node as usize] == part as u32;
+        let dataset = data.induced(&nodes, learns, &mut number);
+        let copied = own_len..nodes.len();
+        bytes += 4 * copied.map(|new| dataset.graph.degree(new as u32) as u64).sum::<u64>();
+        parts.push(dataset);
+    }
+    (parts, bytes)
+}
+
+/// For workers that see the whole graph: each part's training nodes, and which nodes it holds.
+pub fn homes(data: &Dataset, partition: &Partition) -> Vec<(Vec<u32>, Vec<bool>)> {
+    let home = |part: usize| -> (Vec<u32>, Vec<bool>) {
+        let is_home = |node: &u32| partition.of[*node as usize] == part as u32;
+        let train = data.split.train.iter().copied().filter(is_home).collect();
+        (train, partition.of.iter().map(|of| *of == part as u32).collect())
+    };
+    (0..partition.parts).map(home).collect()
+}

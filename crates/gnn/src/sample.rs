@@ -1,0 +1,268 @@
+//! What one step looks at: some nodes, their neighbours, the neighbours of these, and so on; or
+//! the whole graph.
+//!
+//! Neighbours are drawn without replacement. Each draw comes from a random stream that the caller
+//! names, so that a step draws the same whatever ran before it or beside it.
+
+use std::borrow::Cow;
+
+use hither_kernels::spmm::{Csr, Own};
+use rand::RngExt;
+use rand_pcg::Pcg64Mcg;
+
+use crate::layer::Rows;
+use crate::{Dataset, Features, Graph};
+
+/// How many neighbours of a node a layer sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fanout {
+    All,
+    AtMost(usize),
+}
+
+/// One graph layer's view: which rows of its input belong to the neighbours of each target.
+pub struct Hop<'a> {
+    /// Rows of the layer's input.
+    pub inputs: usize,
+    /// The targets' own rows, where these are not simply the first ones.
+    own: Option<Vec<u32>>,
+    offsets: Cow<'a, [u64]>,
+    columns: Cow<'a, [u32]>,
+    /// Where neighbours were left out: how many each target has.
+    degrees: Option<Vec<u32>>,
+    /// 1/√(1 + degree) of each input; empty unless a layer asks for symmetric normalisation.
+    pub roots: Cow<'a, [f32]>,
+    /// Inputs and targets are the same nodes and every edge stands both ways.
+    pub symmetric: bool,
+}
+
+impl Hop<'_> {
+    pub fn targets(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    pub fn csr(&self) -> Csr<'_> {
+        Csr { offsets: &self.offsets, columns: &self.columns }
+    }
+
+    pub fn own(&self) -> Own<'_> {
+        self.own.as_deref().map_or(Own::Prefix(self.targets()), Own::Ids)
+    }
+
+    /// Neighbours of a target that are here.
+    pub fn seen(&self, target: usize) -> usize {
+        (self.offsets[target + 1] - self.offsets[target]) as usize
+    }
+
+    /// Neighbours that it has.
+    pub fn degree(&self, target: usize) -> usize {
+        self.degrees.as_ref().map_or_else(|| self.seen(target), |all| all[target] as usize)
+    }
+}
+
+/// Everything that one gradient step reads.
+pub struct Batch<'a> {
+    /// What the first layer reads.
+    pub input: Rows<'a>,
+    /// One a graph layer, first layer first.
+    pub hops: Vec<Hop<'a>>,
+    /// Rows of the output that count for the loss, and the nodes that they are.
+    pub rows: Cow<'a, [u32]>,
+    pub nodes: Cow<'a, [u32]>,
+    /// Nodes whose features the first layer reads, where they were collected.
+    pub sources: Vec<u32>,
+}
+
+/// What a model wants of its batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// Graph layers.
+    pub hops: usize,
+    /// Some layer normalises symmetrically.
+    pub roots: bool,
+    /// The first layer can read rows straight from the table of features, by node. Otherwise the
+    /// rows are collected, each once.
+    pub direct: bool,
+}
+
+impl<'a> Batch<'a> {
+    /// The whole graph; the loss is over `nodes`.
+    pub fn whole(data: &'a Dataset, nodes: &'a [u32], needs: Needs) -> Self {
+        let graph = &data.graph;
+        let roots: Vec<f32> = if needs.roots {
+            (0..graph.nodes()).map(|node| root(graph, node as u32)).collect()
+        } else {
+            vec![]
+        };
+        let hop = |roots: Vec<f32>| Hop {
+            inputs: graph.nodes(),
+            own: None,
+            offsets: Cow::Borrowed(graph.offsets()),
+            columns: Cow::Borrowed(graph.targets()),
+            degrees: None,
+            roots: Cow::Owned(roots),
+            symmetric: true,
+        };
+        Self {
+            input: Rows::of(&data.features),
+            hops: (0..needs.hops).map(|_| hop(roots.clone())).collect(),
+            rows: Cow::Borrowed(nodes),
+            nodes: Cow::Borrowed(nodes),
+            sources: vec![],
+        }
+    }
+}
+
+fn root(graph: &Graph, node: u32) -> f32 {
+    1.0 / ((1 + graph.degree(node)) as f32).sqrt()
+}
+
+/// Draws batches from one dataset; holds the scratch for it.
+pub struct Sampler {
+    /// The number of each node within the inputs being collected, else `u32::MAX`.
+    number: Vec<u32>,
+}
+
+impl Sampler {
+    pub fn new(nodes: usize) -> Self {
+        Self { number: vec![u32::MAX; nodes] }
+    }
+
+    /// `seeds` and as many hops of neighbours as the model has graph layers.
+    pub fn batch<'a>(
+        &mut self,
+        data: &'a Dataset,
+        seeds: Vec<u32>,
+        fanout: Fanout,
+        needs: Needs,
+        random: &mut Pcg64Mcg,
+    ) -> Batch<'a> {
+        let direct = needs.direct && matches!(data.features, Features::Dense { .. });
+        let mut hops = Vec::with_capacity(needs.hops);
+        let mut targets = seeds.clone();
+        // From the outputs back to the inputs.
+        for hop in (0..needs.hops).rev() {
+            let drawn = Drawn::draw(&data.graph, &targets, fanout, random);
+            if hop == 0 && direct {
+                hops.push(drawn.over_table(data.graph.nodes(), std::mem::take(&mut targets)));
+            } else {
+                let targets_len = targets.len();
+                let columns = self.collect(&mut targets, &drawn.columns);
+                let roots = if needs.roots {
+                    targets.iter().map(|node| root(&data.graph, *node)).collect()
+                } else {
+                    vec![]
+                };
+                debug_assert_eq!(drawn.offsets.len(), targets_len + 1);
+                hops.push(drawn.over_collected(targets.len(), columns, roots));
+            }
+        }
+        hops.reverse();
+        let input = if direct && needs.hops > 0 {
+            Rows::of(&data.features)
+        } else {
+            Rows::collect(&data.features, &targets)
+        };
+        let rows = (0..seeds.len() as u32).collect();
+        Batch { input, hops, rows: Cow::Owned(rows), nodes: Cow::Owned(seeds), sources: targets }
+    }
+
+    /// Appends to `nodes` what `found` adds to them; `found` in numbers of that list.
+    fn collect(&mut self, nodes: &mut Vec<u32>, found: &[u32]) -> Vec<u32> {
+        for (number, node) in nodes.iter().enumerate() {
+            self.number[*node as usize] = number as u32;
+        }
+        let numbers = found
+            .iter()
+            .map(|node| {
+                let number = &mut self.number[*node as usize];
+                if *number == u32::MAX {
+                    *number = nodes.len() as u32;
+                    nodes.push(*node);
+                }
+                *number
+            })
+            .collect();
+        for node in nodes.iter() {
+            self.number[*node as usize] = u32::MAX;
+        }
+        numbers
+    }
+}
+
+/// The neighbours drawn for some targets, by node.
+struct Drawn {
+    offsets: Vec<u64>,
+    columns: Vec<u32>,
+    degrees: Vec<u32>,
+}
+
+impl Drawn {
+    fn draw(graph: &Graph, targets: &[u32], fanout: Fanout, random: &mut Pcg64Mcg) -> Self {
+        let room = match fanout {
+            Fanout::AtMost(most) => targets.len() * most,
+            Fanout::All => targets.iter().map(|target| graph.degree(*target)).sum(),
+        };
+        let mut drawn = Self {
+            offsets: Vec::with_capacity(targets.len() + 1),
+            columns: Vec::with_capacity(room),
+            degrees: Vec::with_capacity(targets.len()),
+        };
+        drawn.offsets.push(0);
+        for target in targets {
+            let all = graph.neighbours(*target);
+            match fanout {
+                Fanout::AtMost(most) if most < all.len() => {
+                    choose(all, most, &mut drawn.columns, random);
+                }
+                _ => drawn.columns.extend_from_slice(all),
+            }
+            drawn.degrees.push(all.len() as u32);
+            drawn.offsets.push(drawn.columns.len() as u64);
+        }
+        drawn
+    }
+
+    fn over_table<'a>(self, nodes: usize, targets: Vec<u32>) -> Hop<'a> {
+        Hop {
+            inputs: nodes,
+            own: Some(targets),
+            offsets: Cow::Owned(self.offsets),
+            columns: Cow::Owned(self.columns),
+            degrees: Some(self.degrees),
+            roots: Cow::Borrowed(&[]),
+            symmetric: false,
+        }
+    }
+
+    fn over_collected<'a>(self, inputs: usize, columns: Vec<u32>, roots: Vec<f32>) -> Hop<'a> {
+        Hop {
+            inputs,
+            own: None,
+            offsets: Cow::Owned(self.offsets),
+            columns: Cow::Owned(columns),
+            degrees: Some(self.degrees),
+            roots: Cow::Owned(roots),
+            symmetric: false,
+        }
+    }
+}
+
+/// `most` of `all`, each set as likely as any other (Floyd): one draw an element, and as few are
+/// wanted, looking through those already drawn is quicker than any table.
+fn choose(all: &[u32], most: usize, into: &mut Vec<u32>, random: &mut Pcg64Mcg) {
+    let start = into.len();
+    for last in all.len() - most..all.len() {
+        let drawn = all[random.random_range(0..=last as u32) as usize];
+        let fresh = !into[start..].contains(&drawn);
+        into.push(if fresh { drawn } else { all[last] });
+    }
+}
+
+/// `count` of `from`, without replacement, in the order drawn; all of them if there are no more.
+pub fn draw(from: &[u32], count: usize, random: &mut Pcg64Mcg) -> Vec<u32> {
+    if count >= from.len() {
+        return from.to_vec();
+    }
+    rand::seq::index::sample(random, from.len(), count).iter().map(|at| from[at]).collect()
+}

@@ -1,0 +1,93 @@
+//! How good outputs are, from 0 to 1.
+
+use crate::{Labels, Metric};
+
+/// The score of `nodes`, whose outputs stand in the rows of their own numbers.
+pub fn score(logits: &[f32], count: usize, labels: &Labels, metric: Metric, nodes: &[u32]) -> f64 {
+    let row = |node: u32| &logits[node as usize * count..(node as usize + 1) * count];
+    match (labels, metric) {
+        (Labels::Classes { of, .. }, Metric::RocAuc) => {
+            let says = |node: &u32| (row(*node)[1] - row(*node)[0], of[*node as usize] == 1);
+            area(nodes.iter().map(says).collect()).unwrap_or(0.5)
+        }
+        (Labels::Classes { of, .. }, _) => {
+            let right = |node: &&u32| largest(row(**node)) == of[**node as usize] as usize;
+            nodes.iter().filter(right).count() as f64 / nodes.len().max(1) as f64
+        }
+        (Labels::Tasks { of, .. }, Metric::RocAuc) => {
+            let task = |task: usize| {
+                let says = |node: &u32| (row(*node)[task], of[*node as usize * count + task] == 1);
+                area(nodes.iter().map(says).collect())
+            };
+            // A task that all nodes answer alike tells nothing.
+            let areas: Vec<f64> = (0..count).filter_map(task).collect();
+            if areas.is_empty() { 0.5 } else { areas.iter().sum::<f64>() / areas.len() as f64 }
+        }
+        (Labels::Tasks { of, .. }, _) => {
+            let (mut both, mut said, mut are) = (0_u64, 0_u64, 0_u64);
+            for node in nodes {
+                let answers = &of[*node as usize * count..(*node as usize + 1) * count];
+                for (logit, answer) in row(*node).iter().zip(answers) {
+                    let yes = u64::from(*logit > 0.0);
+                    both += yes * u64::from(*answer);
+                    said += yes;
+                    are += u64::from(*answer);
+                }
+            }
+            2.0 * both as f64 / (said + are).max(1) as f64
+        }
+    }
+}
+
+/// The first of the largest.
+fn largest(values: &[f32]) -> usize {
+    let mut best = 0;
+    for (at, value) in values.iter().enumerate() {
+        if *value > values[best] {
+            best = at;
+        }
+    }
+    best
+}
+
+/// The chance that a yes ranks above a no, ties counted half. None if all are alike.
+fn area(mut says: Vec<(f32, bool)>) -> Option<f64> {
+    says.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let yes = says.iter().filter(|(_, yes)| *yes).count() as f64;
+    let no = says.len() as f64 - yes;
+    if yes == 0.0 || no == 0.0 {
+        return None;
+    }
+    // Ranks of the yeses, equals sharing the mean of theirs.
+    let (mut ranks, mut start) = (0.0, 0);
+    for group in says.chunk_by(|a, b| a.0 == b.0) {
+        let mean = start as f64 + (group.len() as f64 + 1.0) / 2.0;
+        ranks += mean * group.iter().filter(|(_, yes)| *yes).count() as f64;
+        start += group.len();
+    }
+    Some((ranks - yes * (yes + 1.0) / 2.0) / (yes * no))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn area_is_the_share_of_pairs_in_order() {
+        let says = vec![(0.1, false), (0.4, true), (0.35, false), (0.8, true), (0.4, false)];
+        let mut pairs = 0.0;
+        for (high, _) in says.iter().filter(|(_, yes)| *yes) {
+            for (low, _) in says.iter().filter(|(_, yes)| !*yes) {
+                pairs += if high > low {
+                    1.0
+                } else if high == low {
+                    0.5
+                } else {
+                    0.0
+                };
+            }
+        }
+        assert_eq!(area(says), Some(pairs / 6.0));
+        assert_eq!(area(vec![(0.3, true)]), None);
+    }
+}

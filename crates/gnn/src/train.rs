@@ -1,0 +1,325 @@
+//! Learn locally, correct globally.
+//!
+//! The graph is cut into parts. In each round every worker takes the global model, learns on its own
+//! part alone, and gives its model back; the server averages them, and then takes a few steps on the
+//! whole graph, which undo what the cut edges did to the average. Only models travel.
+
+use std::sync::Arc;
+
+use hither_core::Seconds;
+use hither_core::record::train::{Bytes, Drift, Round, Times};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::average::{add_change, average};
+use crate::correct::ServerSteps;
+use crate::drift::Probe;
+use crate::local::{Learner, Learnt, Pace, Steps};
+use crate::model::{Model, Weights};
+use crate::optim::{self, Optimiser};
+use crate::partition::Partition;
+use crate::{Dataset, Error, parts};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// One machine with the whole graph, taking the batches of all workers together.
+    Single,
+    /// Workers learn on their parts; models are averaged.
+    PsgdPa,
+    /// And the server corrects the average.
+    Llcg,
+    /// The server corrects the last global model while workers learn; what it learnt is added to
+    /// the average, so that nobody waits for it.
+    LlcgStale,
+    /// Workers draw neighbours from the whole graph and fetch the features of those elsewhere.
+    Ggs,
+    /// As psgd-pa, and each part stores copies of some nodes around it.
+    PsgdSa,
+    /// The server's steps alone.
+    ServerOnly,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    pub mode: Mode,
+    pub rounds: u32,
+    /// Steps of each worker in the first round, and the factor by which they grow.
+    pub local_steps: u32,
+    pub rho: f64,
+    pub local: Pace,
+    pub server: Pace,
+    pub server_steps: ServerSteps,
+    pub optimiser: optim::Method,
+    pub decay: f32,
+    /// Rounds from one evaluation to the next, and from one measurement of drift to the next.
+    pub evaluate_every: u32,
+    pub probe_every: u32,
+    /// Evaluations without a better one after which to stop.
+    pub patience: Option<u32>,
+    /// Share of all nodes that psgd-sa copies to each part.
+    pub copies: f64,
+    pub seed: u64,
+}
+
+/// The best model so far, by its validation score.
+#[derive(Clone, Debug)]
+pub struct Best {
+    pub round: u32,
+    pub valid: f64,
+    pub test: f64,
+    pub weights: Weights,
+}
+
+pub struct Trainer {
+    pub settings: Settings,
+    pub model: Model,
+    pub data: Arc<Dataset>,
+    pub workers: Vec<Learner>,
+    pub server: Learner,
+    /// θ̄
+    pub global: Weights,
+    pub best: Option<Best>,
+    pub rounds: Vec<Round>,
+    /// The numbers that each worker's nodes have in the whole graph.
+    globals: Vec<Vec<u32>>,
+    /// Each worker's share of the training nodes.
+    shares: Vec<f32>,
+    /// Sent once, before the first round.
+    pub setup_bytes: u64,
+}
+
+impl Trainer {
+    pub fn new(
+        settings: Settings,
+        model: Model,
+        data: Arc<Dataset>,
+        partition: &Partition,
+    ) -> Result<Self, Error> {
+        let new_optimiser =
+            || Optimiser::new(settings.optimiser, settings.decay, model.start(0).params.len());
+        let learner = |data: Arc<Dataset>| {
+            let train = data.split.train.clone();
+            Learner::new(data, train, new_optimiser())
+        };
+        let mut setup_bytes = 0;
+        let workers: Vec<Learner> = match settings.mode {
+            Mode::ServerOnly => vec![],
+            Mode::Single => vec![learner(data.clone())],
+            Mode::PsgdPa | Mode::Llcg | Mode::LlcgStale => {
+                parts::cut(&data, partition).into_iter().map(|part| learner(part.into())).collect()
+            }
+            Mode::PsgdSa => {
+                let count = (settings.copies * data.graph.nodes() as f64).round() as usize;
+                let (parts, bytes) = parts::cut_with_copies(&data, partition, count, settings.seed);
+                setup_bytes = bytes;
+                parts.into_iter().map(|part| learner(part.into())).collect()
+            }
+            Mode::Ggs => parts::homes(&data, partition)
+                .into_iter()
+                .map(|(train, home)| {
+                    let mut worker = Learner::new(data.clone(), train, new_optimiser());
+                    worker.home = Some(home);
+                    worker
+                })
+                .collect(),
+        };
+        let total: usize = workers.iter().map(|worker| worker.train.len()).sum();
+        let share = |worker: &Learner| worker.train.len() as f32 / total.max(1) as f32;
+        Ok(Self {
+            global: model.start(settings.seed),
+            shares: workers.iter().map(share).collect(),
+            globals: partition.nodes_of(),
+            server: learner(data.clone()),
+            best: None,
+            rounds: vec![],
+            setup_bytes,
+            settings,
+            model,
+            data,
+            workers,
+        })
+    }
+
+    /// Whether all rounds are done, or nothing has become better for long.
+    pub fn is_done(&self) -> bool {
+        let round = self.rounds.len() as u32;
+        let stale = |patience| {
+            let since = self.best.as_ref().map_or(0, |best| round - best.round);
+            since >= patience * self.settings.evaluate_every
+        };
+        round >= self.settings.rounds || self.settings.patience.is_some_and(stale)
+    }
+
+    /// One round. `clock` gives the seconds since some moment.
+    pub fn round(&mut self, clock: &dyn Fn() -> Seconds) -> Result<Round, Error> {
+        let round = self.rounds.len() as u32 + 1;
+        let mode = self.settings.mode;
+        let local_steps = self.local_steps(round);
+        let mut watch = Watch { clock, since: clock() };
+
+        // Learn locally. A server that need not wait for the average corrects meanwhile.
+        let start = self.global.clone();
+        let (learnt, meanwhile) = rayon::join(
+            || learn(&mut self.workers, &self.settings, &self.model, &start, round, local_steps),
+            || {
+                let steps = self.settings.server_steps.of(round, local_steps, drift(&self.rounds));
+                let stale = (mode == Mode::LlcgStale).then_some(steps)?;
+                Some(correct(&mut self.server, &self.settings, &self.model, &start, round, stale))
+            },
+        );
+        let local_s = watch.lap();
+
+        // Measure how far apart that led, where it was cut edges that led there.
+        let drift_now = self.measure(round, &start, &learnt);
+        let probe_s = watch.lap();
+
+        // Average.
+        if !learnt.is_empty() {
+            let models: Vec<&Weights> = learnt.iter().map(|learnt| &learnt.weights).collect();
+            self.global = average(&models, &self.shares);
+        }
+
+        // Correct globally.
+        let known = drift_now.as_ref().or(drift(&self.rounds));
+        let (corrected, server_steps) = match (mode, meanwhile) {
+            (Mode::LlcgStale, Some((corrected, steps))) => {
+                add_change(&mut self.global, &start, &corrected.weights);
+                (Some(corrected), steps)
+            }
+            (Mode::Llcg | Mode::ServerOnly, _) => {
+                let steps = self.settings.server_steps.of(round, local_steps, known);
+                let (server, settings, model) = (&mut self.server, &self.settings, &self.model);
+                let (corrected, steps) =
+                    correct(server, settings, model, &self.global, round, steps);
+                self.global = corrected.weights.clone();
+                (Some(corrected), steps)
+            }
+            _ => (None, 0),
+        };
+        let server_s = watch.lap();
+
+        let loss = if learnt.is_empty() {
+            corrected.map_or(0.0, |corrected| corrected.loss)
+        } else {
+            let losses = learnt.iter().zip(&self.shares);
+            losses.map(|(learnt, share)| learnt.loss * f64::from(*share)).sum()
+        };
+        if !loss.is_finite() || self.global.params.iter().any(|param| !param.is_finite()) {
+            return Err(Error::Diverged { round, what: "the loss or a parameter" });
+        }
+        let bytes = self.bytes(&learnt);
+        let scores = self.evaluate(round);
+        let time = Times { local_s, server_s, probe_s, evaluate_s: watch.lap() };
+        let (valid, test) = scores.unzip();
+        let local_steps = if self.workers.is_empty() { 0 } else { local_steps };
+        let drift = drift_now;
+        let row = Round { round, local_steps, server_steps, loss, valid, test, bytes, drift, time };
+        self.rounds.push(row.clone());
+        Ok(row)
+    }
+
+    /// K·ρ^(r−1)
+    fn local_steps(&self, round: u32) -> u32 {
+        let growth = self.settings.rho.powi(round as i32 - 1);
+        let steps = (f64::from(self.settings.local_steps) * growth).round();
+        steps.clamp(1.0, f64::from(u32::MAX)) as u32
+    }
+
+    fn measure(&mut self, round: u32, start: &Weights, learnt: &[Learnt]) -> Option<Drift> {
+        let cut = matches!(self.settings.mode, Mode::PsgdPa | Mode::Llcg | Mode::LlcgStale);
+        let every = self.settings.probe_every;
+        if !cut || every == 0 || !(round - 1).is_multiple_of(every) {
+            return None;
+        }
+        let squares = learnt.iter().zip(&self.shares);
+        let squares = squares.map(|(learnt, share)| learnt.gradient_squared * f64::from(*share));
+        let probe = Probe {
+            model: &self.model,
+            weights: start,
+            seed: self.settings.seed,
+            round,
+            fanout: self.settings.local.fanout,
+            full: self.settings.server.fanout,
+        };
+        let local_squared = squares.sum();
+        let (workers, server) = (&mut self.workers, &mut self.server);
+        Some(probe.measure(workers, &self.globals, &self.shares, server, local_squared))
+    }
+
+    /// What crossed the network: every worker's model both ways, and what workers fetched.
+    fn bytes(&self, learnt: &[Learnt]) -> Bytes {
+        let mut bytes = Bytes::default();
+        if self.settings.mode != Mode::Single {
+            for learnt in learnt {
+                bytes.model_down_bytes += self.global.bytes();
+                bytes.model_up_bytes += learnt.weights.bytes();
+                bytes.add(&learnt.bytes);
+            }
+        }
+        bytes
+    }
+
+    /// Validation and test score on the whole graph, all neighbours seen; keeps the best model.
+    fn evaluate(&mut self, round: u32) -> Option<(f64, f64)> {
+        let last = round == self.settings.rounds;
+        if !last && !round.is_multiple_of(self.settings.evaluate_every) {
+            return None;
+        }
+        let outputs = self.model.infer(&self.global, &self.data);
+        let valid = outputs.score(&self.data, &self.data.split.valid);
+        let test = outputs.score(&self.data, &self.data.split.test);
+        if self.best.as_ref().is_none_or(|best| valid > best.valid) {
+            self.best = Some(Best { round, valid, test, weights: self.global.clone() });
+        }
+        Some((valid, test))
+    }
+}
+
+/// The drift last measured.
+fn drift(rounds: &[Round]) -> Option<&Drift> {
+    rounds.iter().rev().find_map(|round| round.drift.as_ref())
+}
+
+/// Every worker takes its steps from the same model.
+fn learn(
+    workers: &mut [Learner],
+    settings: &Settings,
+    model: &Model,
+    start: &Weights,
+    round: u32,
+    count: u32,
+) -> Vec<Learnt> {
+    let of = |(part, worker): (usize, &mut Learner)| {
+        let who = format!("local/{part}");
+        let steps = Steps { seed: settings.seed, who: &who, round, count };
+        worker.learn(model, start, &settings.local, &steps)
+    };
+    workers.par_iter_mut().enumerate().map(of).collect()
+}
+
+/// The server takes steps on the whole graph.
+fn correct(
+    server: &mut Learner,
+    settings: &Settings,
+    model: &Model,
+    start: &Weights,
+    round: u32,
+    count: u32,
+) -> (Learnt, u32) {
+    let steps = Steps { seed: settings.seed, who: "server", round, count };
+    (server.learn(model, start, &settings.server, &steps), count)
+}
+
+/// Tells how long things take.
+struct Watch<'a> {
+    clock: &'a dyn Fn() -> Seconds,
+    since: Seconds,
+}
+
+impl Watch<'_> {
+    fn lap(&mut self) -> Seconds {
+        let now = (self.clock)();
+        now - std::mem::replace(&mut self.since, now)
+    }
+}
