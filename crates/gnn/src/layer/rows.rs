@@ -168,7 +168,7 @@ impl<'a> Rows<'a> {
 /// Columns of a matrix as rows, in blocks that fit the first-level cache.
 fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     const BLOCK: usize = 32;
-    let mut out = vec![0.0; matrix.count()];
+    let mut out = vec![0.0; matrix.len()];
     for top in (0..rows).step_by(BLOCK) {
         for left in (0..columns).step_by(BLOCK) {
             for row in top..(top + BLOCK).min(rows) {
