@@ -129,13 +129,31 @@ struct Placed {
 }
 
 impl Writer {
+    /// Each tensor begins on a cache line.
     pub fn create(
         path: impl AsRef<Path>,
         entries: &[Entry],
         metadata: &BTreeMap<String, String>,
     ) -> Result<Self, Error> {
-        let path = path.as_ref();
-        let (header, placed) = header(path, entries, metadata)?;
+        Self::aligned(path.as_ref(), entries, metadata, ALIGNMENT)
+    }
+
+    /// Tensors follow each other without gaps: for readers that know every name they expect.
+    pub fn packed(
+        path: impl AsRef<Path>,
+        entries: &[Entry],
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<Self, Error> {
+        Self::aligned(path.as_ref(), entries, metadata, 1)
+    }
+
+    fn aligned(
+        path: &Path,
+        entries: &[Entry],
+        metadata: &BTreeMap<String, String>,
+        alignment: usize,
+    ) -> Result<Self, Error> {
+        let (header, placed) = header(path, entries, metadata, alignment)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         // The same directory, as only inside of one a rename is atomic.
         let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
@@ -213,6 +231,7 @@ fn header(
     path: &Path,
     entries: &[Entry],
     metadata: &BTreeMap<String, String>,
+    alignment: usize,
 ) -> Result<(Vec<u8>, Vec<Placed>), Error> {
     let bad = |problem: String| Error::Write { path: path.into(), problem };
     let mut fields = Vec::with_capacity(entries.len() + 1);
@@ -230,7 +249,7 @@ fn header(
         }
         let too_large = || bad(format!("tensor `{name}` is too large"));
         let bytes = byte_len(*dtype, shape).ok_or_else(too_large)?;
-        let start = usize::next_multiple_of(end, ALIGNMENT);
+        let start = usize::next_multiple_of(end, alignment);
         let padding = start - end;
         if padding > 0 {
             field(&format!("{PAD}{}", placed.len()), "U8", &[padding], [end, start]);

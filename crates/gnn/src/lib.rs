@@ -4,10 +4,12 @@
 
 pub mod average;
 pub mod batch_norm;
+pub mod checkpoint;
 pub mod correct;
 pub mod dataset;
 pub mod drift;
 pub mod error;
+pub mod generate;
 pub mod graph;
 pub mod layer;
 pub mod load;
@@ -18,6 +20,7 @@ pub mod optim;
 pub mod partition;
 pub mod parts;
 pub mod sample;
+pub mod save;
 pub mod score;
 pub mod train;
 

@@ -51,22 +51,26 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        Ok(match name {
-            "sage" => Self::Sage,
-            "gcn" => Self::Gcn,
-            "gat" => Self::Gat,
-            "propagate" => Self::Propagate,
-            "linear" => Self::Linear,
-            _ => {
-                return Err(format!(
-                    "no layer is named `{name}`; there are sage, gcn, gat, propagate and linear"
-                ));
-            }
+        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("no layer is named `{name}`; there are {names}")
         })
     }
 }
 
 impl Kind {
+    pub const ALL: [Self; 5] = [Self::Sage, Self::Gcn, Self::Gat, Self::Propagate, Self::Linear];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sage => "sage",
+            Self::Gcn => "gcn",
+            Self::Gat => "gat",
+            Self::Propagate => "propagate",
+            Self::Linear => "linear",
+        }
+    }
+
     /// What `--model NAME --layers N` stands for: a family, or layers separated by commas.
     pub fn stack(name: &str, layers: usize) -> Result<Vec<Self>, String> {
         match name {
@@ -136,7 +140,7 @@ impl Model {
     /// The weights before training.
     pub fn start(&self, seed: u64) -> Weights {
         let fill = |named: &[Named]| {
-            let mut values = vec![0.0; named.last().map_or(0, |last| last.at.end)];
+            let mut values = vec![0.0; len(named)];
             for piece in named {
                 let mut random = seed::stream(seed, &format!("init/{}", piece.name));
                 for value in &mut values[piece.at.clone()] {
@@ -149,6 +153,14 @@ impl Model {
             values
         };
         Weights { params: fill(&self.params), stats: fill(&self.stats) }
+    }
+
+    pub fn params_len(&self) -> usize {
+        len(&self.params)
+    }
+
+    pub fn stats_len(&self) -> usize {
+        len(&self.stats)
     }
 
     pub fn needs(&self) -> Needs {
@@ -176,4 +188,9 @@ impl Model {
             n => self.stages[n - 2].outputs,
         }
     }
+}
+
+/// Numbers that pieces take up together.
+fn len(pieces: &[Named]) -> usize {
+    pieces.last().map_or(0, |last| last.at.end)
 }

@@ -4,10 +4,11 @@
 //! part alone, and gives its model back; the server averages them, and then takes a few steps on the
 //! whole graph, which undo what the cut edges did to the average. Only models travel.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use hither_core::Seconds;
-use hither_core::record::train::{Bytes, Drift, Round, Times};
+use hither_core::record::train::{Bytes, Drift, Header, Round, Summary, Times};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,41 @@ pub enum Mode {
     PsgdSa,
     /// The server's steps alone.
     ServerOnly,
+}
+
+impl Mode {
+    pub const ALL: [Self; 7] = [
+        Self::Single,
+        Self::PsgdPa,
+        Self::Llcg,
+        Self::LlcgStale,
+        Self::Ggs,
+        Self::PsgdSa,
+        Self::ServerOnly,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::PsgdPa => "psgd-pa",
+            Self::Llcg => "llcg",
+            Self::LlcgStale => "llcg-stale",
+            Self::Ggs => "ggs",
+            Self::PsgdSa => "psgd-sa",
+            Self::ServerOnly => "server-only",
+        }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("no mode is named `{name}`; there are {names}")
+        })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -83,6 +119,8 @@ pub struct Trainer {
     pub rounds: Vec<Round>,
     /// The numbers that each worker's nodes have in the whole graph.
     globals: Vec<Vec<u32>>,
+    /// Tells one partition from another.
+    pub(crate) partition_hash: u64,
     /// Each worker's share of the training nodes.
     shares: Vec<f32>,
     /// Sent once, before the first round.
@@ -97,7 +135,7 @@ impl Trainer {
         partition: &Partition,
     ) -> Result<Self, Error> {
         let new_optimiser =
-            || Optimiser::new(settings.optimiser, settings.decay, model.start(0).params.len());
+            || Optimiser::new(settings.optimiser, settings.decay, model.params_len());
         let learner = |data: Arc<Dataset>| {
             let train = data.split.train.clone();
             Learner::new(data, train, new_optimiser())
@@ -130,6 +168,7 @@ impl Trainer {
             global: model.start(settings.seed),
             shares: workers.iter().map(share).collect(),
             globals: partition.nodes_of(),
+            partition_hash: fnv(&partition.of),
             server: learner(data.clone()),
             best: None,
             rounds: vec![],
@@ -276,6 +315,53 @@ impl Trainer {
     }
 }
 
+impl Trainer {
+    /// What is trained, on what. `partition` says how it was cut.
+    pub fn header(&self, hither: &str, partition: &str, cut_share: f64) -> Header {
+        let (data, settings) = (&self.data, &self.settings);
+        let kinds: Vec<&str> = self.model.spec.layers.iter().map(|kind| kind.name()).collect();
+        Header {
+            hither: hither.into(),
+            dataset: data.name.clone(),
+            nodes: data.graph.nodes() as u64,
+            edges: data.graph.edges() as u64,
+            features: data.features.dim() as u64,
+            classes: data.labels.count() as u64,
+            metric: data.metric.name().into(),
+            mode: settings.mode.name().into(),
+            model: kinds.join(","),
+            parameters: self.model.params_len() as u64,
+            parts: self.globals.len() as u32,
+            partition: partition.into(),
+            cut_share,
+            rounds: settings.rounds,
+            seed: settings.seed,
+        }
+    }
+
+    /// What came of the rounds so far.
+    pub fn summary(&self) -> Summary {
+        let mut bytes = Bytes { features_down_bytes: self.setup_bytes, ..Bytes::default() };
+        let mut time = Times::default();
+        for round in &self.rounds {
+            bytes.add(&round.bytes);
+            time.add(&round.time);
+        }
+        let best = self.best.as_ref();
+        Summary {
+            mode: self.settings.mode.name().into(),
+            seed: self.settings.seed,
+            rounds: self.rounds.len() as u32,
+            best_round: best.map_or(0, |best| best.round),
+            valid: best.map_or(0.0, |best| best.valid),
+            test: best.map_or(0.0, |best| best.test),
+            server_steps: self.rounds.iter().map(|round| u64::from(round.server_steps)).sum(),
+            bytes,
+            time,
+        }
+    }
+}
+
 /// The drift last measured.
 fn drift(rounds: &[Round]) -> Option<&Drift> {
     rounds.iter().rev().find_map(|round| round.drift.as_ref())
@@ -309,6 +395,13 @@ fn correct(
 ) -> (Learnt, u32) {
     let steps = Steps { seed: settings.seed, who: "server", round, count };
     (server.learn(model, start, &settings.server, &steps), count)
+}
+
+/// FNV-1a.
+fn fnv(numbers: &[u32]) -> u64 {
+    let step =
+        |hash: u64, number: &u32| (hash ^ u64::from(*number)).wrapping_mul(0x0000_0100_0000_01b3);
+    numbers.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 /// Tells how long things take.

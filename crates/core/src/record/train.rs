@@ -101,6 +101,13 @@ pub struct Times {
 }
 
 impl Times {
+    pub fn add(&mut self, other: &Self) {
+        self.local_s += other.local_s;
+        self.server_s += other.server_s;
+        self.probe_s += other.probe_s;
+        self.evaluate_s += other.evaluate_s;
+    }
+
     pub fn total(&self) -> Seconds {
         self.local_s + self.server_s + self.probe_s + self.evaluate_s
     }

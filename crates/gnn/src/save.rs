@@ -1,0 +1,103 @@
+//! Models and embeddings as other programs read them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use hither_data::safetensors::{Entry, Writer};
+use hither_data::{Checkpoint, Dtype};
+
+use crate::model::{Inference, Model, Named, Spec, Weights};
+use crate::{Dataset, Error};
+
+const SPEC: &str = "hither.model";
+
+/// One tensor a parameter, by the names of PyTorch Geometric's models, without gaps between them,
+/// so that `load_state_dict` finds what it knows and nothing else.
+pub fn model(path: &Path, model: &Model, weights: &Weights) -> Result<(), Error> {
+    let pieces = || pieces(model, weights);
+    let mut entries: Vec<Entry> =
+        pieces().map(|(named, _)| Entry::new(&named.name, Dtype::F32, &named.shape)).collect();
+    // PyTorch's batch norms count batches, and want to find the count.
+    let counts = model.stats.iter().filter_map(|named| named.name.strip_suffix("running_mean"));
+    entries.extend(
+        counts.map(|norm| Entry::new(format!("{norm}num_batches_tracked"), Dtype::I64, &[])),
+    );
+    let spec = serde_json::to_string(&model.spec).map_err(|error| Error::File {
+        path: path.into(),
+        problem: format!("the model cannot be described: {error}"),
+    })?;
+    let metadata = BTreeMap::from([(SPEC.to_owned(), spec), ("format".into(), "pt".into())]);
+    let mut writer = Writer::packed(path, &entries, &metadata)?;
+    for (_, values) in pieces() {
+        writer.write(bytemuck::cast_slice(values))?;
+    }
+    for _ in entries.iter().filter(|entry| entry.dtype == Dtype::I64) {
+        writer.write(&0_i64.to_le_bytes())?;
+    }
+    Ok(writer.finish()?)
+}
+
+fn pieces<'a>(
+    model: &'a Model,
+    weights: &'a Weights,
+) -> impl Iterator<Item = (&'a Named, &'a [f32])> {
+    let params = model.params.iter().map(|named| (named, &weights.params[named.at.clone()]));
+    params.chain(model.stats.iter().map(|named| (named, &weights.stats[named.at.clone()])))
+}
+
+/// A model that [`model`] wrote.
+pub fn open_model(path: &Path) -> Result<(Model, Weights), Error> {
+    let file = Checkpoint::open(path)?;
+    let bad = |problem: String| Error::File { path: path.into(), problem };
+    let spec = file.metadata.get(SPEC).ok_or_else(|| {
+        bad("it does not say what layers it has; only models of `hither train` do".into())
+    })?;
+    let spec: Spec = serde_json::from_str(spec)
+        .map_err(|error| bad(format!("what it says of its layers is wrong: {error}")))?;
+    let model = Model::new(spec)?;
+    let weights = read(&file, "", &model)?;
+    Ok((model, weights))
+}
+
+/// The numbers of a model, each tensor's name behind a prefix.
+pub(crate) fn read(file: &Checkpoint, prefix: &str, model: &Model) -> Result<Weights, Error> {
+    let mut weights =
+        Weights { params: vec![0.0; model.params_len()], stats: vec![0.0; model.stats_len()] };
+    for (pieces, values) in
+        [(&model.params, &mut weights.params), (&model.stats, &mut weights.stats)]
+    {
+        for piece in pieces {
+            let name = format!("{prefix}{}", piece.name);
+            let bad = |problem: String| Error::File { path: file.path.clone(), problem };
+            let tensor = file.tensors.get(&name);
+            let tensor = tensor.ok_or_else(|| bad(format!("tensor `{name}` is missing")))?;
+            let numbers = tensor.as_f32().filter(|_| tensor.shape == piece.shape);
+            let numbers = numbers.ok_or_else(|| {
+                let (dtype, shape) = (tensor.dtype, &tensor.shape);
+                let expected = &piece.shape;
+                bad(format!("tensor `{name}` is {dtype} {shape:?}, expected fp32 {expected:?}"))
+            })?;
+            values[piece.at.clone()].copy_from_slice(&numbers);
+        }
+    }
+    Ok(weights)
+}
+
+/// What the model says of every node: `embeddings`, which serve as a table, and `logits`.
+pub fn embeddings(path: &Path, data: &Dataset, outputs: &Inference) -> Result<(), Error> {
+    let nodes = data.graph.nodes();
+    let tensors = [
+        ("embeddings", outputs.embeddings.as_deref().unwrap_or(&[])),
+        ("logits", &outputs.logits[..]),
+    ];
+    let present = || tensors.iter().filter(|(_, values)| !values.is_empty());
+    let entries: Vec<Entry> = present()
+        .map(|(name, values)| Entry::new(*name, Dtype::F32, &[nodes, values.len() / nodes.max(1)]))
+        .collect();
+    let metadata = BTreeMap::from([("dataset".to_owned(), data.name.clone())]);
+    let mut writer = Writer::packed(path, &entries, &metadata)?;
+    for (_, values) in present() {
+        writer.write(bytemuck::cast_slice(values))?;
+    }
+    Ok(writer.finish()?)
+}
