@@ -25,6 +25,10 @@ pub enum Error {
     Pickle { path: PathBuf, source: pickle::Error },
     #[error("{}: tensor `{name}` {problem}", path.display())]
     Tensor { path: PathBuf, name: String, problem: String },
+    #[error("{} is no readable npz archive: {problem}", path.display())]
+    Npz { path: PathBuf, problem: String },
+    #[error("{}: array `{name}` {problem}", path.display())]
+    Array { path: PathBuf, name: String, problem: String },
     #[error("{}: more than one value is named `{name}`", path.display())]
     DuplicateName { path: PathBuf, name: String },
     #[error("{}: values are nested deeper than {limit} levels, or refer to themselves", path.display())]

@@ -2,46 +2,106 @@
 
 use std::path::Path;
 
-use crate::map::Bytes;
+use crate::map::{Buffer, Bytes, Pages};
 use crate::tensor::byte_len;
 use crate::{Dtype, Error, Tensor};
 
 pub const MAGIC: &[u8] = b"\x93NUMPY";
 /// Headers are a line of a few dozen bytes.
-const HEADER_MAX: usize = 1 << 16;
+pub(crate) const HEADER_MAX: usize = 1 << 16;
 
-/// The array as a tensor, mapped.
+/// The array as a tensor, mapped; copied only where it lies column after column.
 pub fn read(path: &Path, bytes: &Bytes) -> Result<Tensor, Error> {
-    let bad = |problem: &str| Error::Trace {
+    let bad = |problem: String| Error::Trace {
         path: path.into(),
         problem: format!("not an array that can be read: {problem}"),
     };
+    let head = head(bytes).map_err(bad)?;
+    tensor(&head, bytes).map_err(|problem| match problem {
+        Unfit::Bytes(problem) => bad(problem),
+        Unfit::Memory(error) => error,
+    })
+}
+
+/// What the header says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    /// The first index turns fastest.
+    pub fortran: bool,
+    /// Where the elements begin.
+    pub start: usize,
+}
+
+impl Head {
+    /// Of header and elements; `None` where no memory could hold them.
+    pub fn file_len(&self) -> Option<usize> {
+        byte_len(self.dtype, &self.shape)?.checked_add(self.start)
+    }
+}
+
+pub(crate) fn head(bytes: &[u8]) -> Result<Head, String> {
     let cut_off = "it ends inside of its header";
-    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| bad("it is not of numpy.save"))?;
+    let rest = bytes.strip_prefix(MAGIC).ok_or("it is not of numpy.save")?;
     let (len, fixed) = match rest {
         [1, _, low, high, ..] => (usize::from(u16::from_le_bytes([*low, *high])), 10),
         [2 | 3, _, a, b, c, d, ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, 12),
-        [] | [_] | [1..=3, ..] => return Err(bad(cut_off)),
-        _ => return Err(bad("its version is unknown")),
+        [] | [_] | [1..=3, ..] => return Err(cut_off.into()),
+        _ => return Err("its version is unknown".into()),
     };
     if len > HEADER_MAX {
-        return Err(bad("its header is too long"));
+        return Err("its header is too long".into());
     }
     let start = fixed + len;
-    let header = bytes.get(fixed..start).ok_or_else(|| bad(cut_off))?;
-    let header = std::str::from_utf8(header).map_err(|_| bad("its header is not text"))?;
-    let (dtype, shape) = parse(header).map_err(|problem| bad(&problem))?;
-    let len = byte_len(dtype, &shape).ok_or_else(|| bad("its shape is too large"))?;
-    if bytes.len() - start != len {
-        let got = bytes.len() - start;
-        return Err(bad(&format!("its shape needs {len} bytes and {got} are there")));
+    let header = bytes.get(fixed..start).ok_or(cut_off)?;
+    let header = std::str::from_utf8(header).map_err(|_| "its header is not text")?;
+    let (dtype, shape, fortran) = parse(header)?;
+    let head = Head { dtype, shape, fortran, start };
+    if head.file_len().is_none() {
+        return Err("its shape is too large".into());
     }
-    let data = bytes.slice(start..bytes.len()).ok_or_else(|| bad(cut_off))?;
-    Ok(Tensor { dtype, shape, bytes: data })
+    Ok(head)
+}
+
+/// Why bytes are no array.
+pub(crate) enum Unfit {
+    Bytes(String),
+    Memory(Error),
+}
+
+/// The elements of a whole file behind the header that was read from it.
+pub(crate) fn tensor(head: &Head, bytes: &Bytes) -> Result<Tensor, Unfit> {
+    let len = byte_len(head.dtype, &head.shape).unwrap_or(usize::MAX);
+    let got = bytes.len().saturating_sub(head.start);
+    let data = bytes
+        .slice(head.start..bytes.len())
+        .filter(|_| got == len)
+        .ok_or_else(|| Unfit::Bytes(format!("its shape needs {len} bytes and {got} are there")))?;
+    let (dtype, shape) = (head.dtype, head.shape.clone());
+    let bytes = match shape[..] {
+        [rows, columns] if head.fortran => {
+            transposed(&data, rows, columns, dtype.bytes()).map_err(Unfit::Memory)?
+        }
+        _ => data,
+    };
+    Ok(Tensor { dtype, shape, bytes })
+}
+
+fn transposed(data: &[u8], rows: usize, columns: usize, element: usize) -> Result<Bytes, Error> {
+    let mut buffer = Buffer::zeroed(data.len(), Pages::Small)?;
+    let target = buffer.as_mut_slice();
+    for (column, elements) in data.chunks_exact((rows * element).max(1)).enumerate() {
+        for (row, from) in elements.chunks_exact(element).enumerate() {
+            let at = (row * columns + column) * element;
+            target[at..at + element].copy_from_slice(from);
+        }
+    }
+    Ok(buffer.into())
 }
 
 /// `{'descr': '<i8', 'fortran_order': False, 'shape': (100,), }`
-fn parse(header: &str) -> Result<(Dtype, Vec<usize>), String> {
+fn parse(header: &str) -> Result<(Dtype, Vec<usize>, bool), String> {
     let descr = field(header, "descr")?;
     let descr: String = descr.chars().skip(1).take_while(|c| *c != '\'').collect();
     let dtype = match descr.as_str() {
@@ -65,10 +125,11 @@ fn parse(header: &str) -> Result<(Dtype, Vec<usize>), String> {
     let shape: Vec<usize> = sizes
         .map(|size| size.parse().map_err(|_| format!("`{size}` is no size")))
         .collect::<Result<_, _>>()?;
-    if field(header, "fortran_order")?.starts_with("True") && shape.len() > 1 {
+    let fortran = field(header, "fortran_order")?.starts_with("True") && shape.len() > 1;
+    if fortran && shape.len() > 2 {
         return Err("it is in Fortran's order; save `numpy.ascontiguousarray(array)`".into());
     }
-    Ok((dtype, shape))
+    Ok((dtype, shape, fortran))
 }
 
 fn field<'a>(header: &'a str, key: &str) -> Result<&'a str, String> {

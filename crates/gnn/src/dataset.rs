@@ -113,11 +113,19 @@ impl Dataset {
     pub fn check(&self) -> Result<(), Error> {
         let nodes = self.graph.nodes();
         let bad = |problem: String| Err(Error::Dataset { name: self.name.clone(), problem });
+        if nodes == 0 {
+            return bad("there are no nodes".into());
+        }
         if self.features.rows() != nodes {
             return bad(format!("{nodes} nodes, but {} rows of features", self.features.rows()));
         }
         if self.features.dim() == 0 {
             return bad("features have no columns".into());
+        }
+        if let Features::Dense { values, dim } = &self.features
+            && values.len() != nodes * dim
+        {
+            return bad(format!("features are no whole rows of {dim}"));
         }
         if let Features::Sparse { offsets, indices, values, dim } = &self.features {
             let falls = offsets.windows(2).any(|pair| pair[0] > pair[1]);
@@ -143,6 +151,19 @@ impl Dataset {
         if self.labels.count() == 0 {
             return bad("there are no classes".into());
         }
+        match &self.labels {
+            Labels::Classes { of, count } => {
+                let unknown = |class: &u32| *class as usize >= *count && *class != UNLABELLED;
+                if let Some(node) = of.iter().position(unknown) {
+                    return bad(format!("node {node} is of class {}, not below {count}", of[node]));
+                }
+            }
+            Labels::Tasks { of, count } => {
+                if of.len() != nodes * count || of.iter().any(|answer| *answer > 1) {
+                    return bad(format!("labels are not {count} times 0 or 1 a node"));
+                }
+            }
+        }
         let mut seen = vec![false; nodes];
         let Split { train, valid, test } = &self.split;
         for (name, set) in [("train", train), ("valid", valid), ("test", test)] {
@@ -162,7 +183,7 @@ impl Dataset {
                 if let Labels::Classes { of, count } = &self.labels {
                     let class = of[*node as usize];
                     if class as usize >= *count {
-                        return bad(format!("node {node} for {name} has no class below {count}"));
+                        return bad(format!("node {node} for {name} has no class"));
                     }
                 }
             }

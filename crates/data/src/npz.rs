@@ -1,0 +1,172 @@
+//! Arrays by name as `numpy.savez` and `numpy.savez_compressed` write them: a zip archive with an
+//! `.npy` file for each. What is stored as it is stays mapped; what is packed is unpacked into
+//! memory of the size that its own header asks for, and no more.
+
+use std::collections::BTreeMap;
+use std::io::{Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::Crc;
+use flate2::read::DeflateDecoder;
+use zip::{CompressionMethod, ZipArchive};
+
+use crate::map::{Buffer, Bytes, Pages};
+use crate::npy::{self, Unfit};
+use crate::{Error, Tensor};
+
+/// What starts a zip archive.
+pub const MAGIC: &[u8] = b"PK\x03\x04";
+/// Arrays up to this size may be packed to any degree.
+const UNPACKED_SMALL: usize = 1 << 30;
+/// Larger ones that are packed more than this are taken for bombs.
+const RATIO_MAX: usize = 256;
+/// What is read of a short text, such as the name of a sparse format.
+const TEXT_MAX: usize = 64;
+
+/// An archive whose arrays are read when they are asked for.
+#[derive(Debug)]
+pub struct Npz {
+    path: PathBuf,
+    bytes: Bytes,
+    members: BTreeMap<String, Member>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    start: usize,
+    /// Bytes in the archive.
+    packed: usize,
+    /// Bytes of the file that they stand for.
+    unpacked: usize,
+    crc: u32,
+    /// None where the archive names another method.
+    deflated: Option<bool>,
+}
+
+impl Npz {
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let bytes = Bytes::map(path)?;
+        let bad = |problem: String| Error::Npz { path: path.into(), problem };
+        let torn = |error| bad(format!("{error}; was it cut off?"));
+        let mut zip = ZipArchive::new(Cursor::new(&*bytes)).map_err(torn)?;
+        let mut members = BTreeMap::new();
+        for index in 0..zip.len() {
+            let file = zip.by_index_raw(index).map_err(torn)?;
+            let Some(name) = file.name().strip_suffix(".npy") else { continue };
+            let outside = || bad(format!("array `{name}` lies outside of the file"));
+            let deflated = match file.compression() {
+                _ if file.encrypted() => None,
+                CompressionMethod::Stored => Some(false),
+                CompressionMethod::DEFLATE => Some(true),
+                _ => None,
+            };
+            let start = file.data_start().ok_or_else(outside)?;
+            let end = start.checked_add(file.compressed_size()).ok_or_else(outside)?;
+            if end > bytes.len() as u64 {
+                return Err(outside());
+            }
+            let member = Member {
+                start: start as usize,
+                packed: file.compressed_size() as usize,
+                unpacked: usize::try_from(file.size()).map_err(|_| outside())?,
+                crc: file.crc32(),
+                deflated,
+            };
+            members.insert(name.to_string(), member);
+        }
+        drop(zip);
+        Ok(Self { path: path.into(), bytes, members })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn contains(&self, name: &str) -> bool {
+        self.members.contains_key(name)
+    }
+
+    /// Sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.members.keys().map(String::as_str)
+    }
+
+    /// The array of this name, or an error that tells which there are.
+    pub fn array(&self, name: &str) -> Result<Tensor, Error> {
+        let (member, bytes) = self.member(name)?;
+        let bad = |problem: String| self.bad(name, problem);
+        let unfit = |unfit| match unfit {
+            Unfit::Bytes(problem) => bad(format!("cannot be read: {problem}")),
+            Unfit::Memory(error) => error,
+        };
+        if member.deflated == Some(false) {
+            let head = npy::head(&bytes).map_err(|problem| unfit(Unfit::Bytes(problem)))?;
+            return npy::tensor(&head, &bytes).map_err(unfit);
+        }
+        let torn = |error| bad(format!("cannot be unpacked: {error}; is the file damaged?"));
+        // The header first: only if it agrees with the archive, memory is taken.
+        let mut start = vec![0; member.unpacked.min(npy::HEADER_MAX + 12)];
+        DeflateDecoder::new(&*bytes).read_exact(&mut start).map_err(torn)?;
+        let head = npy::head(&start).map_err(|problem| unfit(Unfit::Bytes(problem)))?;
+        if head.file_len() != Some(member.unpacked) {
+            let (shape, len) = (&head.shape, member.unpacked);
+            return Err(bad(format!("is of shape {shape:?}, but its file is of {len} bytes")));
+        }
+        if member.unpacked > UNPACKED_SMALL.max(member.packed.saturating_mul(RATIO_MAX)) {
+            let (packed, unpacked) = (member.packed, member.unpacked);
+            return Err(bad(format!(
+                "would grow from {packed} to {unpacked} bytes, which only a bomb does; if it is \
+                 none, save it with numpy.savez"
+            )));
+        }
+        let mut buffer = Buffer::zeroed(member.unpacked, Pages::Small)?;
+        let mut decoder = DeflateDecoder::new(&*bytes);
+        decoder.read_exact(buffer.as_mut_slice()).map_err(torn)?;
+        let mut crc = Crc::new();
+        crc.update(buffer.as_slice());
+        if crc.sum() != member.crc || decoder.read(&mut [0]).map_err(torn)? != 0 {
+            return Err(bad("is damaged: its checksum is wrong".into()));
+        }
+        npy::tensor(&head, &buffer.into()).map_err(unfit)
+    }
+
+    /// A single short text of bytes, which is no tensor; none if it is something else.
+    pub fn text(&self, name: &str) -> Result<Option<String>, Error> {
+        let (member, bytes) = self.member(name)?;
+        let mut file = vec![0; member.unpacked.min(1024)];
+        let read = if member.deflated == Some(true) {
+            DeflateDecoder::new(&*bytes).read_exact(&mut file)
+        } else {
+            (&*bytes).read_exact(&mut file)
+        };
+        read.map_err(|error| self.bad(name, format!("cannot be read: {error}")))?;
+        let header_end = file.iter().position(|byte| *byte == b'\n');
+        let Some((header, text)) = header_end.map(|end| file.split_at(end + 1)) else {
+            return Ok(None);
+        };
+        let is_bytes = header.windows(3).any(|window| window == b"'|S");
+        let text = std::str::from_utf8(text).ok().map(|text| text.trim_end_matches('\0'));
+        Ok(text.filter(|text| is_bytes && text.len() <= TEXT_MAX).map(String::from))
+    }
+
+    fn member(&self, name: &str) -> Result<(Member, Bytes), Error> {
+        let Some(member) = self.members.get(name) else {
+            let found: Vec<_> = self.names().take(20).collect();
+            let problem = format!("is missing; there are: {}", found.join(", "));
+            return Err(self.bad(name, problem));
+        };
+        if member.deflated.is_none() {
+            let problem = "is encrypted or packed by a method that NumPy does not use";
+            return Err(self.bad(name, problem.into()));
+        }
+        let range = member.start..member.start.saturating_add(member.packed);
+        let bytes = self.bytes.slice(range);
+        let bytes = bytes.ok_or_else(|| self.bad(name, "lies outside of the file".into()))?;
+        Ok((*member, bytes))
+    }
+
+    fn bad(&self, name: &str, problem: String) -> Error {
+        Error::Array { path: self.path.clone(), name: name.into(), problem }
+    }
+}

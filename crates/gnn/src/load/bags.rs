@@ -1,0 +1,37 @@
+//! One archive with `edges`, bags of features (`feat_indptr`, `feat_indices`, `feat_dim`),
+//! `label`, and `split`: 0 to learn from, 1 to choose by, 2 to test on, 3 none of these.
+
+use std::path::Path;
+
+use hither_data::Npz;
+
+use super::arrays::array;
+use super::sparse::{Rows, single};
+use super::{bad, masks, name_of};
+use crate::{Dataset, Error, Metric, Split};
+
+pub fn fits(npz: &Npz) -> bool {
+    ["edges", "feat_indptr", "feat_indices", "label"].iter().all(|name| npz.contains(name))
+}
+
+pub fn read(path: &Path) -> Result<Dataset, Error> {
+    let npz = Npz::open(path)?;
+    let label = array(&npz, "label")?;
+    let nodes = label.tensor.elements();
+    if nodes >= u32::MAX as usize {
+        return Err(bad(path, format!("{nodes} nodes are more than 32 bits can number")));
+    }
+    let labels = label.classes(nodes)?;
+    let graph = masks::edges(&npz, nodes)?;
+    let columns = single(&array(&npz, "feat_dim")?)?;
+    let indices = array(&npz, "feat_indices")?;
+    let offsets = array(&npz, "feat_indptr")?.offsets(nodes, indices.tensor.elements())?;
+    let indices = indices.ids(columns, "a feature")?;
+    let features = Rows { columns, offsets, indices, values: None }.features();
+    let sets = array(&npz, "split")?.sized(nodes, "one a node")?;
+    let of = sets.ids(4, "0, 1, 2 or 3,")?;
+    let set = |wanted: u32| (0..nodes as u32).filter(|n| of[*n as usize] == wanted).collect();
+    let split = Split { train: set(0), valid: set(1), test: set(2) };
+    let name = name_of(path);
+    Ok(Dataset { name, graph, features, labels, split, metric: Metric::Accuracy })
+}

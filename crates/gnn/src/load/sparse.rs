@@ -1,0 +1,151 @@
+//! Rows that keep only what is not zero, as SciPy has them.
+
+use std::path::Path;
+
+use hither_data::{Npz, Tensor};
+
+use super::arrays::{Named, array};
+use super::bad;
+use crate::{Error, Features, Graph};
+
+/// Every index is below `columns`; offsets rise from 0 to the number of indices.
+pub struct Rows {
+    pub columns: usize,
+    pub offsets: Vec<u64>,
+    pub indices: Vec<u32>,
+    /// As many as indices.
+    pub values: Option<Vec<f32>>,
+}
+
+/// The arrays that SciPy keeps a matrix in, by the names that a file has for them.
+pub struct Parts<'a> {
+    pub shape: Named<'a>,
+    pub offsets: Named<'a>,
+    pub indices: Named<'a>,
+    pub values: Option<Named<'a>>,
+}
+
+impl<'a> Parts<'a> {
+    /// `names`: of shape, offsets, indices and values.
+    pub fn find(npz: &'a Npz, names: &'a [String; 4]) -> Result<Self, Error> {
+        let [shape, offsets, indices, values] = names;
+        let values = npz.contains(values).then(|| array(npz, values)).transpose()?;
+        Ok(Self {
+            shape: array(npz, shape)?,
+            offsets: array(npz, offsets)?,
+            indices: array(npz, indices)?,
+            values,
+        })
+    }
+
+    pub fn read(self) -> Result<Rows, Error> {
+        let shape = self.shape.integers()?;
+        let &[rows, columns] = &shape[..] else {
+            return Err(self.shape.bad(format!("is {shape:?}; expected rows and columns")));
+        };
+        let size = |size: i64| {
+            let fits = usize::try_from(size).ok().filter(|size| *size < u32::MAX as usize);
+            fits.ok_or_else(|| self.shape.bad(format!("has {size}; expected a size of 32 bits")))
+        };
+        let (rows, columns) = (size(rows)?, size(columns)?);
+        let entries = self.indices.tensor.elements();
+        let offsets = self.offsets.offsets(rows, entries)?;
+        let indices = self.indices.ids(columns, "a column")?;
+        let values = match self.values {
+            Some(values) => Some(values.sized(entries, "one an index")?.floats()?.to_vec()),
+            None => None,
+        };
+        Ok(Rows { columns, offsets, indices, values })
+    }
+}
+
+impl Rows {
+    pub fn rows(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// An edge for each entry that is not zero.
+    pub fn graph(self, path: &Path) -> Result<Graph, Error> {
+        let (nodes, columns) = (self.rows(), self.columns);
+        if nodes != columns {
+            let problem = format!("the adjacency is {nodes} × {columns}; a square is expected");
+            return Err(bad(path, problem));
+        }
+        let mut edges = Vec::with_capacity(self.indices.len());
+        for row in 0..nodes {
+            let range = self.offsets[row] as usize..self.offsets[row + 1] as usize;
+            for at in range {
+                if self.values.as_ref().is_none_or(|values| values[at] != 0.0) {
+                    edges.push((row as u32, self.indices[at]));
+                }
+            }
+        }
+        let graph = Graph::from_edges(nodes, &edges);
+        graph.ok_or_else(|| bad(path, format!("an edge leads to a node that is not below {nodes}")))
+    }
+
+    pub fn features(mut self) -> Features {
+        self.tidy();
+        let ones = self.values.as_ref().is_some_and(|v| v.iter().all(|value| *value == 1.0));
+        let values = self.values.filter(|_| !ones).map(Into::into);
+        let (offsets, indices) = (self.offsets.into(), self.indices.into());
+        Features::Sparse { offsets, indices, values, dim: self.columns }
+    }
+
+    /// Sorts each row; what stands twice is added up, as SciPy does it, or counts once where
+    /// there are no values.
+    fn tidy(&mut self) {
+        let rises = |row: &[u32]| row.windows(2).all(|pair| pair[0] < pair[1]);
+        let range = |bounds: &[u64]| bounds[0] as usize..bounds[1] as usize;
+        if self.offsets.windows(2).all(|bounds| rises(&self.indices[range(bounds)])) {
+            return;
+        }
+        let mut end = 0;
+        let mut row: Vec<(u32, f32)> = vec![];
+        for at in 0..self.rows() {
+            let range = range(&self.offsets[at..at + 2]);
+            let value = |at: usize| self.values.as_ref().map_or(1.0, |values| values[at]);
+            row.clear();
+            row.extend(range.map(|at| (self.indices[at], value(at))));
+            row.sort_by_key(|(index, _)| *index);
+            let start = end;
+            self.offsets[at] = start as u64;
+            for (index, value) in &row {
+                if end > start && self.indices[end - 1] == *index {
+                    if let Some(values) = &mut self.values {
+                        values[end - 1] += value;
+                    }
+                    continue;
+                }
+                self.indices[end] = *index;
+                if let Some(values) = &mut self.values {
+                    values[end] = *value;
+                }
+                end += 1;
+            }
+        }
+        let rows = self.rows();
+        self.offsets[rows] = end as u64;
+        self.indices.truncate(end);
+        if let Some(values) = &mut self.values {
+            values.truncate(end);
+        }
+    }
+}
+
+/// Rows that were written in full.
+pub fn dense(named: &Named<'_>) -> Result<Features, Error> {
+    let [_, dim] = named.table()?;
+    Ok(Features::Dense { values: named.floats()?, dim })
+}
+
+/// A single whole number, such as a count.
+pub fn single(named: &Named<'_>) -> Result<usize, Error> {
+    let Tensor { shape, .. } = &named.tensor;
+    match named.integers()?[..] {
+        [number] => {
+            usize::try_from(number).map_err(|_| named.bad(format!("is {number}; expected a count")))
+        }
+        _ => Err(named.bad(format!("is of shape {shape:?}; expected a single number"))),
+    }
+}
