@@ -2,6 +2,8 @@
 //! do is kept as a description ([`Node::Call`]) for the caller to understand, and a name that the
 //! caller does not know is refused where it appears.
 
+pub mod numpy;
+
 use std::collections::HashMap;
 
 /// Why a pickle was refused, and where.
@@ -158,7 +160,7 @@ impl<'a> Machine<'a> {
                 self.push(top)?;
             }
             b'c' | 0x93 => self.global(opcode)?,
-            b'R' | b'b' | b'Q' => self.describe(opcode)?,
+            b'R' | 0x81 | b'b' | b'Q' => self.describe(opcode)?,
             b'q' | b'r' | 0x94 | b'h' | b'j' => self.memo(opcode)?,
             b']' | b'l' | b'a' | b'e' | b'}' | b'd' | b's' | b'u' => self.container(opcode)?,
             b')' | b't' | 0x85..=0x87 => self.tuple(opcode)?,
@@ -191,7 +193,7 @@ impl<'a> Machine<'a> {
             b'T' => text_or_bytes(self.counted::<4>()?),
             b'C' => Value::Bytes(self.counted::<1>()?),
             b'B' => Value::Bytes(self.counted::<4>()?),
-            0x8e => Value::Bytes(self.counted::<8>()?),
+            0x8e | 0x96 => Value::Bytes(self.counted::<8>()?),
             _ => return Err(Problem::Opcode(opcode)),
         })
     }
@@ -268,7 +270,8 @@ impl<'a> Machine<'a> {
         let value = self.pop()?;
         match opcode {
             b'Q' => self.push_node(Node::Persistent(value)),
-            b'R' => {
+            // To call a class, and to make an object of it: the same thing, not done.
+            b'R' | 0x81 => {
                 let (Value::Node(arguments), Value::Global(module, name)) = (value, self.pop()?)
                 else {
                     return Err(Problem::WrongType("something as a function"));
@@ -276,9 +279,15 @@ impl<'a> Machine<'a> {
                 let Node::Tuple(items) = &self.nodes[arguments.0] else {
                     return Err(Problem::WrongType("something as arguments"));
                 };
-                // The one call that gives a dictionary, which later opcodes fill.
-                if (module, name) == ("collections", "OrderedDict") && items.is_empty() {
-                    return self.push_node(Node::Dict(vec![]));
+                // The calls that give a dictionary, which later opcodes fill.
+                match (module, name) {
+                    ("collections", "OrderedDict") if items.is_empty() => {
+                        return self.push_node(Node::Dict(vec![]));
+                    }
+                    ("collections", "defaultdict") if items.len() <= 1 => {
+                        return self.push_node(Node::Dict(vec![]));
+                    }
+                    _ => {}
                 }
                 self.push_node(Node::Call { callee: (module, name), arguments, state: None })
             }

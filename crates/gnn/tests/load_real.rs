@@ -85,9 +85,28 @@ fn debian() {
 }
 
 #[test]
+fn planetoid() {
+    let Some(dataset) = open("planetoid-pubmed") else { return };
+    assert_eq!(dataset.name, "pubmed");
+    assert_eq!(figures(&dataset), [19_717, 44_324, 500, 3]);
+    assert_eq!(split(&dataset), [60, 500, 1_000]);
+    assert_eq!(dataset.split.valid[0], 60);
+    let Features::Sparse { indices, values, .. } = &dataset.features else { panic!("dense") };
+    assert_eq!(indices.len(), 988_031);
+    assert!(values.is_some());
+}
+
+#[test]
+fn musae() {
+    let Some(dataset) = open("facebook-page") else { return };
+    assert_eq!(figures(&dataset), [22_470, 170_823, 4_714, 4]);
+    assert_eq!(split(&dataset).iter().sum::<usize>(), 22_470);
+}
+
+#[test]
 fn our_own_form_is_the_same_graph_and_is_mapped() {
     let dir = tempfile::tempdir().expect("a directory");
-    for name in ["tolokers.npz", "debian/debian-run.npz", "shchur/dblp.npz"] {
+    for name in ["tolokers.npz", "debian/debian-run.npz", "planetoid-pubmed"] {
         let Some(dataset) = open(name) else { return };
         let path = dir.path().join("one.graph.safetensors");
         load::write(&dataset, &path).expect("written");

@@ -3,11 +3,18 @@
 
 mod arrays;
 mod bags;
+mod delimited;
+mod edge_list;
 mod mapped;
 mod masks;
+mod musae;
+mod ogb;
 mod pick;
+mod planetoid;
+mod saint;
 mod shchur;
 mod sparse;
+mod text;
 
 use std::fmt;
 use std::path::Path;
@@ -114,7 +121,11 @@ pub fn open(path: &Path, options: &Options) -> Result<Dataset, Error> {
         Format::Shchur => shchur::read(path, options)?,
         Format::Masks => masks::read(path, options)?,
         Format::Bags => bags::read(path)?,
-        _ => return Err(bad(path, format!("the layout {format} is not read"))),
+        Format::Ogb => ogb::read(path)?,
+        Format::Planetoid => planetoid::read(path)?,
+        Format::Musae => musae::read(path, options)?,
+        Format::GraphSaint => saint::read(path)?,
+        Format::Csv => edge_list::read(path, options)?,
     };
     if options.split_drawn {
         dataset.split = drawn(&dataset.labels, options.split_seed);

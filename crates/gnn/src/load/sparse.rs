@@ -19,10 +19,30 @@ pub struct Rows {
 
 /// The arrays that SciPy keeps a matrix in, by the names that a file has for them.
 pub struct Parts<'a> {
-    pub shape: Named<'a>,
+    pub shape: Size<'a>,
     pub offsets: Named<'a>,
     pub indices: Named<'a>,
     pub values: Option<Named<'a>>,
+}
+
+/// Rows and columns.
+pub enum Size<'a> {
+    Known([usize; 2]),
+    Told(Named<'a>),
+}
+
+impl Size<'_> {
+    fn read(&self) -> Result<[usize; 2], Error> {
+        let told = match self {
+            Self::Known(sizes) => return Ok(*sizes),
+            Self::Told(told) => told,
+        };
+        let numbers = told.integers()?;
+        let sizes: Option<Vec<usize>> =
+            numbers.iter().map(|size| usize::try_from(*size).ok()).collect();
+        let sizes = sizes.and_then(|sizes| <[usize; 2]>::try_from(sizes).ok());
+        sizes.ok_or_else(|| told.bad(format!("is {numbers:?}; expected rows and columns")))
+    }
 }
 
 impl<'a> Parts<'a> {
@@ -31,7 +51,7 @@ impl<'a> Parts<'a> {
         let [shape, offsets, indices, values] = names;
         let values = npz.contains(values).then(|| array(npz, values)).transpose()?;
         Ok(Self {
-            shape: array(npz, shape)?,
+            shape: Size::Told(array(npz, shape)?),
             offsets: array(npz, offsets)?,
             indices: array(npz, indices)?,
             values,
@@ -39,15 +59,11 @@ impl<'a> Parts<'a> {
     }
 
     pub fn read(self) -> Result<Rows, Error> {
-        let shape = self.shape.integers()?;
-        let &[rows, columns] = &shape[..] else {
-            return Err(self.shape.bad(format!("is {shape:?}; expected rows and columns")));
-        };
-        let size = |size: i64| {
-            let fits = usize::try_from(size).ok().filter(|size| *size < u32::MAX as usize);
-            fits.ok_or_else(|| self.shape.bad(format!("has {size}; expected a size of 32 bits")))
-        };
-        let (rows, columns) = (size(rows)?, size(columns)?);
+        let [rows, columns] = self.shape.read()?;
+        if rows.max(columns) >= u32::MAX as usize {
+            let problem = format!("is {rows} × {columns}; 32 bits cannot number that");
+            return Err(self.indices.bad(problem));
+        }
         let entries = self.indices.tensor.elements();
         let offsets = self.offsets.offsets(rows, entries)?;
         let indices = self.indices.ids(columns, "a column")?;
