@@ -15,6 +15,7 @@ pub mod plan;
 mod replay;
 mod span;
 mod table;
+pub mod train;
 
 pub use page::{Group, html};
 pub use table::table;

@@ -102,21 +102,23 @@ fn time(seconds: Option<f64>) -> String {
 }
 
 impl Metric {
-    /// Which runs are best. Nobody is where all runs agree, and so where there is only one.
+    /// Which runs are best.
     pub fn winners(&self, runs: &[&Summary]) -> Vec<bool> {
-        let values: Vec<Option<f64>> =
-            runs.iter().map(|s| (self.value)(s).filter(|v| v.is_finite())).collect();
-        let best = values
-            .iter()
-            .flatten()
-            .copied()
-            .reduce(|a, b| if self.smaller { a.min(b) } else { a.max(b) });
-        // Sums of the same times in another order differ in their last bits; that is no victory.
-        let is_best = |v: &Option<f64>| match (v, best) {
-            (Some(v), Some(best)) => (v - best).abs() <= best.abs() * 1e-9,
-            _ => false,
-        };
-        let marks: Vec<bool> = values.iter().map(is_best).collect();
-        if marks.iter().all(|&m| m) { vec![false; runs.len()] } else { marks }
+        let values: Vec<Option<f64>> = runs.iter().map(|s| (self.value)(s)).collect();
+        winners(&values, self.smaller)
     }
+}
+
+/// Which values are best. Nobody's is where all agree, and so where there is only one.
+pub fn winners(values: &[Option<f64>], smaller: bool) -> Vec<bool> {
+    let values: Vec<Option<f64>> = values.iter().map(|v| v.filter(|v| v.is_finite())).collect();
+    let best =
+        values.iter().flatten().copied().reduce(|a, b| if smaller { a.min(b) } else { a.max(b) });
+    // Sums of the same times in another order differ in their last bits; that is no victory.
+    let is_best = |v: &Option<f64>| match (v, best) {
+        (Some(v), Some(best)) => (v - best).abs() <= best.abs() * 1e-9,
+        _ => false,
+    };
+    let marks: Vec<bool> = values.iter().map(is_best).collect();
+    if marks.iter().all(|&m| m) { vec![false; values.len()] } else { marks }
 }

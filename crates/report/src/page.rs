@@ -14,9 +14,10 @@ pub(crate) const STYLES: [&str; 2] =
     [include_str!("../assets/vendor/uplot/uPlot.min.css"), include_str!("../assets/report.css")];
 pub(crate) const PLOT_LIBRARY: &str = include_str!("../assets/vendor/uplot/uPlot.iife.min.js");
 /// In the order in which they build on each other.
-const SCRIPTS: [&str; 7] = [
+const SCRIPTS: [&str; 8] = [
     include_str!("../assets/js/data.js"),
     include_str!("../assets/js/select.js"),
+    include_str!("../assets/js/draw.js"),
     include_str!("../assets/js/charts.js"),
     include_str!("../assets/js/schedule-draw.js"),
     include_str!("../assets/js/schedule.js"),
@@ -124,15 +125,20 @@ fn facts(groups: &[Group]) -> Vec<Value> {
         ("Version", |g| format!("hither {}", g.header.hither)),
     ];
     let fact = |(name, value): (&str, Read)| {
-        let mut values = Vec::new();
-        for value in groups.iter().map(value) {
-            if !values.contains(&value) {
-                values.push(value);
-            }
-        }
-        context! { name => name, values => values }
+        context! { name => name, values => distinct(groups.iter().map(value)) }
     };
     facts.into_iter().map(fact).collect()
+}
+
+/// Each value once, in the order of their first.
+pub(crate) fn distinct(all: impl Iterator<Item = String>) -> Vec<String> {
+    let mut values = Vec::new();
+    for value in all {
+        if !values.contains(&value) {
+            values.push(value);
+        }
+    }
+    values
 }
 
 /// The best of a column is the best within its group: other groups had another task.

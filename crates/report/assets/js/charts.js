@@ -1,5 +1,4 @@
-// Curves, drawn by uPlot. A chart is rebuilt when the theme changes, because its colours are fixed.
-const CHART_HEIGHT = 264;
+// The curves of a comparison. A chart is rebuilt when the theme changes, because its colours are fixed.
 const LOG_TICKS = [
   [1, "1 s"], [10, "10 s"], [60, "1 min"], [600, "10 min"], [HOUR, "1 h"], [10 * HOUR, "10 h"],
   [4 * DAY, "4 d"], [40 * DAY, "40 d"], [400 * DAY, "400 d"],
@@ -18,15 +17,6 @@ function logTicks(min, max, width) {
   return ticks.length > 1 ? ticks : [min, Math.sqrt(min * max), max];
 }
 
-function empty(frame, text) {
-  frame.replaceChildren(el("p", "empty", text));
-}
-
-function axisStyle() {
-  const grid = { stroke: css("--line"), width: 1 };
-  return { stroke: css("--quiet"), grid, ticks: { ...grid, size: 5 }, font: "12px system-ui, sans-serif" };
-}
-
 const X_LOG = {
   scale: { time: false, distr: 3, range: (_, min, max) => [min, max] },
   axis: {
@@ -36,101 +26,6 @@ const X_LOG = {
   },
   head: (s) => `within ${duration(s)}`,
 };
-
-const X_TIME = {
-  scale: { time: false, range: (_, min, max) => [min, max] },
-  axis: { incrs: TIME_STEPS, space: 70, values: (_, splits, __, ___, step) => splits.map((s) => tick(s, step)) },
-  head: (s) => `at ${clock(s)}`,
-};
-
-const Y_SHARE = {
-  scale: { range: [0, 1] },
-  axis: { size: 52, values: (_, splits) => splits.map((v) => `${Math.round(v * 100)} %`) },
-  text: percent,
-};
-const fromZero = (_, __, max) => [0, max > 0 ? max * 1.06 : 1];
-const Y_COUNT = {
-  scale: { range: fromZero },
-  axis: { size: 58, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6], values: (_, splits) => splits.map((v) => v.toLocaleString("en")) },
-  text: (v) => v == null ? "–" : v.toLocaleString("en", { maximumFractionDigits: 1 }),
-};
-const Y_DURATION = {
-  scale: { range: fromZero },
-  axis: { size: 66, incrs: TIME_STEPS, values: (_, splits, __, ___, step) => splits.map((s) => tick(s, step)) },
-  text: duration,
-};
-
-// The values under the cursor, largest first, in the page's one tooltip.
-function tooltip(spec, lines) {
-  const ROWS_MAX = 14;
-  return {
-    hooks: {
-      setCursor: (u) => {
-        const { idx, left, top } = u.cursor;
-        // Charts that only follow another's cursor stay silent.
-        if (!u.over.matches(":hover")) return;
-        if (idx == null || left < 0) return tip.hide();
-        const rows = lines
-          .map((line, i) => ({ line, i: i + 1, value: u.data[i + 1][idx] }))
-          .filter((r) => u.series[r.i].show && r.value != null)
-          .sort((a, b) => b.value - a.value)
-          .slice(0, ROWS_MAX)
-          .map((r) => [r.line.label, spec.y.text(r.value), r.line.stroke, u.series[r.i]._focus]);
-        if (rows.length === 0) return tip.hide();
-        const box = u.over.getBoundingClientRect();
-        tip.show(box.left + left, box.top + top, spec.x.head(u.data[0][idx]), rows);
-      },
-    },
-  };
-}
-
-// `lines`: {label, stroke, dash, values, run}; `section` says in data-visible how many are shown.
-function draw(section, spec, grid, lines) {
-  const frame = $(".frame", section);
-  frame.replaceChildren();
-  const axis = axisStyle();
-  const padded = (values) => grid.map((_, i) => values[i] ?? null);
-  const chart = new uPlot({
-    width: frame.clientWidth,
-    height: CHART_HEIGHT,
-    legend: { show: false },
-    padding: [8, 10, 0, 0],
-    cursor: { sync: spec.sync ? { key: spec.sync } : undefined, focus: { prox: 26 }, y: false, drag: { setScale: true, x: true, y: false } },
-    focus: { alpha: 0.3 },
-    scales: { x: spec.x.scale, y: spec.y.scale },
-    axes: [{ ...axis, size: 34, ...spec.x.axis }, { ...axis, ...spec.y.axis }],
-    series: [{}, ...lines.map((line) => ({
-      label: line.label,
-      stroke: line.stroke,
-      dash: line.dash,
-      width: 1.8,
-      points: { show: false },
-      show: selection.shows(line.run),
-      paths: spec.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
-    }))],
-    plugins: [tooltip(spec, lines)],
-  }, [grid, ...lines.map((line) => padded(line.values))], frame);
-  chart.over.addEventListener("mouseleave", () => tip.hide());
-  const size = new ResizeObserver(() => chart.setSize({ width: frame.clientWidth, height: CHART_HEIGHT }));
-  size.observe(frame);
-  // A policy shown alone may have nothing to draw.
-  const nothing = el("p", "empty", spec.none);
-  frame.append(nothing);
-  const count = () => {
-    const visible = chart.series.filter((series, i) => i > 0 && series.show).length;
-    section.dataset.visible = String(visible);
-    nothing.hidden = visible > 0;
-    chart.root.hidden = visible === 0;
-  };
-  count();
-  return {
-    follow() {
-      lines.forEach((line, i) => chart.setSeries(i + 1, { show: selection.shows(line.run) }));
-      count();
-    },
-    destroy() { size.disconnect(); chart.destroy(); },
-  };
-}
 
 const CHARTS = [
   { id: "plot-jct", x: X_LOG, y: Y_SHARE, grid: DATA.jct_grid_s, values: (run) => run.jct, none: "No job finished." },

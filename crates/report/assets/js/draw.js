@@ -1,0 +1,128 @@
+// One chart, drawn by uPlot: axes, the values under the cursor, and what the selection shows.
+const CHART_HEIGHT = 264;
+
+function empty(frame, text) {
+  frame.replaceChildren(el("p", "empty", text));
+}
+
+function axisStyle() {
+  const grid = { stroke: css("--line"), width: 1 };
+  return { stroke: css("--quiet"), grid, ticks: { ...grid, size: 5 }, font: "12px system-ui, sans-serif" };
+}
+
+const X_TIME = {
+  scale: { time: false, range: (_, min, max) => [min, max] },
+  axis: { incrs: TIME_STEPS, space: 70, values: (_, splits, __, ___, step) => splits.map((s) => tick(s, step)) },
+  head: (s) => `at ${clock(s)}`,
+};
+
+const Y_SHARE = {
+  scale: { range: [0, 1] },
+  axis: { size: 52, values: (_, splits) => splits.map((v) => `${Math.round(v * 100)} %`) },
+  text: percent,
+};
+const fromZero = (_, __, max) => [0, max > 0 ? max * 1.06 : 1];
+const Y_COUNT = {
+  scale: { range: fromZero },
+  axis: { size: 58, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6], values: (_, splits) => splits.map((v) => v.toLocaleString("en")) },
+  text: (v) => v == null ? "–" : v.toLocaleString("en", { maximumFractionDigits: 1 }),
+};
+const Y_DURATION = {
+  scale: { range: fromZero },
+  axis: { size: 66, incrs: TIME_STEPS, values: (_, splits, __, ___, step) => splits.map((s) => tick(s, step)) },
+  text: duration,
+};
+
+// The values under the cursor, largest first, in the page's one tooltip.
+function tooltip(spec, lines) {
+  const ROWS_MAX = 14;
+  // Where curves have points of their own, each has the value of its last.
+  const at = (values, idx) => {
+    while (spec.sparse && idx > 0 && values[idx] == null) idx--;
+    return values[idx];
+  };
+  return {
+    hooks: {
+      setCursor: (u) => {
+        const { idx, left, top } = u.cursor;
+        // Charts that only follow another's cursor stay silent.
+        if (!u.over.matches(":hover")) return;
+        if (idx == null || left < 0) return tip.hide();
+        const rows = lines
+          .map((line, i) => ({ line, i: i + 1, value: at(u.data[i + 1], idx) }))
+          .filter((r) => u.series[r.i].show && r.value != null)
+          .sort((a, b) => b.value - a.value)
+          .slice(0, ROWS_MAX)
+          .map((r) => [r.line.label, spec.y.text(r.value), r.line.stroke, u.series[r.i]._focus]);
+        if (rows.length === 0) return tip.hide();
+        const box = u.over.getBoundingClientRect();
+        tip.show(box.left + left, box.top + top, spec.x.head(u.data[0][idx]), rows);
+      },
+    },
+  };
+}
+
+// `lines`: {label, stroke, dash, values, band?: {low, high}, run}; `section` says in data-visible how
+// many are shown. `spec.sparse`: lines go on over grid points without a value.
+function draw(section, spec, grid, lines) {
+  const frame = $(".frame", section);
+  frame.replaceChildren();
+  const axis = axisStyle();
+  const padded = (values) => grid.map((_, i) => values[i] ?? null);
+  const paths = spec.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined;
+  const common = (line) => ({ label: line.label, paths, spanGaps: Boolean(spec.sparse), show: selection.shows(line.run) });
+  // The edges of bands stand behind all lines, so that a line keeps its number.
+  const banded = lines.filter((line) => line.band);
+  const edges = banded.flatMap((line) => [[line, line.band.high], [line, line.band.low]]);
+  const chart = new uPlot({
+    width: frame.clientWidth,
+    height: CHART_HEIGHT,
+    legend: { show: false },
+    padding: [8, 10, 0, 0],
+    cursor: {
+      sync: spec.sync ? { key: spec.sync } : undefined,
+      focus: { prox: 26, dist: (_, series, __, value, cursor) => series > lines.length ? Infinity : value - cursor },
+      y: false,
+      drag: { setScale: true, x: true, y: false },
+    },
+    focus: { alpha: 0.3 },
+    scales: { x: spec.x.scale, y: spec.y.scale },
+    axes: [{ ...axis, size: 34, ...spec.x.axis }, { ...axis, ...spec.y.axis }],
+    series: [
+      {},
+      ...lines.map((line) => ({
+        ...common(line),
+        stroke: line.stroke,
+        dash: line.dash,
+        width: 1.8,
+        // A line of one point would not be seen.
+        points: { show: line.values.filter((v) => v != null).length === 1, size: 7, fill: line.stroke },
+      })),
+      ...edges.map(([line]) => ({ ...common(line), width: 0, points: { show: false } })),
+    ],
+    bands: banded.map((line, i) => ({
+      series: [lines.length + 1 + 2 * i, lines.length + 2 + 2 * i], fill: `${line.stroke}26`,
+    })),
+    plugins: [tooltip(spec, lines)],
+  }, [grid, ...lines.map((line) => padded(line.values)), ...edges.map(([, values]) => padded(values))], frame);
+  chart.over.addEventListener("mouseleave", () => tip.hide());
+  const size = new ResizeObserver(() => chart.setSize({ width: frame.clientWidth, height: CHART_HEIGHT }));
+  size.observe(frame);
+  // A policy shown alone may have nothing to draw.
+  const nothing = el("p", "empty", spec.none);
+  frame.append(nothing);
+  const count = () => {
+    const visible = chart.series.filter((series, i) => i > 0 && i <= lines.length && series.show).length;
+    section.dataset.visible = String(visible);
+    nothing.hidden = visible > 0;
+    chart.root.hidden = visible === 0;
+  };
+  count();
+  return {
+    follow() {
+      [...lines, ...edges.map(([line]) => line)].forEach((line, i) => chart.setSeries(i + 1, { show: selection.shows(line.run) }));
+      count();
+    },
+    destroy() { size.disconnect(); chart.destroy(); },
+  };
+}

@@ -1,0 +1,11 @@
+//! Training runs compared: for the terminal ([`table`]) and as one page ([`page()`]).
+
+mod about;
+mod curve;
+mod figure;
+mod group;
+mod page;
+mod text;
+
+pub use page::page;
+pub use text::table;

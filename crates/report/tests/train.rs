@@ -1,0 +1,228 @@
+//! What must hold of every page and table of training runs, and some opened in a real browser.
+
+#[path = "train_record/mod.rs"]
+mod record;
+
+use std::path::Path;
+use std::process::Command;
+
+use hither_core::record::train::{Bytes, Drift, RunRecord};
+use hither_report::train::{page, table};
+use record::{MODES, run, runs};
+
+const SIZE_MAX: usize = 2_000_000;
+
+/// The cells of a mode's row, without the rules between them.
+fn row<'a>(text: &'a str, mode: &str) -> Vec<&'a str> {
+    let starts =
+        |line: &&str| line.trim_start_matches(['│', ' ']).split_whitespace().next() == Some(mode);
+    let line = text.lines().find(starts).unwrap_or_else(|| panic!("no {mode} in\n{text}"));
+    line.split(['│', '┆']).map(str::trim).filter(|cell| !cell.is_empty()).collect()
+}
+
+#[test]
+fn the_table_compares_modes() {
+    let mut all = runs(&["single", "psgd-pa", "llcg", "ggs"], 3, 20);
+    for run in &mut all {
+        let seed = run.header.seed as f64;
+        let (test, down): (f64, u64) = match run.header.mode.as_str() {
+            "single" => (0.60, 0),
+            "psgd-pa" => (0.52, 10_000_000),
+            "llcg" => (0.61, 10_000_000),
+            _ => (0.59, 1_470_000_000),
+        };
+        // 1, 2 and 3 hundredths of a point apart.
+        run.summary.test = test + (seed - 2.0) * 1e-2;
+        let bytes = Bytes { model_down_bytes: down, model_up_bytes: down, ..Bytes::default() };
+        run.rounds.iter_mut().for_each(|row| row.bytes = bytes);
+        run.summary.bytes =
+            Bytes { model_down_bytes: down * 20, model_up_bytes: down * 20, ..Bytes::default() };
+    }
+    let text = table(&all);
+    let cells = row(&text, "psgd-pa");
+    assert_eq!(cells[1..4], ["3", "52.00 ± 1.00", "−8.00"], "{text}");
+    assert_eq!(cells[5..9], ["10.00*", "10.00*", "400.00*", "1.00×"], "{text}");
+    assert_eq!(row(&text, "llcg")[2..4], ["61.00 ± 1.00*", "+1.00"], "{text}");
+    assert_eq!(row(&text, "ggs")[5..9], ["1,470", "1,470", "58,800", "147×"], "{text}");
+    assert_eq!(row(&text, "single")[3], "–", "{text}");
+    assert_eq!(
+        row(&text, "single")[5..8],
+        ["0", "0", "0"],
+        "who sends nothing wins nothing\n{text}"
+    );
+    assert!(text.starts_with("dataset made-up · graph 63,436 nodes"), "{text}");
+}
+
+#[test]
+fn one_run_has_no_spread_and_no_winner() {
+    let text = table(&[run("llcg", 1, 20)]);
+    assert!(!text.contains('±') && !text.contains('*') && !text.contains("Δ"), "{text}");
+    assert!(table(&[]).contains("mode"));
+}
+
+#[test]
+fn modes_of_different_settings_are_told_apart() {
+    let mut all = runs(&["single", "llcg"], 2, 10);
+    let mut other = runs(&["llcg"], 2, 10);
+    other.iter_mut().for_each(|run| run.header.partition = "random".into());
+    all.append(&mut other);
+    let text = table(&all);
+    assert!(
+        text.contains("│ single ")
+            && text.contains("llcg @ metis")
+            && text.contains("llcg @ random"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_sent_before_the_first_round_is_said() {
+    let mut all = runs(&["psgd-sa"], 2, 10);
+    all.iter_mut().for_each(|run| run.summary.bytes.features_down_bytes += 5_000_000);
+    assert!(table(&all).contains("note: psgd-sa sends 5.00 MB once"), "{}", table(&all));
+    all[0].rounds.truncate(6);
+    all[0].summary.rounds = 6;
+    assert!(page(&all).contains("Runs of psgd-sa ended after 6 to 10 rounds"));
+}
+
+#[test]
+fn the_page_is_whole_and_always_the_same() {
+    let all = runs(&MODES, 3, 50);
+    let text = page(&all);
+    assert_eq!(text, page(&all));
+    assert!(text.ends_with("</html>"));
+    for part in [
+        "gcn 2×64 trained on made-up in 7 modes",
+        "How bytes are counted",
+        "20.4 %",
+        "1 · 2 · 3",
+        "no bytes are sent: single, server-only",
+    ] {
+        assert!(text.contains(part), "{part}");
+    }
+    for reference in ["src=\"", "href=", "@import", "url(", "fetch(", "XMLHttpRequest"] {
+        assert!(!text.contains(reference), "{reference}");
+    }
+    assert!(page(&[]).ends_with("</html>"));
+    assert!(page(&[run("llcg", 1, 30)]).contains("gcn 2×64 trained on made-up by llcg"));
+}
+
+#[test]
+fn strings_stay_text() {
+    let evil = "</script><script>alert(1)</script><!--\u{2028}'\"&\u{1b}[2J";
+    let mut one = run("llcg", 1, 20);
+    let header = &mut one.header;
+    for text in [
+        &mut header.hither,
+        &mut header.dataset,
+        &mut header.metric,
+        &mut header.mode,
+        &mut header.model,
+        &mut header.partition,
+    ] {
+        *text = evil.into();
+    }
+    let all = [one, run("ggs", 1, 20)];
+    let text = page(&all);
+    assert!(!text.contains("<script>alert") && !text.contains("alert(1)</script>"));
+    assert_eq!(text.matches("<script").count(), text.matches("</script>").count());
+    assert!(!table(&all).contains('\u{1b}'));
+}
+
+#[test]
+fn long_runs_give_a_small_page() {
+    let all = runs(&MODES, 5, 10_000);
+    let text = page(&all);
+    assert!(text.len() < SIZE_MAX, "{} bytes", text.len());
+    assert!(text.contains("A point is the mean of 25 rounds."));
+    // Many settings share the room.
+    let mut many = Vec::new();
+    for parts in 1..=60 {
+        let mut one = run("llcg", 1, 500);
+        one.header.parts = parts;
+        many.push(one);
+    }
+    assert!(page(&many).len() < SIZE_MAX);
+}
+
+/// Everything that can be absent is, and what must be a number is none.
+fn bare() -> Vec<RunRecord> {
+    let mut all = runs(&["psgd-pa", "single"], 2, 12);
+    for row in all.iter_mut().flat_map(|run| &mut run.rounds) {
+        (row.valid, row.test, row.drift) = (None, None, None);
+        (row.time, row.bytes) = Default::default();
+    }
+    for run in &mut all {
+        run.summary.bytes = Bytes::default();
+        (run.summary.test, run.summary.valid) = (f64::NAN, f64::NAN);
+    }
+    let drift = Drift {
+        kappa_a: f64::NAN,
+        kappa_x: f64::INFINITY,
+        bias_squared: -1.0,
+        local_squared: f64::NAN,
+    };
+    all[0].rounds[3].drift = Some(drift);
+    all[0].rounds[4].loss = f64::NAN;
+    all[1].rounds.clear();
+    all[1].summary.rounds = 0;
+    let mut enormous = run("ggs", 1, 2);
+    enormous.rounds[1].round = u32::MAX;
+    enormous.rounds[1].bytes.features_down_bytes = u64::MAX;
+    enormous.rounds[1].bytes.model_down_bytes = u64::MAX;
+    all.push(enormous);
+    all
+}
+
+#[test]
+fn absent_figures_leave_no_trace() {
+    let all = bare();
+    let (text, page) = (table(&all), page(&all));
+    let shown = &page[page.find("<body").unwrap()..page.find("<script>").unwrap()];
+    for word in ["NaN", "undefined", "inf"] {
+        assert!(!text.contains(word), "{text}");
+        assert!(!shown.contains(word), "{word}");
+    }
+}
+
+/// Runs the checker, or tells how to get it. Skipping is for machines without a browser.
+fn check(name: &str, page: &str, flags: &[&str]) {
+    if std::env::var_os("HITHER_SKIP_BROWSER").is_some_and(|v| v == "1") {
+        eprintln!("HITHER_SKIP_BROWSER=1: {name} was not opened in a browser");
+        return;
+    }
+    let checker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e/report");
+    let missing = "a browser or its driver is missing: run ./test.sh, which installs it";
+    assert!(checker.join("node_modules/playwright-core").is_dir(), "{missing}");
+    assert!(Path::new("/usr/bin/chromium").exists(), "{missing}");
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&file, page).unwrap();
+    let script = checker.join("check-train.mjs");
+    let output = Command::new("node").arg(script).arg(&file).args(flags).output().expect(missing);
+    let out = String::from_utf8_lossy(&output.stdout);
+    println!("{out}");
+    assert!(output.status.success(), "{out}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_browser_shows_all_modes() {
+    check("train-modes.html", &page(&runs(&MODES, 5, 50)), &[]);
+}
+
+#[test]
+fn a_browser_shows_one_run() {
+    check("train-one.html", &page(&[run("llcg", 1, 50)]), &[]);
+    check("train-short.html", &page(&[run("llcg", 1, 1)]), &[]);
+}
+
+#[test]
+fn a_browser_shows_long_runs() {
+    check("train-long.html", &page(&runs(&MODES, 5, 10_000)), &[]);
+}
+
+#[test]
+fn a_browser_shows_what_is_absent() {
+    check("train-bare.html", &page(&bare()), &["--bare"]);
+    check("train-single.html", &page(&[run("single", 1, 20)]), &["--bare"]);
+    check("train-none.html", &page(&[]), &["--none"]);
+}

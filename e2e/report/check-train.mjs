@@ -1,0 +1,92 @@
+// Opens a page of training runs as a reader would and checks what there is to see.
+//   node check-train.mjs FILE.html [--screenshot out.png] [--dark] [--bare] [--none]
+// --bare: a mode without bytes or drift is all there is to some plots, which must say so.
+// --none: there are no runs at all.
+// One line a check; exit 0 if all hold, 1 if one does not, 2 on wrong usage.
+import { args, check, colours, visit } from "./browser.mjs";
+
+const asked = args("check-train.mjs", { bare: { type: "boolean" }, none: { type: "boolean" } });
+const SCORES = ["rounds", "bytes", "seconds"];
+const OTHERS = ["loss", "steps", "kappa-a", "kappa-x", "sigma", "gradient"];
+
+const ink = (page, id) => page.$eval(`#plot-${id} canvas`, (canvas) => canvas.toDataURL());
+const visible = (page) => page.$$eval(".plot", (plots) => Object.fromEntries(plots.map((p) => [p.id.slice(5), Number(p.dataset.visible)])));
+
+async function checkWords(page) {
+  const text = await page.evaluate(() => document.body.innerText);
+  const wrong = text.match(/\b(NaN|undefined|null|Infinity)\b/);
+  check("no figure is missing its number", !wrong, wrong ? text.slice(wrong.index - 40, wrong.index + 20) : "");
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
+  check("the page is no wider than the window", !wide);
+}
+
+// Every plot has curves, or says why it has none.
+async function checkPlots(page, modes) {
+  const shown = await visible(page);
+  for (const id of [...SCORES, ...OTHERS]) {
+    if (shown[id] > 0) {
+      const count = await page.$eval(`#plot-${id} canvas`, colours);
+      check(`#plot-${id} is drawn`, count >= 3 && shown[id] <= modes, `${shown[id]} curves, ${count} colours`);
+    } else {
+      const told = await page.$eval(`#plot-${id} .empty`, (p) => p.checkVisibility() ? p.textContent : "").catch(() => "");
+      check(`#plot-${id} says why it is empty`, told !== "" && asked.flags.bare, told);
+    }
+  }
+}
+
+async function checkToggle(page) {
+  const before = await Promise.all(SCORES.map((id) => ink(page, id)));
+  const loss = await ink(page, "loss");
+  await page.click("#scores .switch label:has(input[value=valid])");
+  const valid = await Promise.all(SCORES.map((id) => ink(page, id)));
+  check("the switch shows validation scores", valid.every((image, i) => image !== before[i]));
+  check("and leaves the loss alone", await ink(page, "loss") === loss);
+  await page.click("#scores .switch label:has(input[value=test])");
+  const again = await Promise.all(SCORES.map((id) => ink(page, id)));
+  check("and back", again.every((image, i) => image === before[i]));
+}
+
+async function checkFilter(page, modes) {
+  const drawn = await ink(page, "rounds");
+  for (const selector of [".policy", ".chip:not(.all)"]) {
+    const button = (await page.$$(selector)).at(-1);
+    await button.click();
+    const one = await visible(page);
+    check(`${selector} shows one mode`, one.rounds === 1 && Object.values(one).every((n) => n <= 1), JSON.stringify(one));
+    if (modes > 1) check("the plots are drawn anew", await ink(page, "rounds") !== drawn);
+    await checkWords(page);
+    await button.click();
+    check("second click shows all", (await visible(page)).rounds === modes);
+  }
+}
+
+async function checkCursor(page) {
+  for (const [id, words] of [["rounds", /rounds? \d.*%/], ["bytes", /after [\d.]+ .?B.*%/], ["seconds", /after [\d.]+ (ms|s|min|h).*%/], ["kappa-a", /rounds? \d.*\d/]]) {
+    await page.hover(`#plot-${id} .u-over`);
+    const told = (await page.textContent("#tip")).replace(/\s+/g, " ");
+    check(`the cursor tells the figures of #plot-${id}`, words.test(told) && !/NaN|undefined|null/.test(told), told.slice(0, 80));
+  }
+}
+
+async function checkSort(page) {
+  await page.click("#comparison .sort[data-column='2']");
+  const values = await page.$$eval("#comparison tbody tr td:nth-child(3)", (all) => all.map((td) => Number(td.dataset.value)));
+  check("a heading sorts, best first", values.every((v, i) => i === 0 || values[i - 1] >= v), values.map((v) => v.toFixed(3)).join(" "));
+}
+
+await visit(asked, asked.flags.none ? "main" : "body[data-ready]", async (page) => {
+  await checkWords(page);
+  if (asked.flags.none) return;
+  const modes = await page.$$eval(".chip:not(.all)", (all) => all.length);
+  const rows = await page.$$eval("#comparison tbody tr", (all) => all.length);
+  check("the table has a row a mode", rows > 0 && rows === modes, `${rows} rows`);
+  await checkPlots(page, modes);
+  if (asked.flags.bare) {
+    await page.click(".chip[data-run='0']");
+    return checkPlots(page, modes);
+  }
+  await checkToggle(page);
+  await checkFilter(page, modes);
+  await checkCursor(page);
+  await checkSort(page);
+});
