@@ -1,0 +1,126 @@
+"""What the peers' programs share: arguments, the clock, memory, the choice of the fastest way.
+
+A peer's program names the ways ("backends") in which its library can run a case. Without --backend
+each is tried in a process of its own, and the fastest runs: a library is judged by its best.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+CASES = {
+    # model, nodes a batch (none: the whole graph at once)
+    "sage-minibatch": ("sage", 1024),
+    "gcn-full": ("gcn", None),
+    "sage-full": ("sage", None),
+}
+LAYERS, HIDDEN, FANOUT, LEARNING_RATE = 2, 256, 10, 0.01
+# Batches of a trial; an epoch of mini-batches is longer than a choice needs.
+TRIAL_BATCHES = 12
+
+
+def arguments(doc):
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--dataset", required=True, help="a file in Hither's mapped form")
+    parser.add_argument("--case", required=True, choices=CASES)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=4, help="the first is warm-up")
+    parser.add_argument("--backend", help="one way instead of the fastest")
+    parser.add_argument("--batches", type=int, help="end an epoch after so many")
+    parser.add_argument("--profile", action="store_true", help="shares of operators, to stderr")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()
+
+
+def rss_mb():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def peak_mb(who=resource.RUSAGE_SELF):
+    return resource.getrusage(who).ru_maxrss * 1024 / 1e6
+
+
+class Meter:
+    """Peak memory over what the process held once the dataset was loaded."""
+
+    def __init__(self):
+        self.loaded_mb = rss_mb()
+
+    def facts(self):
+        peak = peak_mb()
+        return {
+            "rss_loaded_mb": round(self.loaded_mb, 1),
+            "rss_peak_mb": round(peak, 1),
+            # If loading itself peaked higher than training did, the share of training is unknown
+            # and this is its upper bound.
+            "rss_peak_over_loaded_mb": round(peak - self.loaded_mb, 1),
+            "rss_peak_workers_mb": round(peak_mb(resource.RUSAGE_CHILDREN), 1),
+        }
+
+
+def fastest(program, options, backends, needed_gb):
+    """Tries each backend in its own process. The name of the fastest, and what each took or why it
+    is out: no memory, an error, or a loss unlike the others'."""
+    found = {}
+    for backend in backends:
+        needed, free = needed_gb(backend), available_gb()
+        if needed > 0.8 * free:
+            found[backend] = f"needs {needed:.0f} GB, {free:.0f} GB are free"
+        else:
+            found[backend] = trial(program, options, backend)
+    ran = {name: value for name, value in found.items() if isinstance(value, dict)}
+    if not ran:
+        sys.exit(f"{program}: no backend ran: {found}")
+    usual = statistics.median_low(value["loss"] for value in ran.values())
+    for name, value in ran.items():
+        if CASES[options.case][1] is None and abs(value["loss"] - usual) > 0.02 * usual:
+            found[name] = f"wrong: loss {value['loss']:.4f}, others {usual:.4f}"
+        else:
+            found[name] = value["seconds"]
+    for name, value in found.items():
+        print(f"    {name}: {value}", file=sys.stderr, flush=True)
+    timed = {name: value for name, value in found.items() if isinstance(value, float)}
+    return min(timed, key=timed.get), found
+
+
+def trial(program, options, backend):
+    command = [sys.executable, "-W", "ignore", program, "--backend", backend, "--epochs", "3"]
+    command += ["--dataset", options.dataset, "--case", options.case]
+    command += ["--threads", str(options.threads), "--batches", str(TRIAL_BATCHES)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1][:200]
+    record = json.loads(done.stdout.splitlines()[-1])
+    return {"seconds": min(record["seconds"][1:]), "loss": record["loss"]}
+
+
+def available_gb():
+    with open("/proc/meminfo") as file:
+        line = next(line for line in file if line.startswith("MemAvailable"))
+    return int(line.split()[1]) * 1024 / 1e9
+
+
+def epochs(options, epoch):
+    """Seconds of each epoch, by the clock and of all threads' work; the loss of the last one."""
+    seconds, cpu_seconds, loss = [], [], None
+    for _ in range(options.epochs):
+        start, cpu_start = time.perf_counter(), time.process_time()
+        loss = epoch()
+        seconds.append(round(time.perf_counter() - start, 5))
+        cpu_seconds.append(round(time.process_time() - cpu_start, 5))
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "loss": loss}
+
+
+def profiled(options, torch, epoch):
+    """One epoch more, under PyTorch's profiler."""
+    if options.profile:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            epoch()
+        table = profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=25)
+        print(table, file=sys.stderr)
