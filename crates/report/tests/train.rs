@@ -223,6 +223,5 @@ fn a_browser_shows_long_runs() {
 #[test]
 fn a_browser_shows_what_is_absent() {
     check("train-bare.html", &page(&bare()), &["--bare"]);
-    check("train-single.html", &page(&[run("single", 1, 20)]), &["--bare"]);
     check("train-none.html", &page(&[]), &["--none"]);
 }

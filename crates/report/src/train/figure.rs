@@ -236,8 +236,11 @@ fn points(delta: f64) -> String {
 }
 
 pub fn times(ratio: f64) -> String {
-    let decimals = if ratio >= 9.95 { 0 } else { 2 };
-    format!("{ratio:.decimals$}×")
+    match ratio {
+        0.0 => "0".to_owned(),
+        _ if ratio >= 9.95 => format!("{ratio:.0}×"),
+        _ => format!("{ratio:.2}×"),
+    }
 }
 
 /// Of 10⁶ bytes, to the hundredth where that says enough.
@@ -268,6 +271,6 @@ mod tests {
     #[test]
     fn points_and_times() {
         assert_eq!([-0.5, 0.0, 1.236].map(points), ["−0.50", "+0.00", "+1.24"]);
-        assert_eq!([0.5, 1.0, 147.4].map(times), ["0.50×", "1.00×", "147×"]);
+        assert_eq!([0.0, 0.5, 1.0, 147.4].map(times), ["0", "0.50×", "1.00×", "147×"]);
     }
 }

@@ -60,6 +60,7 @@ pub fn run(mode: &str, seed: u64, rounds: u32) -> RunRecord {
 }
 
 fn row(mode: &str, seed: u64, round: u32, rounds: u32) -> Round {
+    let seed = 100 * seed + mode.len() as u64;
     let (top, pace) = match mode {
         "single" => (0.781, 6.0),
         "psgd-pa" => (0.746, 5.0),
