@@ -1,11 +1,16 @@
 //! Cutting a graph into parts, and how good a cut is.
 
+mod cluster;
 mod deal;
 mod file;
+mod level;
 mod metis;
+mod multilevel;
 mod quality;
 mod quota;
+mod refine;
 mod stream;
+mod tally;
 
 use std::fmt;
 use std::str::FromStr;
@@ -124,7 +129,7 @@ pub fn partition(
     }
     let quota = Quota::new(graph.nodes(), train, settings);
     let mut of = match settings.method {
-        Method::Metis => metis::cut(graph, &quota, settings)?,
+        Method::Metis => multilevel::cut(graph, &quota, settings)?,
         Method::Ldg => stream::cut(graph, &quota, settings, stream::Price::Ldg),
         Method::Fennel => stream::cut(graph, &quota, settings, stream::Price::fennel(graph, parts)),
         Method::Random => deal::by_lot(graph.nodes(), &quota, settings),

@@ -1,13 +1,48 @@
 //! How many nodes a part may hold, kept whatever a method does.
 
+use std::ops::{Add, Sub};
+
 use super::Settings;
+use super::tally::Links;
 use crate::Graph;
+
+/// Nodes by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size(pub [u32; 2]);
+
+impl Size {
+    pub fn total(self) -> u32 {
+        self.0[0] + self.0[1]
+    }
+
+    /// Whether there is room for more in what holds this much.
+    pub fn leaves_room(self, more: Self, most: [u32; 2]) -> bool {
+        let sum = self + more;
+        sum.0[0] <= most[0] && sum.0[1] <= most[1]
+    }
+}
+
+impl Add for Size {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self([self.0[0] + other.0[0], self.0[1] + other.0[1]])
+    }
+}
+
+impl Sub for Size {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self([self.0[0] - other.0[0], self.0[1] - other.0[1]])
+    }
+}
 
 /// Nodes are of one kind, or of two where training nodes are balanced as well. Each kind has a
 /// bound a part of its own: so a part with room for a kind always exists, and moving a node of one
 /// kind never upsets the other.
 pub struct Quota {
-    parts: usize,
+    pub parts: usize,
     /// Training nodes, where they are told from others; empty otherwise.
     is_train: Vec<bool>,
     /// Most nodes of each kind in a part.
@@ -69,8 +104,8 @@ impl Quota {
         for node in 0..of.len() {
             let from = of[node];
             if self.kind(node) == kind && held[from as usize] > most {
-                links.count(graph, of, node as u32);
-                let to = links.best(|part| held[part] < most).map_or(0, |to| links.to(to));
+                links.count(parts_of(graph, of, node as u32));
+                let to = links.best(|part| held[part as usize] < most).map_or(0, |to| links.to(to));
                 moves.push((links.to(from) - to, node as u32));
             }
         }
@@ -80,9 +115,9 @@ impl Quota {
             if held[from] <= most {
                 continue;
             }
-            links.count(graph, of, node);
+            links.count(parts_of(graph, of, node));
             let emptiest = || (0..self.parts).min_by_key(|part| held[*part]).unwrap_or(0) as u32;
-            let to = links.best(|part| held[part] < most).unwrap_or_else(emptiest);
+            let to = links.best(|part| held[part as usize] < most).unwrap_or_else(emptiest);
             held[from] -= 1;
             held[to as usize] += 1;
             of[node as usize] = to;
@@ -120,44 +155,7 @@ impl Quota {
     }
 }
 
-/// How many neighbours of one node are in each part.
-pub struct Links {
-    of_part: Vec<i64>,
-    touched: Vec<u32>,
-}
-
-impl Links {
-    pub fn new(parts: usize) -> Self {
-        Self { of_part: vec![0; parts], touched: vec![] }
-    }
-
-    /// Neighbours without a part (`u32::MAX`) do not count.
-    pub fn count(&mut self, graph: &Graph, of: &[u32], node: u32) {
-        for part in self.touched.drain(..) {
-            self.of_part[part as usize] = 0;
-        }
-        for neighbour in graph.neighbours(node) {
-            let part = of[*neighbour as usize];
-            let Some(links) = self.of_part.get_mut(part as usize) else { continue };
-            if *links == 0 {
-                self.touched.push(part);
-            }
-            *links += 1;
-        }
-    }
-
-    pub fn to(&self, part: u32) -> i64 {
-        self.of_part[part as usize]
-    }
-
-    /// Parts with neighbours, in the order in which they were met.
-    pub fn parts(&self) -> &[u32] {
-        &self.touched
-    }
-
-    /// The part with most neighbours of those that may be taken.
-    fn best(&self, may: impl Fn(usize) -> bool) -> Option<u32> {
-        let open = self.touched.iter().copied().filter(|part| may(*part as usize));
-        open.min_by_key(|part| (-self.to(*part), *part))
-    }
+/// The parts of a node's neighbours, each edge with a weight of one.
+pub fn parts_of(graph: &Graph, of: &[u32], node: u32) -> impl Iterator<Item = (u32, u32)> {
+    graph.neighbours(node).iter().map(|neighbour| (of[*neighbour as usize], 1))
 }

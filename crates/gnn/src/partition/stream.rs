@@ -6,7 +6,8 @@
 use rand::seq::SliceRandom;
 
 use super::Settings;
-use super::quota::{Links, Quota};
+use super::quota::{Quota, parts_of};
+use super::tally::Links;
 use crate::Graph;
 
 const PASSES: usize = 5;
@@ -53,7 +54,7 @@ pub fn cut(graph: &Graph, quota: &Quota, settings: &Settings, price: Price) -> V
                 sizes.add(from, -1);
                 held[kind].add(from, -1);
             }
-            links.count(graph, &of, *node);
+            links.count(parts_of(graph, &of, *node));
             // Only parts with neighbours can win, and of all others only the smallest.
             let others = [sizes.least(), held[kind].least()];
             let open = links.parts().iter().copied().chain(others);

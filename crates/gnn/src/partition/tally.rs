@@ -1,0 +1,91 @@
+//! Sums by key over the neighbours of one node: by part, of which there are few, or by cluster, of
+//! which there are as many as nodes.
+
+/// Sums by part.
+pub struct Links {
+    /// Read in one go before any of it is looked at, so that the processor waits for many
+    /// neighbours at a time.
+    pending: Vec<(u32, u32)>,
+    of_part: Vec<i64>,
+    touched: Vec<u32>,
+}
+
+impl Links {
+    pub fn new(parts: usize) -> Self {
+        Self { pending: vec![], of_part: vec![0; parts], touched: vec![] }
+    }
+
+    /// Parts and weights of the neighbours; what is in no part does not count.
+    pub fn count(&mut self, neighbours: impl Iterator<Item = (u32, u32)>) {
+        for part in self.touched.drain(..) {
+            self.of_part[part as usize] = 0;
+        }
+        self.pending.clear();
+        self.pending.extend(neighbours);
+        for (part, weight) in &self.pending {
+            let Some(links) = self.of_part.get_mut(*part as usize) else { continue };
+            if *links == 0 {
+                self.touched.push(*part);
+            }
+            *links += i64::from(*weight);
+        }
+    }
+
+    pub fn to(&self, part: u32) -> i64 {
+        self.of_part[part as usize]
+    }
+
+    /// Parts with neighbours, in the order in which they were met.
+    pub fn parts(&self) -> &[u32] {
+        &self.touched
+    }
+
+    /// The part with most links of those that may be taken; the lowest of equals.
+    pub fn best(&self, may: impl Fn(u32) -> bool) -> Option<u32> {
+        let open = self.touched.iter().copied().filter(|part| may(*part));
+        open.min_by_key(|part| (-self.to(*part), *part))
+    }
+}
+
+/// Sums by any key: a table as small as a node's neighbours are few, which stays in the fastest
+/// cache where one entry a key would miss all of them.
+#[derive(Default)]
+pub struct Tally {
+    pending: Vec<(u32, u32)>,
+    slots: Vec<u32>,
+    sums: Vec<(u32, u32)>,
+}
+
+const FREE: u32 = u32::MAX;
+
+impl Tally {
+    /// Sums of the weights by key, in the order in which keys were met.
+    pub fn sum(&mut self, entries: impl Iterator<Item = (u32, u32)>) -> &mut [(u32, u32)] {
+        self.pending.clear();
+        self.pending.extend(entries);
+        let slots = (2 * self.pending.len().max(8)).next_power_of_two();
+        if self.slots.len() < slots {
+            self.slots.resize(slots, FREE);
+        }
+        self.slots[..slots].fill(FREE);
+        self.sums.clear();
+        for (key, weight) in &self.pending {
+            let mut at = (key.wrapping_mul(0x9e37_79b1) >> 7) as usize & (slots - 1);
+            loop {
+                let slot = self.slots[at];
+                if slot == FREE {
+                    self.slots[at] = self.sums.len() as u32;
+                    self.sums.push((*key, *weight));
+                    break;
+                }
+                let (other, sum) = &mut self.sums[slot as usize];
+                if other == key {
+                    *sum = sum.saturating_add(*weight);
+                    break;
+                }
+                at = (at + 1) & (slots - 1);
+            }
+        }
+        &mut self.sums
+    }
+}
