@@ -2,7 +2,9 @@
 //! which variant runs is chosen once, at load, by [`detect`].
 
 pub mod bag;
+mod compiled;
 pub mod detect;
+mod fetch;
 pub mod gemm;
 pub mod interact;
 pub mod spmm;

@@ -5,42 +5,13 @@
 
 use rayon::prelude::*;
 
+use crate::compiled::compiled;
 use crate::detect::{self, Isa};
 
 /// From this many elements on, threads share the work.
 const ELEMENTS_MIN: usize = 1 << 18;
 /// What one thread takes at a time; sums are made by blocks of it, too.
 const BLOCK: usize = 1 << 14;
-
-/// Makes a function that runs a plain one as compiled for the instruction set at hand. The plain
-/// one's loops are over indices: closures of iterators would not be compiled for the set.
-macro_rules! compiled {
-    ($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)? = $plain:ident) => {
-        $(#[$doc])*
-        fn $name(isa: Isa, $($arg: $type),*) $(-> $out)? {
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2,fma")]
-                fn avx2($($arg: $type),*) $(-> $out)? {
-                    $plain($($arg),*)
-                }
-                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-                fn avx512($($arg: $type),*) $(-> $out)? {
-                    $plain($($arg),*)
-                }
-                match isa.lowered() {
-                    // SAFETY: `lowered` leaves nothing that the processor does not have.
-                    Isa::Avx512 => return unsafe { avx512($($arg),*) },
-                    // SAFETY: as above.
-                    Isa::Avx2 => return unsafe { avx2($($arg),*) },
-                    Isa::Reference => {}
-                }
-            }
-            let _ = isa;
-            $plain($($arg),*)
-        }
-    };
-}
 
 /// One step of Adam, with the arithmetic of `torch.optim.Adam`.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -7,6 +7,7 @@ use half::bf16;
 use super::dot;
 use super::lanes::{Dots, Lanes};
 use super::tile::{GROUP, Kernels, Run, Tile, run};
+use crate::detect::Isa;
 
 pub(crate) struct F32x8;
 /// Two bf16 a step, widened.
@@ -31,6 +32,11 @@ macro_rules! lanes {
             unsafe fn step(acc: __m256, x: __m256, weights: __m256) -> __m256 {
                 // SAFETY: the caller's promise.
                 unsafe { $step(acc, x, weights) }
+            }
+            #[inline(always)]
+            unsafe fn add(a: __m256, b: __m256) -> __m256 {
+                // SAFETY: the caller's promise.
+                unsafe { _mm256_add_ps(a, b) }
             }
             #[inline(always)]
             unsafe fn max(floor: __m256, value: __m256) -> __m256 {
@@ -131,6 +137,7 @@ macro_rules! kernels {
             unsafe { run::<$lanes, ROWS, VECTORS, PANELS>(tile) }
         }
         pub(crate) static $table: Kernels = Kernels {
+            isa: Isa::Avx2,
             lanes: 8,
             wide: &kernels!($function, 2, $rows),
             narrow: &kernels!($function, 1, $rows),
@@ -152,4 +159,37 @@ kernels!(BF16_WIDENED, widened_tile, WidenedPairs, [1, 2, 3, 4]);
 pub(crate) unsafe fn dots(job: &dot::Job<'_>) {
     // SAFETY: the caller's promise.
     unsafe { dot::run::<F32x8>(job) }
+}
+
+/// Writes the elements of eight rows of one length step by step, `width` words from step to step,
+/// for as many whole groups of eight steps as there are; returns how many steps these are.
+#[target_feature(enable = "avx2,fma")]
+pub(crate) fn interleave(rows: [&[f32]; 8], width: usize, words: &mut [f32]) -> usize {
+    let whole = rows.iter().map(|row| row.len()).min().unwrap_or(0) / 8 * 8;
+    assert!(whole == 0 || words.len() >= (whole - 1) * width + 8, "room for eight rows");
+    for step in (0..whole).step_by(8) {
+        // SAFETY: every row has `whole` elements, and `words` as many steps.
+        unsafe {
+            let r = rows.map(|row| _mm256_loadu_ps(row.as_ptr().add(step)));
+            let pairs =
+                |i: usize| (_mm256_unpacklo_ps(r[i], r[i + 1]), _mm256_unpackhi_ps(r[i], r[i + 1]));
+            let fours = |i: usize| {
+                let ((a, b), (c, d)) = (pairs(i), pairs(i + 2));
+                [
+                    _mm256_shuffle_ps::<0b0100_0100>(a, c),
+                    _mm256_shuffle_ps::<0b1110_1110>(a, c),
+                    _mm256_shuffle_ps::<0b0100_0100>(b, d),
+                    _mm256_shuffle_ps::<0b1110_1110>(b, d),
+                ]
+            };
+            let (upper, lower) = (fours(0), fours(4));
+            for i in 0..4 {
+                let to = words.as_mut_ptr().add((step + i) * width);
+                _mm256_storeu_ps(to, _mm256_permute2f128_ps::<0x20>(upper[i], lower[i]));
+                let to = to.add(4 * width);
+                _mm256_storeu_ps(to, _mm256_permute2f128_ps::<0x31>(upper[i], lower[i]));
+            }
+        }
+    }
+    whole
 }

@@ -7,6 +7,7 @@ use half::bf16;
 use super::dot;
 use super::lanes::{Dots, Lanes};
 use super::tile::{GROUP, Kernels, Run, Tile, run};
+use crate::detect::Isa;
 
 pub(crate) struct F32x16;
 /// Two bf16 a step, by `vdpbf16ps`.
@@ -33,6 +34,11 @@ macro_rules! lanes {
             unsafe fn step(acc: __m512, x: __m512, weights: __m512) -> __m512 {
                 // SAFETY: the caller's promise.
                 unsafe { $step(acc, x, weights) }
+            }
+            #[inline(always)]
+            unsafe fn add(a: __m512, b: __m512) -> __m512 {
+                // SAFETY: the caller's promise.
+                unsafe { _mm512_add_ps(a, b) }
             }
             #[inline(always)]
             unsafe fn max(floor: __m512, value: __m512) -> __m512 {
@@ -145,6 +151,7 @@ macro_rules! kernels {
             unsafe { run::<$lanes, ROWS, VECTORS, PANELS>(tile) }
         }
         pub(crate) static $table: Kernels = Kernels {
+            isa: Isa::Avx512,
             lanes: 16,
             wide: &kernels!($function, 2, $rows),
             narrow: &kernels!($function, 1, $rows),

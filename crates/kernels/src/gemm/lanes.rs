@@ -18,6 +18,9 @@ pub(crate) trait Lanes {
     /// # Safety
     /// The processor has the variant's features.
     unsafe fn step(acc: Self::V, x: Self::V, weights: Self::V) -> Self::V;
+    /// # Safety
+    /// The processor has the variant's features.
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     /// The larger of the two; `value` where it is NaN.
     /// # Safety
     /// The processor has the variant's features.

@@ -2,20 +2,17 @@
 
 use half::bf16;
 
+use super::blocks::{self, Layout};
 use super::panels::{Panels, Shape};
 use super::rows::sealed::Element as _;
 use super::rows::{competes, convert};
-use super::tile::{GROUP, Kernels, Output, Target, Tile};
+use super::tile::{Kernels, Output, Target, Tile};
 use super::{Activation, Element, Precision, Rows, RowsMut, Scratch, dot, reference, stride_for};
 use crate::detect::{self, Bf16, Cpu, Isa};
 
 /// Rows of x that are taken through all panels before the next ones. A multiple of the rows of
 /// tiles; with up to 2,048 inputs they fit into the second-level cache beside a panel.
 const ROWS_AT_ONCE: usize = 96;
-/// With fewer steps than this the writing of a block takes long beside its arithmetic, and smaller
-/// blocks overlap the two better (13 inputs: 103 against 94 GFLOP/s).
-const STEPS_FEW: usize = 64;
-const ROWS_FEW: usize = 8;
 /// Below this many inputs bf16 gains nothing: fp32 is kept, and the weights as they are.
 const BF16_INPUTS_MIN: usize = 32;
 
@@ -161,38 +158,11 @@ impl Linear {
     /// # Safety
     /// `x` was prepared by this layer, and `y` has as many rows.
     unsafe fn blocks(&self, panels: &Panels, kernels: &Kernels, x: &Steps, y: Output) {
-        let rows_max = if panels.steps < STEPS_FEW { ROWS_FEW } else { kernels.wide.len() };
-        let blocks = x.rows.div_ceil(rows_max.min(kernels.wide.len()));
-        let mut panel = 0;
-        while panel < panels.count {
-            let column = panel * panels.width;
-            let whole = (self.outputs - column) / panels.width;
-            let (run, together) = if x.rows <= kernels.group.len() && whole >= GROUP {
-                (kernels.group, GROUP)
-            } else if panel + 1 == panels.count && panels.last < panels.width {
-                (kernels.narrow, 1)
-            } else {
-                (kernels.wide, 1)
-            };
-            let columns = (together * panels.width).min(self.outputs - column);
-            for block in 0..blocks {
-                // Blocks of nearly equal size: none is so small that it waits for its own sums.
-                let first = x.rows * block / blocks;
-                let rows = x.rows * (block + 1) / blocks - first;
-                // SAFETY: the addresses are of rows and columns that exist; the kernels were
-                // chosen for this processor.
-                unsafe {
-                    run[rows - 1](&Tile {
-                        x: x.x.add(first * x.stride),
-                        x_stride: x.stride,
-                        panel: panels.from(panel).as_ptr(),
-                        steps: panels.steps,
-                        bias: self.bias[column..].as_ptr(),
-                        target: self.target(y.at(first, column), columns),
-                    });
-                }
-            }
-            panel += together;
+        let layout = Layout::Rows { stride: x.stride };
+        let x = blocks::Steps { x: x.x, rows: x.rows, layout };
+        // SAFETY: the caller's promise; the kernels were chosen for this processor.
+        unsafe {
+            blocks::run(kernels, &x, &panels.view(), &self.bias, &self.target(y, self.outputs))
         }
     }
 
@@ -216,7 +186,10 @@ impl Linear {
                         shaped.block(&Tile {
                             x: x.x.add(first * x.stride),
                             x_stride: x.stride,
+                            x_step: 4,
                             panel: panels.from(panel).as_ptr(),
+                            panel_step: panels.width,
+                            panel_stride: 0,
                             steps: panels.steps,
                             bias: self.bias[column..].as_ptr(),
                             target: self.target(y.at(first, column), columns),
@@ -228,7 +201,7 @@ impl Linear {
     }
 
     fn target(&self, y: Output, columns: usize) -> Target {
-        Target { y, columns, activation: self.activation }
+        Target { y, columns, activation: self.activation, accumulate: false }
     }
 }
 
@@ -266,7 +239,7 @@ impl Weights {
 
 /// The vector kernels for `cpu`, if it has vectors.
 #[cfg(target_arch = "x86_64")]
-fn kernels(pairs: bool, cpu: Cpu) -> Option<(dot::Run, &'static Kernels)> {
+pub(super) fn kernels(pairs: bool, cpu: Cpu) -> Option<(dot::Run, &'static Kernels)> {
     use super::{avx2, avx512};
     Some(match (cpu.isa, pairs) {
         (Isa::Reference, _) => return None,
@@ -284,7 +257,7 @@ fn kernels(pairs: bool, cpu: Cpu) -> Option<(dot::Run, &'static Kernels)> {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn kernels(_: bool, _: Cpu) -> Option<(dot::Run, &'static Kernels)> {
+pub(super) fn kernels(_: bool, _: Cpu) -> Option<(dot::Run, &'static Kernels)> {
     None
 }
 

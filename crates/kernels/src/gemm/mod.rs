@@ -13,7 +13,10 @@ pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+mod blocks;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod dot;
+mod factor;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) mod lanes;
 mod layer;

@@ -6,6 +6,7 @@ use half::bf16;
 use super::rows::Line;
 use super::rows::sealed::Element as _;
 
+#[derive(Default)]
 pub(crate) struct Panels {
     lines: Vec<Line>,
     /// Outputs of a panel. The last one may have fewer columns, and is as wide as `last`.
@@ -13,6 +14,32 @@ pub(crate) struct Panels {
     pub last: usize,
     pub count: usize,
     pub steps: usize,
+}
+
+/// Panels as kernels read them: packed, or as they lie in the rows of a matrix.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub words: &'a [u32],
+    pub width: usize,
+    pub last: usize,
+    pub count: usize,
+    pub steps: usize,
+    /// Words from row to row of a matrix whose columns are these panels.
+    pub rows: Option<usize>,
+}
+
+impl View<'_> {
+    /// The first word of a panel, the words from its step to step, and to the next panel.
+    pub fn panel(&self, panel: usize) -> (&[u32], usize, usize) {
+        let width = if panel + 1 == self.count { self.last } else { self.width };
+        match self.rows {
+            None => {
+                let stride = self.width * self.steps;
+                (&self.words[panel * stride..], width, stride)
+            }
+            Some(stride) => (&self.words[panel * self.width..], stride, self.width),
+        }
+    }
 }
 
 /// How a kernel wants its panels.
@@ -27,17 +54,33 @@ pub(crate) struct Shape {
 }
 
 impl Panels {
+    /// Room for `outputs` columns of `steps`, with anything in it.
+    pub fn resize(&mut self, steps: usize, outputs: usize, width: usize, narrow: usize) {
+        let count = outputs.div_ceil(width);
+        let rest = outputs - count.saturating_sub(1) * width;
+        self.last = if rest <= narrow { narrow } else { width };
+        (self.width, self.count, self.steps) = (width, count, steps);
+        let lines = (self.columns() * steps).div_ceil(16);
+        if self.lines.len() < lines {
+            self.lines.resize(lines, Line::default());
+        }
+    }
+
+    /// The words of all panels.
+    pub fn words_mut(&mut self) -> &mut [u32] {
+        let len = self.columns() * self.steps;
+        &mut bytemuck::cast_slice_mut(&mut self.lines)[..len]
+    }
+
     /// `weight` is `[outputs, inputs]`; what is missing to whole panels and steps is zero.
     pub fn pack(weight: &[f32], inputs: usize, outputs: usize, shape: &Shape) -> Self {
         let Shape { width, narrow, pairs, steps_multiple } = *shape;
         let inputs_a_step = if pairs { 2 } else { 1 };
         let steps = inputs.div_ceil(inputs_a_step).next_multiple_of(steps_multiple);
-        let count = outputs.div_ceil(width);
-        let rest = outputs - count.saturating_sub(1) * width;
-        let last = if rest <= narrow { narrow } else { width };
-        let words_len = count.saturating_sub(1) * width * steps + last * steps;
-        let mut lines = vec![Line::default(); words_len.div_ceil(16)];
-        let words: &mut [u32] = bytemuck::cast_slice_mut(&mut lines);
+        let mut panels = Self::default();
+        panels.resize(steps, outputs, width, narrow);
+        let Self { last, count, .. } = panels;
+        let words = panels.words_mut();
         for output in 0..outputs {
             let panel = output / width;
             let panel_width = if panel + 1 == count { last } else { width };
@@ -52,12 +95,17 @@ impl Panels {
                 };
             }
         }
-        Self { lines, width, last, count, steps }
+        panels
     }
 
     /// The words of `panel` and, right behind, of those that follow it.
     pub fn from(&self, panel: usize) -> &[u32] {
         &bytemuck::cast_slice(&self.lines)[panel * self.width * self.steps..]
+    }
+
+    pub fn view(&self) -> View<'_> {
+        let Self { width, last, count, steps, .. } = *self;
+        View { words: self.from(0), width, last, count, steps, rows: None }
     }
 
     /// How many outputs there is room for.

@@ -1,64 +1,44 @@
-//! Products of matrices for training, where both factors are new each time.
+//! Products of matrices for training, where both factors are new each time: they are packed as they
+//! are multiplied.
+//!
+//! Where an output is small and its sums are long, as those of a weight's gradient are, the sums are
+//! cut into pieces of a length that only the shape decides, and the pieces added in order.
+
+use std::cell::Cell;
+use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::detect::{self, Isa};
+use super::Activation;
+use super::blocks;
+pub use super::factor::Matrix;
+use super::layer::kernels;
+use super::panels::{Panels, View};
+use super::rows::Scratch;
+use super::tile::{Kernels, Output, Target};
+use crate::detect::{self, Bf16, Cpu, Isa};
+use crate::vector::add_scaled;
 
-/// A matrix to read: rows of a slice or rows chosen from a table, as they are or transposed.
-#[derive(Clone, Copy, Debug)]
-pub struct Matrix<'a> {
-    data: &'a [f32],
-    /// As stored, whatever `transposed` says.
-    rows: usize,
-    cols: usize,
-    transposed: bool,
-    ids: Option<&'a [u32]>,
-}
-
-impl<'a> Matrix<'a> {
-    /// # Panics
-    /// If `data` is not `rows` times `cols` long.
-    pub fn new(data: &'a [f32], rows: usize, cols: usize) -> Self {
-        assert_eq!(
-            Some(data.len()),
-            rows.checked_mul(cols),
-            "elements of a {rows} × {cols} matrix"
-        );
-        Self { data, rows, cols, transposed: false, ids: None }
-    }
-
-    /// The matrix whose row `i` is row `ids[i]` of a table of rows of `cols`.
-    ///
-    /// # Panics
-    /// If the table is not whole rows, or an id is not one of them.
-    pub fn rows_of(table: &'a [f32], cols: usize, ids: &'a [u32]) -> Self {
-        assert!(cols == 0 || table.len().is_multiple_of(cols), "a table of rows of {cols}");
-        let count = table.len() / cols.max(1);
-        let fine = cols == 0 || ids.iter().all(|id| (*id as usize) < count);
-        assert!(fine, "an id beyond {count} rows");
-        Self { data: table, rows: ids.len(), cols, transposed: false, ids: Some(ids) }
-    }
-
-    /// Transposed.
-    pub fn t(self) -> Self {
-        Self { transposed: !self.transposed, ..self }
-    }
-
-    /// Rows and columns, as the product sees them.
-    pub fn shape(&self) -> (usize, usize) {
-        if self.transposed { (self.cols, self.rows) } else { (self.rows, self.cols) }
-    }
-
-    /// A row as stored.
-    fn row(&self, row: usize) -> &'a [f32] {
-        let row = self.ids.map_or(row, |ids| ids[row] as usize);
-        &self.data[row * self.cols..][..self.cols]
-    }
-
-    fn at(&self, row: usize, col: usize) -> f32 {
-        if self.transposed { self.row(col)[row] } else { self.row(row)[col] }
-    }
-}
+/// Rows of the left factor that meet all panels before the next ones.
+const ROWS_AT_ONCE: usize = 96;
+/// Elements of the inner dimension that are packed at a time.
+const INNER_AT_ONCE: usize = 1024;
+/// With this many blocks of rows, the rows are enough for threads to share.
+const ROWS_MANY: usize = 16 * ROWS_AT_ONCE;
+/// Into how many pieces long sums are cut at most, how long these are at least, and how many
+/// elements all of their outputs together may have.
+const PIECES_MAX: usize = 16;
+const PIECE_MIN: usize = 1024;
+const PIECES_ELEMENTS: usize = 1 << 21;
+/// Elements of both factors that a piece of a long sum packs at once: they stay in the second-level
+/// cache, beside the output.
+const PACKED: usize = 1 << 18;
+/// Elements of an output to which the pieces are added at a time.
+const ADDED_AT_ONCE: usize = 1 << 14;
+/// For no more rows than this the right factor is read where it lies: packing would take longer.
+const ROWS_FEW: usize = 14;
+/// Fewer multiplications than this are done in the calling thread.
+const PARALLEL_MIN: usize = 1 << 20;
 
 /// `out = a · b`, with `bias` added to every row; or that is added to what `out` holds.
 ///
@@ -84,23 +64,181 @@ pub fn product_by(
     if out.is_empty() {
         return;
     }
-    let _ = isa.lowered();
-    out.par_chunks_mut(cols).enumerate().for_each(|(row, out)| {
+    let cpu = Cpu { isa: isa.lowered(), bf16: Bf16::Emulated };
+    let Some((_, kernels)) = kernels(false, cpu) else {
+        return plain(a, b, bias, out, accumulate);
+    };
+    let mut padded = bias.map_or_else(|| vec![0.0; cols], <[f32]>::to_vec);
+    padded.resize(cols.next_multiple_of(2 * kernels.lanes), 0.0);
+    let work = rows.saturating_mul(cols).saturating_mul(inner);
+    let par = rayon::current_num_threads() > 1 && work >= PARALLEL_MIN;
+    let product = Product { a, b, kernels, cols, par };
+    let pieces = pieces(rows, inner, cols);
+    if pieces > 1 {
+        product.by_pieces(pieces, inner, &padded, out, accumulate);
+    } else {
+        product.of(0..inner, INNER_AT_ONCE, &padded, out, accumulate);
+    }
+}
+
+/// How many pieces the inner dimension is cut into. The shape alone decides, not the threads.
+fn pieces(rows: usize, inner: usize, cols: usize) -> usize {
+    if rows >= ROWS_MANY {
+        return 1;
+    }
+    (inner / PIECE_MIN).min(PIECES_ELEMENTS / (rows * cols)).clamp(1, PIECES_MAX)
+}
+
+#[derive(Clone, Copy)]
+struct Product<'a> {
+    a: Matrix<'a>,
+    b: Matrix<'a>,
+    kernels: &'static Kernels,
+    cols: usize,
+    par: bool,
+}
+
+/// A thread's memory for packed factors, kept from product to product.
+#[derive(Default)]
+struct Packed {
+    panels: Panels,
+    scratch: Scratch,
+}
+
+thread_local! {
+    static PACKED_HERE: Cell<Packed> = Cell::default();
+    /// Outputs of pieces: memory that is new at each call would be a fault a page.
+    static OUTPUTS_HERE: Cell<Vec<f32>> = Cell::default();
+}
+
+impl Product<'_> {
+    /// The sums over `inner`, so many elements at a time.
+    fn of(
+        &self,
+        inner: Range<usize>,
+        depth: usize,
+        bias: &[f32],
+        out: &mut [f32],
+        accumulate: bool,
+    ) {
+        // Taken, not borrowed: waiting for others, this thread may be given another product to do.
+        let mut packed = PACKED_HERE.take();
+        let zeros = vec![0.0; if inner.len() > depth { bias.len() } else { 0 }];
+        let mut from = inner.start;
+        loop {
+            let to = inner.end.min(from + depth);
+            let lanes = self.kernels.lanes;
+            let few = out.len() <= ROWS_FEW * self.cols;
+            let Packed { panels, scratch } = &mut packed;
+            let view = few.then(|| self.b.view(from..to, lanes)).flatten().unwrap_or_else(|| {
+                self.b.pack(from..to, self.kernels, panels, self.par);
+                panels.view()
+            });
+            let first = from == inner.start;
+            let bias = if first { bias } else { &zeros };
+            self.slab(from..to, &view, scratch, bias, out, accumulate || !first);
+            from = to;
+            if from == inner.end {
+                break;
+            }
+        }
+        PACKED_HERE.set(packed);
+    }
+
+    /// All rows against the panels of `inner`.
+    fn slab(
+        &self,
+        inner: Range<usize>,
+        panels: &View,
+        scratch: &mut Scratch,
+        bias: &[f32],
+        out: &mut [f32],
+        accumulate: bool,
+    ) {
+        let rows = out.len() / self.cols;
+        let block = |first: usize, out: &mut [f32], scratch: &mut Scratch| {
+            let rows = first..first + out.len() / self.cols;
+            let x = self.a.steps(rows, inner.clone(), panels.count, self.kernels, scratch);
+            let y = Output::F32 { to: out.as_mut_ptr(), stride: self.cols };
+            let (columns, activation) = (self.cols, Activation::None);
+            let target = Target { y, columns, activation, accumulate };
+            // SAFETY: the kernels are those of this processor, x has the steps of the panels, and
+            // `out` the rows of x.
+            unsafe { blocks::run(self.kernels, &x, panels, bias, &target) }
+        };
+        if !self.par {
+            for (i, out) in out.chunks_mut(ROWS_AT_ONCE * self.cols).enumerate() {
+                block(i * ROWS_AT_ONCE, out, scratch);
+            }
+            return;
+        }
+        let tasks = 4 * rayon::current_num_threads();
+        let together = rows.div_ceil(tasks).next_multiple_of(self.kernels.wide.len());
+        let together = together.min(ROWS_AT_ONCE);
+        out.par_chunks_mut(together * self.cols).enumerate().for_each(|(i, out)| {
+            let mut packed = PACKED_HERE.take();
+            block(i * together, out, &mut packed.scratch);
+            PACKED_HERE.set(packed);
+        });
+    }
+
+    /// Each piece into an output of its own; the first into `out`, to which the others are added.
+    fn by_pieces(
+        &self,
+        pieces: usize,
+        inner: usize,
+        bias: &[f32],
+        out: &mut [f32],
+        accumulate: bool,
+    ) {
+        let rows = out.len() / self.cols;
+        let depth = (PACKED / (rows + self.cols)).clamp(64, INNER_AT_ONCE);
+        let range = |piece: usize| inner * piece / pieces..inner * (piece + 1) / pieces;
+        let zeros = vec![0.0; bias.len()];
+        let alone = Self { par: false, ..*self };
+        let of = |piece: usize, out: &mut [f32]| {
+            let bias = if piece == 0 { bias } else { &zeros };
+            alone.of(range(piece), depth, bias, out, piece == 0 && accumulate);
+        };
+        let len = out.len();
+        let mut outputs = OUTPUTS_HERE.take();
+        let room = if self.par { len * (pieces - 1) } else { len };
+        outputs.resize(room.max(outputs.len()), 0.0);
+        if self.par {
+            let others = outputs[..room].par_chunks_mut(len).enumerate();
+            let first = rayon::iter::once((0, &mut *out));
+            let all = first.chain(others.map(|(i, other)| (i + 1, other)));
+            all.for_each(|(piece, out)| of(piece, out));
+            let parts = out.par_chunks_mut(ADDED_AT_ONCE).enumerate();
+            parts.for_each(|(i, part)| {
+                for other in outputs[..room].chunks_exact(len) {
+                    add_scaled(part, 1.0, &other[i * ADDED_AT_ONCE..][..part.len()]);
+                }
+            });
+        } else {
+            of(0, out);
+            for piece in 1..pieces {
+                of(piece, &mut outputs[..len]);
+                add_scaled(out, 1.0, &outputs[..len]);
+            }
+        }
+        OUTPUTS_HERE.set(outputs);
+    }
+}
+
+/// The plain truth: one sum after the other.
+fn plain(a: Matrix, b: Matrix, bias: Option<&[f32]>, out: &mut [f32], accumulate: bool) {
+    let (inner, cols) = b.shape();
+    for (row, out) in out.chunks_mut(cols).enumerate() {
         let mut sums = bias.map_or_else(|| vec![0.0; cols], <[f32]>::to_vec);
         for k in 0..inner {
             let x = a.at(row, k);
-            if b.transposed {
-                for (col, sum) in sums.iter_mut().enumerate() {
-                    *sum += x * b.at(k, col);
-                }
-            } else {
-                for (sum, y) in sums.iter_mut().zip(b.row(k)) {
-                    *sum += x * y;
-                }
+            for (col, sum) in sums.iter_mut().enumerate() {
+                *sum += x * b.at(k, col);
             }
         }
         for (out, sum) in out.iter_mut().zip(sums) {
             *out = if accumulate { *out + sum } else { sum };
         }
-    });
+    }
 }

@@ -12,13 +12,19 @@ use half::bf16;
 use super::Activation;
 use super::lanes::Lanes;
 use super::rows::sealed::Element as _;
+use crate::detect::Isa;
 
 /// The operands of one block: some rows of x against one panel of weights, or several.
 pub(crate) struct Tile {
     pub x: *const u8,
     /// Bytes from row to row.
     pub x_stride: usize,
+    /// Bytes from step to step.
+    pub x_step: usize,
     pub panel: *const u32,
+    /// Words from step to step of a panel, and from panel to panel.
+    pub panel_step: usize,
+    pub panel_stride: usize,
     pub steps: usize,
     pub bias: *const f32,
     pub target: Target,
@@ -31,6 +37,8 @@ pub(crate) struct Target {
     /// How many of the block's columns exist.
     pub columns: usize,
     pub activation: Activation,
+    /// Sums are added to what y holds. Only to fp32, and with no activation.
+    pub accumulate: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -59,6 +67,7 @@ pub(crate) type Run = unsafe fn(&Tile);
 
 /// A family of blocks: the function for `r` rows is at `r - 1`.
 pub(crate) struct Kernels {
+    pub isa: Isa,
     pub lanes: usize,
     /// Against panels of twice `lanes` columns.
     pub wide: &'static [Run],
@@ -78,7 +87,6 @@ pub(crate) const GROUP: usize = 4;
 pub(crate) unsafe fn run<L: Lanes, const ROWS: usize, const VECTORS: usize, const PANELS: usize>(
     tile: &Tile,
 ) {
-    let panel_len = tile.steps * VECTORS * L::LANES;
     // SAFETY: every address is within x, the panels, the bias or y by the caller's promise.
     unsafe {
         let mut acc = [[[L::load(tile.bias.cast()); VECTORS]; PANELS]; ROWS];
@@ -96,7 +104,7 @@ pub(crate) unsafe fn run<L: Lanes, const ROWS: usize, const VECTORS: usize, cons
             let mut weights = [[L::load(panel); VECTORS]; PANELS];
             for (p, weights) in weights.iter_mut().enumerate() {
                 for (v, weights) in weights.iter_mut().enumerate() {
-                    *weights = L::load(panel.add(p * panel_len + v * L::LANES));
+                    *weights = L::load(panel.add(p * tile.panel_stride + v * L::LANES));
                 }
             }
             for (r, acc) in acc.iter_mut().enumerate() {
@@ -105,8 +113,8 @@ pub(crate) unsafe fn run<L: Lanes, const ROWS: usize, const VECTORS: usize, cons
                     *acc = L::step(*acc, x, *weights);
                 }
             }
-            panel = panel.add(VECTORS * L::LANES);
-            x = x.add(4);
+            panel = panel.add(tile.panel_step);
+            x = x.add(tile.x_step);
         }
         write::<L, ROWS, VECTORS, PANELS>(&tile.target, &acc);
     }
@@ -131,6 +139,13 @@ unsafe fn write<L: Lanes, const ROWS: usize, const VECTORS: usize, const PANELS:
     unsafe {
         let floor = L::splat((&raw const lowest).cast());
         if let (true, Output::F32 { to, stride }) = (plain, target.y) {
+            if target.accumulate {
+                each(acc, |r, v, acc| {
+                    let to = to.add(r * stride + v * L::LANES);
+                    L::store(to, L::add(acc, L::load(to.cast())));
+                });
+                return;
+            }
             each(acc, |r, v, acc| L::store(to.add(r * stride + v * L::LANES), L::max(floor, acc)));
             return;
         }
@@ -179,7 +194,11 @@ pub(crate) unsafe fn finish(target: &Target, sums: &mut [f32], width: usize) {
             Output::F32 { to, stride } => {
                 // SAFETY: row `r` of y, of which `columns` elements from `to` on exist.
                 let y = unsafe { std::slice::from_raw_parts_mut(to.add(r * stride), sums.len()) };
-                y.copy_from_slice(sums);
+                if target.accumulate {
+                    y.iter_mut().zip(sums).for_each(|(y, sum)| *y += *sum);
+                } else {
+                    y.copy_from_slice(sums);
+                }
             }
             Output::Bf16 { to, stride } => {
                 // SAFETY: as above.

@@ -1,5 +1,9 @@
 //! Sums with a weight an edge and head, and the products that their gradients need.
 
+use std::ops::Range;
+
+use super::sums::{DotsJob, HeadsJob};
+use super::vectors::Kernels;
 use super::{Csr, chunk, reference};
 use crate::detect::{self, Isa};
 
@@ -57,15 +61,30 @@ pub fn gather_heads_by(
     assert!(weights.len().is_multiple_of(heads.count), "weights of {} heads", heads.count);
     let weighted = weights.len() / heads.count;
     assert!(order.is_some() || weighted == edges, "weights of {edges} edges");
-    let _ = isa.lowered();
-    chunk::each_rows(csr, width, out, |rows, out| {
+    let check = |rows: Range<usize>| {
         csr.check_rows(rows.clone(), x.len() / width);
         if let Some(order) = order {
-            let fine = order[csr.edges(rows.clone())].iter().all(|e| (*e as usize) < weighted);
+            let fine = order[csr.edges(rows)].iter().all(|e| (*e as usize) < weighted);
             assert!(fine, "an order beyond {weighted} weighted edges");
         }
-        reference::gather_heads(&heads, weights, order, x, rows, out, accumulate);
-    });
+    };
+    let Some(kernels) = Kernels::of(isa) else {
+        return chunk::each_rows(csr, width, out, |rows, out| {
+            check(rows.clone());
+            reference::gather_heads(&heads, weights, order, x, rows, out, accumulate);
+        });
+    };
+    for part in kernels.heads_parts(&heads) {
+        chunk::each_rows(csr, width, out, |rows, out| {
+            check(rows.clone());
+            let out = out[part.first..].as_mut_ptr();
+            let heads = &heads;
+            let job = HeadsJob { heads, weights, order, x, part, rows, out, accumulate };
+            // SAFETY: `of` gave kernels that this processor can run; lengths and what these rows
+            // refer to were checked, and `out` is theirs.
+            unsafe { kernels.heads[part.vectors - 1](&job) }
+        });
+    }
 }
 
 /// `out[e, h] = a[i, h] · b[c, h]` for every edge `e` from row `i` to input row `c`: the gradients
@@ -95,16 +114,22 @@ pub fn edge_dots_by(
         return out.fill(0.0);
     }
     assert!(b.len().is_multiple_of(width), "input of {} elements, rows of {width}", b.len());
-    let _ = isa.lowered();
+    let kernels = Kernels::of(isa);
     chunk::each_edges(csr, width, heads.count, out, |rows, out| {
         csr.check_rows(rows.clone(), b.len() / width);
-        reference::edge_dots(&heads, a, b, rows, out);
+        let Some(kernels) = kernels else {
+            return reference::edge_dots(&heads, a, b, rows, out);
+        };
+        let job = DotsJob { heads: &heads, a, b, rows, out: out.as_mut_ptr() };
+        // SAFETY: `of` gave kernels that this processor can run; lengths and these rows' columns
+        // were checked, and `out` is theirs.
+        unsafe { (kernels.dots)(&job) }
     });
 }
 
 impl Heads<'_> {
     /// Elements of a row.
-    fn width(&self) -> usize {
+    pub fn width(&self) -> usize {
         self.count.checked_mul(self.dim).expect("the width of a row fits a word")
     }
 }

@@ -47,7 +47,7 @@ fn each(
     if rows == 0 {
         return;
     }
-    let cost = |row: usize| (csr.offsets[row] - csr.offsets[0]) as usize + row;
+    let cost = |row: usize| csr.offsets[row].saturating_sub(csr.offsets[0]) as usize + row;
     if rayon::current_num_threads() == 1 || cost(rows).saturating_mul(dim) < ELEMENTS_MIN {
         return with(0..rows, out);
     }

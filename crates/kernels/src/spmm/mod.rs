@@ -1,13 +1,22 @@
 //! Sums over the neighbours of a node: products of a sparse matrix with rows of features.
 
 mod attention;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod chunk;
+mod fetch;
 mod reference;
+mod sums;
 mod transpose;
+mod vectors;
 
 pub use attention::{edge_dots, edge_dots_by, gather_heads, gather_heads_by};
 pub use transpose::{Transposed, transpose};
 
+use self::sums::Job;
+use self::vectors::Kernels;
 use crate::detect::{self, Isa};
 
 /// A sparse matrix, row by row: the entries of row `i` are edges `offsets[i]..offsets[i + 1]`.
@@ -64,11 +73,25 @@ pub fn gather_by(
     if dim == 0 {
         return;
     }
-    let _ = isa.lowered();
-    chunk::each_rows(gather.csr, dim, out, |rows, out| {
-        gather.check_rows(rows.clone(), x.len() / dim);
-        reference::gather(gather, x, dim, rows, out, accumulate);
-    });
+    let inputs = x.len() / dim;
+    let Some(kernels) = Kernels::of(isa) else {
+        return chunk::each_rows(gather.csr, dim, out, |rows, out| {
+            gather.check_rows(rows.clone(), inputs);
+            reference::gather(gather, x, dim, rows, out, accumulate);
+        });
+    };
+    let weighted = gather.edge_weights.is_some() || gather.source_scale.is_some();
+    let runs = if weighted { kernels.weighted } else { kernels.plain };
+    for part in kernels.parts(dim) {
+        chunk::each_rows(gather.csr, dim, out, |rows, out| {
+            gather.check_rows(rows.clone(), inputs);
+            let out = out[part.first..].as_mut_ptr();
+            let job = Job { gather, x, dim, part, rows, out, accumulate };
+            // SAFETY: `of` gave kernels that this processor can run; lengths and what these rows
+            // refer to were checked, and `out` is theirs.
+            unsafe { runs[part.vectors - 1](&job) }
+        });
+    }
 }
 
 impl Csr<'_> {

@@ -1,0 +1,89 @@
+//! Rows of x against panels of weights, block by block.
+
+use super::panels::View;
+use super::tile::{GROUP, Kernels, Target, Tile};
+
+/// With fewer steps than this the writing of a block takes long beside its arithmetic, and smaller
+/// blocks overlap the two better (13 inputs: 103 against 94 GFLOP/s).
+const STEPS_FEW: usize = 64;
+const ROWS_FEW: usize = 8;
+
+/// Rows of x as the blocks want them.
+pub(crate) struct Steps {
+    pub x: *const u8,
+    pub rows: usize,
+    pub layout: Layout,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Layout {
+    /// A row's steps one behind the other, and so many bytes from row to row.
+    Rows { stride: usize },
+    /// One [block](split) behind the other; within it the first step of all of its rows, so many
+    /// bytes from there the second, and so on.
+    Steps { pitch: usize },
+}
+
+/// How many blocks that many rows are computed in.
+pub(crate) fn count(rows: usize, steps: usize, kernels: &Kernels) -> usize {
+    let rows_max = if steps < STEPS_FEW { ROWS_FEW } else { kernels.wide.len() };
+    rows.div_ceil(rows_max.min(kernels.wide.len()))
+}
+
+/// The first row of a block, or the end of the one before it. Blocks are of nearly equal size: none
+/// is so small that it waits for its own sums.
+pub(crate) fn split(rows: usize, blocks: usize, block: usize) -> usize {
+    rows * block / blocks
+}
+
+/// All blocks, written to `target`, which is that of the first.
+///
+/// # Safety
+/// The processor can run the kernels; `x` holds rows of as many steps as the panels; the bias is as
+/// long as the panels are wide; there is room for the rows in the target's matrix.
+pub(crate) unsafe fn run(
+    kernels: &Kernels,
+    x: &Steps,
+    panels: &View,
+    bias: &[f32],
+    target: &Target,
+) {
+    let blocks = count(x.rows, panels.steps, kernels);
+    let mut panel = 0;
+    while panel < panels.count {
+        let column = panel * panels.width;
+        let left = target.columns - column;
+        let (run, together) = if x.rows <= kernels.group.len() && left >= GROUP * panels.width {
+            (kernels.group, GROUP)
+        } else if panel + 1 == panels.count && panels.last < panels.width {
+            (kernels.narrow, 1)
+        } else {
+            (kernels.wide, 1)
+        };
+        let columns = (together * panels.width).min(left);
+        let (words, panel_step, panel_stride) = panels.panel(panel);
+        for block in 0..blocks {
+            let first = split(x.rows, blocks, block);
+            let rows = split(x.rows, blocks, block + 1) - first;
+            let (start, x_stride, x_step) = match x.layout {
+                Layout::Rows { stride } => (first * stride, stride, 4),
+                Layout::Steps { pitch } => (block * panels.steps * pitch, 4, pitch),
+            };
+            // SAFETY: the addresses are of rows and columns that exist, by the caller's promise.
+            unsafe {
+                run[rows - 1](&Tile {
+                    x: x.x.add(start),
+                    x_stride,
+                    x_step,
+                    panel: words.as_ptr(),
+                    panel_step,
+                    panel_stride,
+                    steps: panels.steps,
+                    bias: bias[column..].as_ptr(),
+                    target: Target { y: target.y.at(first, column), columns, ..*target },
+                });
+            }
+        }
+        panel += together;
+    }
+}

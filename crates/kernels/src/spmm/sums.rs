@@ -1,0 +1,333 @@
+//! The loops over edges, once for all instruction sets: the sums of a row, or of some of its
+//! columns, stay in registers from its first edge to its last.
+
+use std::ops::Range;
+
+use super::attention::Heads;
+use super::fetch::Ahead;
+use super::{Csr, Gather};
+use crate::gemm::lanes::Dots;
+
+/// What these loops need of vectors beside dot products.
+pub(super) trait Sums: Dots {
+    /// # Safety
+    /// The processor has the variant's features.
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    /// # Safety
+    /// The processor has the variant's features, and `to` has room for `count` words.
+    unsafe fn store_first(to: *mut f32, value: Self::V, count: usize);
+    /// Lane `i` of the result is lane `lanes[i]` of the value.
+    /// # Safety
+    /// The processor has the variant's features.
+    unsafe fn spread(value: Self::V, lanes: Self::V) -> Self::V;
+}
+
+/// A group of neighbouring columns: `vectors` vectors of them, the last of which has `last` lanes.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub first: usize,
+    pub vectors: usize,
+    pub last: usize,
+}
+
+impl Part {
+    /// From column `first` on, no more than so many vectors.
+    pub fn of(first: usize, width: usize, vectors_max: usize, lanes: usize) -> Self {
+        let vectors = (width - first).div_ceil(lanes).min(vectors_max);
+        Self { first, vectors, last: (width - first - (vectors - 1) * lanes).min(lanes) }
+    }
+
+    pub fn columns(&self, lanes: usize) -> usize {
+        (self.vectors - 1) * lanes + self.last
+    }
+}
+
+/// Some rows of a [`gather`](super::gather), and one part of their columns.
+pub(super) struct Job<'a> {
+    pub gather: &'a Gather<'a>,
+    pub x: &'a [f32],
+    pub dim: usize,
+    pub part: Part,
+    pub rows: Range<usize>,
+    /// The first of these rows, and its first column.
+    pub out: *mut f32,
+    pub accumulate: bool,
+}
+
+pub(super) type Run = unsafe fn(&Job);
+
+/// # Safety
+/// The processor has the features of `L`; columns and ids of the job's rows are below the number of
+/// rows of `x`, lengths are as [`Gather`] says, and `out` has room for the rows.
+#[inline(always)]
+pub(super) unsafe fn gather<L: Sums, const N: usize, const WEIGHTED: bool>(job: &Job) {
+    let Job { gather, x, dim, part, .. } = *job;
+    let csr = gather.csr;
+    let whole = part.last == L::LANES;
+    let mut ahead = Ahead::new(csr, job.rows.clone(), x, dim, part.first, part.columns(L::LANES));
+    let mut out = job.out;
+    for row in job.rows.start..job.rows.end {
+        // SAFETY: all addresses are of rows of x or of out, by the caller's promise.
+        unsafe {
+            let mut sums = [L::load_first(x.as_ptr(), 0); N];
+            let (mut edge, end) = bounds(csr, row);
+            while edge < end {
+                let until = ahead.reach(edge).min(end);
+                while edge < until {
+                    let column = *csr.columns.get_unchecked(edge) as usize;
+                    let from = x.as_ptr().add(column * dim + part.first);
+                    if WEIGHTED {
+                        let factor = factor(gather, edge, column);
+                        let factor = L::splat((&raw const factor).cast());
+                        add_row::<L, N>(&mut sums, from, whole, part.last, |sum, x| {
+                            L::step(sum, x, factor)
+                        });
+                    } else {
+                        add_row::<L, N>(&mut sums, from, whole, part.last, |sum, x| L::add(sum, x));
+                    }
+                    edge += 1;
+                }
+            }
+            if let Some(scale) = gather.target_scale {
+                let scale = L::splat(scale.as_ptr().add(row).cast());
+                for sum in &mut sums {
+                    *sum = L::mul(*sum, scale);
+                }
+            }
+            if let Some((input, factor)) = gather.own_of(row) {
+                let from = x.as_ptr().add(input * dim + part.first);
+                let factor = L::splat((&raw const factor).cast());
+                add_row::<L, N>(&mut sums, from, whole, part.last, |sum, x| {
+                    L::step(sum, x, factor)
+                });
+            }
+            if job.accumulate {
+                add_row::<L, N>(&mut sums, out, whole, part.last, |sum, out| L::add(out, sum));
+            }
+            store_row::<L, N>(out, &sums, part.last);
+            out = out.wrapping_add(dim);
+        }
+    }
+}
+
+/// Some rows of a [`gather_heads`](super::gather_heads), and one part of their columns.
+pub(super) struct HeadsJob<'a> {
+    pub heads: &'a Heads<'a>,
+    pub weights: &'a [f32],
+    pub order: Option<&'a [u32]>,
+    pub x: &'a [f32],
+    pub part: Part,
+    pub rows: Range<usize>,
+    /// The first of these rows, and its first column.
+    pub out: *mut f32,
+    pub accumulate: bool,
+}
+
+pub(super) type RunHeads = unsafe fn(&HeadsJob);
+
+/// The weights of an edge are one vector: each vector of columns takes those of its heads from it.
+///
+/// # Safety
+/// As for [`gather`]; the part's columns are of no more heads than a vector has lanes; `order` and
+/// `weights` are complete.
+#[inline(always)]
+pub(super) unsafe fn gather_heads<L: Sums, const N: usize>(job: &HeadsJob) {
+    let HeadsJob { x, part, weights, order, .. } = *job;
+    let Heads { csr, count, dim } = *job.heads;
+    let width = count * dim;
+    let whole = part.last == L::LANES;
+    let (head, head_last) = (part.first / dim, (part.first + part.columns(L::LANES) - 1) / dim);
+    let heads_here = head_last - head + 1;
+    let mut ahead = Ahead::new(csr, job.rows.clone(), x, width, part.first, part.columns(L::LANES));
+    let mut out = job.out;
+    // SAFETY: all addresses are of rows of x, of weights or of out, by the caller's promise.
+    unsafe {
+        let mut lanes = [L::load_first(x.as_ptr(), 0); N];
+        for (v, lanes) in lanes.iter_mut().enumerate() {
+            let mut words = [0_u32; 16];
+            for (i, word) in words.iter_mut().enumerate().take(L::LANES) {
+                let of = (part.first + v * L::LANES + i) / dim;
+                *word = (of.min(head_last) - head) as u32;
+            }
+            *lanes = L::load(words.as_ptr());
+        }
+        for row in job.rows.start..job.rows.end {
+            let mut sums = [L::load_first(x.as_ptr(), 0); N];
+            let (mut edge, end) = bounds(csr, row);
+            while edge < end {
+                let until = ahead.reach(edge).min(end);
+                while edge < until {
+                    let column = *csr.columns.get_unchecked(edge) as usize;
+                    let at = order.map_or(edge, |order| *order.get_unchecked(edge) as usize);
+                    let from = weights.as_ptr().add(at * count + head);
+                    let factors = match heads_here == L::LANES {
+                        true => L::load(from.cast()),
+                        false => L::load_first(from, heads_here),
+                    };
+                    let from = x.as_ptr().add(column * width + part.first);
+                    let mut v = 0;
+                    add_row::<L, N>(&mut sums, from, whole, part.last, |sum, x| {
+                        v += 1;
+                        L::step(sum, x, L::spread(factors, lanes[v - 1]))
+                    });
+                    edge += 1;
+                }
+            }
+            if job.accumulate {
+                add_row::<L, N>(&mut sums, out, whole, part.last, |sum, out| L::add(out, sum));
+            }
+            store_row::<L, N>(out, &sums, part.last);
+            out = out.wrapping_add(width);
+        }
+    }
+}
+
+/// Some rows of [`edge_dots`](super::edge_dots).
+pub(super) struct DotsJob<'a> {
+    pub heads: &'a Heads<'a>,
+    pub a: &'a [f32],
+    pub b: &'a [f32],
+    pub rows: Range<usize>,
+    /// For the first edge of these rows.
+    pub out: *mut f32,
+}
+
+pub(super) type RunDots = unsafe fn(&DotsJob);
+
+/// Four edges at a time: their sums over lanes are made together.
+///
+/// # Safety
+/// The processor has the features of `L`; columns are below the number of rows of `b`; `out` has
+/// room for a value an edge and head.
+#[inline(always)]
+pub(super) unsafe fn edge_dots<L: Dots>(job: &DotsJob) {
+    let Heads { csr, count, dim } = *job.heads;
+    let width = count * dim;
+    let mut ahead = Ahead::new(csr, job.rows.clone(), job.b, width, 0, width);
+    let mut out = job.out;
+    for row in job.rows.start..job.rows.end {
+        // SAFETY: all addresses are of rows of a or b, or of values of edges, by the caller's
+        // promise.
+        unsafe {
+            let a = job.a.as_ptr().add(row * width);
+            let b =
+                |edge: usize| job.b.as_ptr().add(*csr.columns.get_unchecked(edge) as usize * width);
+            let (mut edge, end) = bounds(csr, row);
+            while edge < end {
+                ahead.reach(edge);
+                if edge + 4 <= end {
+                    let rows = [b(edge), b(edge + 1), b(edge + 2), b(edge + 3)];
+                    for head in 0..count {
+                        let sums = L::sums(products::<L, 4>(a, rows, head * dim, dim));
+                        for (i, sum) in sums.into_iter().enumerate() {
+                            *out.add(i * count + head) = sum;
+                        }
+                    }
+                    edge += 4;
+                    out = out.wrapping_add(4 * count);
+                } else {
+                    for head in 0..count {
+                        let [sum] = products::<L, 1>(a, [b(edge)], head * dim, dim);
+                        *out.add(head) = L::sum(sum);
+                    }
+                    edge += 1;
+                    out = out.wrapping_add(count);
+                }
+            }
+        }
+    }
+}
+
+/// The products of a row with others, from column `first` on, lane by lane.
+///
+/// # Safety
+/// The rows have `first + len` elements; the processor has the features of `L`.
+#[inline(always)]
+unsafe fn products<L: Dots, const ROWS: usize>(
+    a: *const f32,
+    rows: [*const f32; ROWS],
+    first: usize,
+    len: usize,
+) -> [L::V; ROWS] {
+    // SAFETY: `k` and what is read from there on stay within the rows, by the caller's promise.
+    unsafe {
+        let mut sums = [L::load_first(a, 0); ROWS];
+        let mut k = first;
+        while k + L::LANES <= first + len {
+            let a = L::load(a.add(k).cast());
+            for (sum, row) in sums.iter_mut().zip(rows) {
+                *sum = L::step(*sum, a, L::load(row.add(k).cast()));
+            }
+            k += L::LANES;
+        }
+        let left = first + len - k;
+        if left > 0 {
+            let a = L::load_first(a.add(k), left);
+            for (sum, row) in sums.iter_mut().zip(rows) {
+                *sum = L::step(*sum, a, L::load_first(row.add(k), left));
+            }
+        }
+        sums
+    }
+}
+
+#[inline(always)]
+fn bounds(csr: Csr, row: usize) -> (usize, usize) {
+    (csr.offsets[row] as usize, csr.offsets[row + 1] as usize)
+}
+
+/// As [`Gather::factor`] has it, where there is one.
+///
+/// # Safety
+/// There are as many weights as edges, and as many scales as input rows.
+#[inline(always)]
+unsafe fn factor(gather: &Gather, edge: usize, column: usize) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (gather.edge_weights, gather.source_scale) {
+            (None, None) => 1.0,
+            (Some(weights), None) => *weights.get_unchecked(edge),
+            (None, Some(scales)) => *scales.get_unchecked(column),
+            (Some(weights), Some(scales)) => {
+                weights.get_unchecked(edge) * scales.get_unchecked(column)
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The processor has the features of `L`, and the row the columns of a part of `N` vectors.
+#[inline(always)]
+unsafe fn add_row<L: Dots, const N: usize>(
+    sums: &mut [L::V; N],
+    row: *const f32,
+    whole: bool,
+    last: usize,
+    mut with: impl FnMut(L::V, L::V) -> L::V,
+) {
+    for (v, sum) in sums.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        let x = unsafe {
+            match v + 1 < N || whole {
+                true => L::load(row.add(v * L::LANES).cast()),
+                false => L::load_first(row.add(v * L::LANES), last),
+            }
+        };
+        *sum = with(*sum, x);
+    }
+}
+
+/// # Safety
+/// As for [`add_row`], to write.
+#[inline(always)]
+unsafe fn store_row<L: Sums, const N: usize>(row: *mut f32, sums: &[L::V; N], last: usize) {
+    for (v, sum) in sums.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match v + 1 < N || last == L::LANES {
+                true => L::store(row.add(v * L::LANES), *sum),
+                false => L::store_first(row.add(v * L::LANES), *sum, last),
+            }
+        }
+    }
+}
