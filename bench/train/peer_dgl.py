@@ -55,7 +55,12 @@ class Layers(torch.nn.Module):
 
 
 class SparseGCN(torch.nn.Linear):
-    """GCN over a matrix of dgl.sparse that is normalised once."""
+    """GCN over a matrix of dgl.sparse that is normalised once; begins as GraphConv does."""
+
+    def reset_parameters(self):
+        first = torch.nn.init.xavier_uniform_(torch.empty(self.in_features, self.out_features))
+        self.weight.data = first.t().contiguous()
+        torch.nn.init.zeros_(self.bias)
 
     def forward(self, adjacent, x):
         return dgl.sparse.spmm(adjacent, F.linear(x, self.weight)) + self.bias
@@ -63,8 +68,7 @@ class SparseGCN(torch.nn.Linear):
 
 def graph_of(tensors):
     empty = torch.tensor([], dtype=torch.int64)
-    graph = dgl.graph(("csc", (tensors.offsets, tensors.neighbours, empty)))
-    return graph
+    return dgl.graph(("csc", (tensors.offsets, tensors.neighbours, empty)))
 
 
 def full_epoch(backend, tensors, case):
@@ -76,7 +80,7 @@ def full_epoch(backend, tensors, case):
         scale = graph.in_degrees().float().rsqrt()
         source, target = graph.edges()
         matrix = dgl.sparse.spmatrix(
-            torch.stack([target, source]), scale[target] * scale[source], graph.adj().shape
+            torch.stack([target, source]), scale[target] * scale[source], (tensors.nodes,) * 2
         )
         kind, graph = "sparse", matrix
     else:
@@ -105,8 +109,9 @@ def dataloader(tensors, fanout, batch_nodes, workers):
         graph, tensors.train, sampler, batch_size=batch_nodes, shuffle=True, num_workers=workers,
         persistent_workers=workers > 0,
     )
-    for _, _, blocks in loader:
-        yield blocks, blocks[0].srcdata["x"], blocks[-1].dstdata["y"]
+    return loader, lambda batch: (
+        batch[2], batch[2][0].srcdata["x"], batch[2][-1].dstdata["y"]
+    )
 
 
 def graphbolt(tensors, fanout, batch_nodes, workers):
@@ -118,21 +123,22 @@ def graphbolt(tensors, fanout, batch_nodes, workers):
     pipe = gb.ItemSampler(nodes, batch_size=batch_nodes, shuffle=True)
     pipe = pipe.sample_neighbor(graph, fanout)
     pipe = pipe.fetch_feature(store, node_feature_keys=["x"])
-    for batch in gb.DataLoader(pipe, num_workers=workers):
-        yield batch.blocks, batch.node_features["x"], batch.labels
+    loader = gb.DataLoader(pipe, num_workers=workers)
+    return loader, lambda batch: (batch.blocks, batch.node_features["x"], batch.labels)
 
 
 def minibatch_epoch(backend, tensors, case, batches):
     fanout, batch_nodes = [peer.FANOUT] * peer.LAYERS, peer.CASES[case][1]
     workers = 1 if "worker" in backend else 0
-    batches_of = dataloader if backend.startswith("dataloader") else graphbolt
+    made = dataloader if backend.startswith("dataloader") else graphbolt
+    loader, parts = made(tensors, fanout, batch_nodes, workers)
     model = Layers(peer.CASES[case][0], tensors).train()
     optimiser = torch.optim.Adam(model.parameters(), lr=peer.LEARNING_RATE)
 
     def epoch():
         loss = None
-        found = batches_of(tensors, fanout, batch_nodes, workers)
-        for number, (blocks, x, wanted) in enumerate(found):
+        for number, batch in enumerate(loader):
+            blocks, x, wanted = parts(batch)
             optimiser.zero_grad()
             loss = F.cross_entropy(model(blocks, x), wanted)
             loss.backward()
