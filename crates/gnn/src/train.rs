@@ -202,7 +202,7 @@ impl Trainer {
         let (learnt, meanwhile) = rayon::join(
             || learn(&mut self.workers, &self.settings, &self.model, &start, round, local_steps),
             || {
-                let steps = self.settings.server_steps.of(round, local_steps, drift(&self.rounds));
+                let steps = self.settings.server_steps.of(round, local_steps, None, &self.rounds);
                 let stale = (mode == Mode::LlcgStale).then_some(steps)?;
                 Some(correct(&mut self.server, &self.settings, &self.model, &start, round, stale))
             },
@@ -220,14 +220,14 @@ impl Trainer {
         }
 
         // Correct globally.
-        let known = drift_now.as_ref().or(drift(&self.rounds));
         let (corrected, server_steps) = match (mode, meanwhile) {
             (Mode::LlcgStale, Some((corrected, steps))) => {
                 add_change(&mut self.global, &start, &corrected.weights);
                 (Some(corrected), steps)
             }
             (Mode::Llcg | Mode::ServerOnly, _) => {
-                let steps = self.settings.server_steps.of(round, local_steps, known);
+                let now = drift_now.as_ref();
+                let steps = self.settings.server_steps.of(round, local_steps, now, &self.rounds);
                 let (server, settings, model) = (&mut self.server, &self.settings, &self.model);
                 let (corrected, steps) =
                     correct(server, settings, model, &self.global, round, steps);
@@ -360,11 +360,6 @@ impl Trainer {
             time,
         }
     }
-}
-
-/// The drift last measured.
-fn drift(rounds: &[Round]) -> Option<&Drift> {
-    rounds.iter().rev().find_map(|round| round.drift.as_ref())
 }
 
 /// Every worker takes its steps from the same model.

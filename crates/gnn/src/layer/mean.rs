@@ -73,7 +73,13 @@ impl Scales<'_> {
             turned = spmm::transpose(self.hop.csr(), self.hop.inputs);
             Csr { offsets: &turned.offsets, columns: &turned.columns }
         };
-        let own = self.own.as_deref().map(|scale| (Own::Prefix(scale.len()), Some(scale)));
+        // Targets are the first inputs; behind them the kernel wants factors too.
+        let padded = self.own.as_ref().map(|scale| {
+            let mut padded = scale.clone();
+            padded.resize(self.hop.inputs, 0.0);
+            padded
+        });
+        let own = padded.as_deref().map(|scale| (Own::Prefix(self.target.len()), Some(scale)));
         let gather = Gather {
             source_scale: Some(&self.target),
             target_scale: self.source,
