@@ -2,6 +2,7 @@
 
 mod bench;
 mod completions;
+mod dataset;
 mod demo;
 mod doctor;
 mod inputs;
@@ -9,6 +10,7 @@ mod machine;
 mod model;
 mod muri;
 mod outputs;
+mod partition;
 mod plan;
 mod policies;
 mod progress;
@@ -19,6 +21,7 @@ mod settings;
 mod simulate;
 mod sweep;
 mod trace;
+mod train;
 mod vopr;
 
 use std::panic::{self, AssertUnwindSafe};
@@ -65,6 +68,10 @@ enum Command {
     Report(report::Args),
     #[command(subcommand)]
     Trace(trace::Command),
+    Train(Box<train::Args>),
+    #[command(subcommand)]
+    Dataset(dataset::Command),
+    Partition(partition::Args),
     #[command(subcommand)]
     Model(model::Command),
     Plan(plan::Args),
@@ -124,6 +131,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Sweep(args) => sweep::run(&args, common),
         Command::Report(args) => report::run(&args, common),
         Command::Trace(command) => trace::run(&command, common),
+        Command::Train(args) => train::run(&args, common),
+        Command::Dataset(command) => dataset::run(&command, common),
+        Command::Partition(args) => partition::run(&args, common),
         Command::Model(command) => model::run(&command, common),
         Command::Plan(args) => plan::run(&args, common),
         Command::Policies(args) => policies::run(&args),

@@ -1,0 +1,108 @@
+//! `hither dataset generate`.
+
+use std::path::PathBuf;
+
+use clap::builder::RangedU64ValueParser;
+use hither_gnn::generate::{self, Family, Settings};
+
+use crate::Common;
+use crate::inputs::number;
+
+/// Draw a graph on which cut edges matter
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  hither dataset generate --family cut-homophily -o cut.graph.safetensors
+  hither dataset generate --family noisy-features --nodes 10000000 --degree 20 -o big.graph.safetensors
+
+Nodes live in communities, which partitioners find, and have classes, which models learn. Features
+tell little of one node's class and much of that of its neighbours together. Families:
+  cut-homophily   only edges that leave a community join nodes of a class
+  noisy-features  all edges tell of the class, and each that is cut off is missed
+Flags win over the family's settings.")]
+pub struct Args {
+    /// cut-homophily or noisy-features
+    #[arg(long, value_name = "NAME")]
+    family: Family,
+    /// Number of nodes
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = RangedU64ValueParser::<usize>::new().range(1..u32::MAX as u64))]
+    #[arg(allow_negative_numbers = true)]
+    nodes: usize,
+    /// Number of classes
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(2..=65_536))]
+    #[arg(allow_negative_numbers = true)]
+    classes: Option<usize>,
+    /// Number of communities
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
+    #[arg(allow_negative_numbers = true)]
+    communities: Option<usize>,
+    /// Neighbours of a node on average
+    #[arg(long, value_name = "N", value_parser = |t: &str| number(t, 0.0, 1e6))]
+    #[arg(allow_negative_numbers = true)]
+    degree: Option<f64>,
+    /// 0: nodes have about as many neighbours; towards 1, few have very many
+    #[arg(long, value_name = "F", value_parser = |t: &str| number(t, 0.0, 1.0))]
+    #[arg(allow_negative_numbers = true)]
+    tail: Option<f64>,
+    /// Share of edges that leave their community
+    #[arg(long, value_name = "SHARE", value_parser = |t: &str| number(t, 0.0, 1.0))]
+    #[arg(allow_negative_numbers = true)]
+    leaving: Option<f64>,
+    /// Share of edges within a class, of those that stay in a community
+    #[arg(long, value_name = "SHARE", value_parser = |t: &str| number(t, 0.0, 1.0))]
+    #[arg(allow_negative_numbers = true)]
+    homophily_inside: Option<f64>,
+    /// The same, of those that leave
+    #[arg(long, value_name = "SHARE", value_parser = |t: &str| number(t, 0.0, 1.0))]
+    #[arg(allow_negative_numbers = true)]
+    homophily_outside: Option<f64>,
+    /// 0: classes are spread evenly over communities; 1: each community has one
+    #[arg(long, value_name = "F", value_parser = |t: &str| number(t, 0.0, 1.0))]
+    #[arg(allow_negative_numbers = true)]
+    skew: Option<f64>,
+    /// Features of a node
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_048_576))]
+    #[arg(allow_negative_numbers = true)]
+    features: Option<usize>,
+    /// How far a class' mean lies from the origin, where noise is 1 in each dimension
+    #[arg(long, value_name = "F", value_parser = |t: &str| number(t, 0.0, 1e6))]
+    #[arg(allow_negative_numbers = true)]
+    signal: Option<f64>,
+    /// Share of nodes to learn from
+    #[arg(long, value_name = "SHARE", value_parser = |t: &str| number(t, 0.0, 1.0))]
+    #[arg(allow_negative_numbers = true)]
+    train: Option<f64>,
+    /// Share of nodes to choose the model by
+    #[arg(long, value_name = "SHARE", value_parser = |t: &str| number(t, 0.0, 1.0))]
+    #[arg(allow_negative_numbers = true)]
+    valid: Option<f64>,
+    /// Seed of all draws
+    #[arg(long, value_name = "N", default_value_t = 1, env = "HITHER_SEED")]
+    #[arg(allow_negative_numbers = true)]
+    seed: u64,
+    /// File to write, in our own form
+    #[arg(long, short, value_name = "FILE")]
+    output: PathBuf,
+}
+
+pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    let family = Settings::of(args.family, args.nodes, args.seed);
+    let settings = Settings {
+        classes: args.classes.unwrap_or(family.classes),
+        communities: args.communities.unwrap_or(family.communities),
+        degree: args.degree.unwrap_or(family.degree),
+        tail: args.tail.unwrap_or(family.tail),
+        leaving: args.leaving.unwrap_or(family.leaving),
+        homophily_inside: args.homophily_inside.unwrap_or(family.homophily_inside),
+        homophily_outside: args.homophily_outside.unwrap_or(family.homophily_outside),
+        skew: args.skew.unwrap_or(family.skew),
+        feature_dim: args.features.unwrap_or(family.feature_dim),
+        signal: args.signal.unwrap_or(family.signal),
+        train: args.train.unwrap_or(family.train),
+        valid: args.valid.unwrap_or(family.valid),
+        ..family
+    };
+    common.pool()?.install(|| generate::write(&settings, &args.output))?;
+    common.say(&format!("seed {}: wrote {}", args.seed, args.output.display()));
+    Ok(())
+}

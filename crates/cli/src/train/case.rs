@@ -1,0 +1,92 @@
+//! What the runs of one seed share: the dataset with its split, and the cut.
+
+use std::sync::{Arc, OnceLock};
+
+use anyhow::bail;
+use hither_gnn::Dataset;
+use hither_gnn::partition::{self, Partition, partition, quality};
+use hither_gnn::train::Mode;
+
+use super::args::TrainArgs;
+
+const PARTS: usize = 8;
+
+pub struct Case<'a> {
+    args: &'a TrainArgs,
+    pub seed: u64,
+    pub data: Arc<Dataset>,
+    cut: OnceLock<Cut>,
+}
+
+/// How the graph is cut, and what that costs.
+pub struct Cut {
+    pub partition: Partition,
+    pub name: String,
+    pub share: f64,
+}
+
+impl<'a> Case<'a> {
+    pub fn open(args: &'a TrainArgs, seed: u64) -> anyhow::Result<Self> {
+        let data = Arc::new(args.data.open(seed)?);
+        Ok(Self { args, seed, data, cut: OnceLock::new() })
+    }
+
+    /// The cut that a mode works on; one machine needs none.
+    pub fn cut(&self, mode: Mode) -> anyhow::Result<Cut> {
+        if matches!(mode, Mode::Single | Mode::ServerOnly) {
+            let of = vec![0; self.data.graph.nodes()];
+            return Ok(Cut {
+                partition: Partition { of, parts: 1 },
+                name: "none".into(),
+                share: 0.0,
+            });
+        }
+        let Cut { partition, name, share } = self.parts()?;
+        Ok(Cut { partition: partition.clone(), name: name.clone(), share: *share })
+    }
+
+    /// How many workers share the work: of one machine alone, whose work it does.
+    pub fn workers(&self) -> anyhow::Result<usize> {
+        let args = &self.args.parts;
+        match (args.parts, &args.partition_file) {
+            (Some(parts), _) => Ok(parts),
+            (None, Some(_)) => Ok(self.parts()?.partition.parts),
+            (None, None) => Ok(PARTS),
+        }
+    }
+
+    /// Made when first asked for: cutting takes a while.
+    fn parts(&self) -> anyhow::Result<&Cut> {
+        if let Some(cut) = self.cut.get() {
+            return Ok(cut);
+        }
+        let cut = self.make()?;
+        Ok(self.cut.get_or_init(|| cut))
+    }
+
+    fn make(&self) -> anyhow::Result<Cut> {
+        let Dataset { graph, labels, split, .. } = &*self.data;
+        let args = &self.args.parts;
+        let (partition, name) = match &args.partition_file {
+            Some(path) => {
+                let partition = partition::read(path, graph.nodes())?;
+                if let Some(parts) = args.parts.filter(|parts| *parts != partition.parts) {
+                    let found = partition.parts;
+                    bail!("{} has {found} parts, not the {parts} of --parts", path.display());
+                }
+                (partition, path.file_name().unwrap_or_default().to_string_lossy().into_owned())
+            }
+            None => {
+                let settings = partition::Settings {
+                    method: args.partition,
+                    parts: args.parts.unwrap_or(PARTS),
+                    seed: self.seed,
+                    ..partition::Settings::default()
+                };
+                (partition(graph, labels, &split.train, &settings)?, args.partition.name().into())
+            }
+        };
+        let share = quality(graph, labels, &split.train, &partition).cut_share;
+        Ok(Cut { partition, name, share })
+    }
+}

@@ -1,0 +1,145 @@
+//! One run from its first round, or its last checkpoint, to its files.
+
+use std::io::{IsTerminal as _, stderr};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use hither_core::record::train::{Round, RunRecord};
+use hither_gnn::correct::ServerSteps;
+use hither_gnn::model::Model;
+use hither_gnn::train::{Mode, Trainer};
+use hither_gnn::{checkpoint, save};
+use indicatif::ProgressBar;
+use rayon::current_num_threads;
+
+use super::args::TrainArgs;
+use super::case::Case;
+use super::profile::profile;
+use super::store::{CHECKPOINT, EMBEDDINGS, MODEL, PROFILE, Store, write_json};
+use crate::Common;
+
+/// Where nobody sees a bar, a line so often.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Which run.
+pub struct Job<'a> {
+    pub args: &'a TrainArgs,
+    pub case: &'a Case<'a>,
+    pub mode: Mode,
+    /// From 1.
+    pub run: u32,
+    pub steps: ServerSteps,
+}
+
+impl Job<'_> {
+    pub fn trainer(&self) -> anyhow::Result<(Trainer, String, f64)> {
+        let Self { args, case, mode, .. } = self;
+        let model = Model::new(args.spec(&case.data)?)?;
+        let settings = args.settings(*mode, case.seed, case.workers()?, self.steps.clone());
+        let cut = case.cut(*mode)?;
+        let trainer = Trainer::new(settings, model, case.data.clone(), &cut.partition)?;
+        Ok((trainer, cut.name, cut.share))
+    }
+
+    /// To be called on the threads that are to do the work.
+    pub fn run(&self, store: Option<&mut Store>, common: &Common) -> anyhow::Result<RunRecord> {
+        let (mut trainer, cut, cut_share) = self.trainer()?;
+        let mut store = store;
+        let seed = self.case.seed;
+        if let Some(store) = &mut store {
+            let checkpoint = store.place(self.run).join(CHECKPOINT);
+            if checkpoint.exists() {
+                checkpoint::restore(&mut trainer, &checkpoint)?;
+                common.say(&format!("going on after round {}", trainer.rounds.len()));
+            }
+            store.begin(self.run, seed, self.mode.name(), &trainer.rounds)?;
+        }
+        self.rounds(&mut trainer, store.as_deref_mut(), common)?;
+        let header = trainer.header(env!("CARGO_PKG_VERSION"), &cut, cut_share);
+        let summary = trainer.summary();
+        let record = RunRecord { header, rounds: trainer.rounds.clone(), summary };
+        if let Some(store) = &mut store {
+            write(&trainer, &record, &store.place(self.run))?;
+        }
+        Ok(record)
+    }
+
+    fn rounds(
+        &self,
+        trainer: &mut Trainer,
+        mut store: Option<&mut Store>,
+        common: &Common,
+    ) -> anyhow::Result<()> {
+        let start = Instant::now();
+        let clock = || start.elapsed().as_secs_f64();
+        let mut progress = Progress::new(self, trainer, common);
+        while !trainer.is_done() {
+            let round = trainer.round(&clock)?;
+            if let Some(store) = &mut store {
+                let due = round.round.is_multiple_of(self.args.run.checkpoint_every);
+                // Before its row is told: what metrics.jsonl says is never behind by more than
+                // what a resumed run tells again.
+                if due || trainer.is_done() {
+                    checkpoint::write(trainer, &store.place(self.run).join(CHECKPOINT))?;
+                }
+                store.add(self.run, self.case.seed, self.mode.name(), &round)?;
+            }
+            progress.tell(trainer, &round, common);
+        }
+        progress.bar.finish_and_clear();
+        Ok(())
+    }
+}
+
+/// The model that did best on the validation nodes, and what it says of every node.
+fn write(trainer: &Trainer, record: &RunRecord, place: &Path) -> anyhow::Result<()> {
+    let Some(best) = &trainer.best else { bail!("no round was evaluated") };
+    save::model(&place.join(MODEL), &trainer.model, &best.weights)?;
+    let outputs = trainer.model.infer(&best.weights, &trainer.data);
+    save::embeddings(&place.join(EMBEDDINGS), &trainer.data, &outputs)?;
+    write_json(&place.join(PROFILE), &profile(record, current_num_threads()))
+}
+
+/// A bar on a terminal, a line now and then elsewhere.
+struct Progress {
+    bar: ProgressBar,
+    name: String,
+    lines: bool,
+    since: Instant,
+}
+
+impl Progress {
+    fn new(job: &Job<'_>, trainer: &Trainer, common: &Common) -> Self {
+        let bar = common.bar(trainer.settings.rounds.into(), "");
+        let name = match job.args.run.runs {
+            1 => job.mode.name().to_owned(),
+            runs => format!("{}, run {} of {runs}", job.mode.name(), job.run),
+        };
+        bar.set_message(name.clone());
+        bar.inc(trainer.rounds.len() as u64);
+        bar.reset_eta();
+        Self { bar, name, lines: !stderr().is_terminal(), since: Instant::now() }
+    }
+
+    fn tell(&mut self, trainer: &Trainer, round: &Round, common: &Common) {
+        let mut text = format!("{}: loss {:.3}", self.name, round.loss);
+        if let Some(valid) = round.valid {
+            text.push_str(&format!(", valid {:.2}", 100.0 * valid));
+        }
+        if let Some(best) = &trainer.best {
+            let (score, at) = (100.0 * best.valid, best.round);
+            text.push_str(&format!(", best {score:.2} in round {at}"));
+        }
+        let bytes: u64 = trainer.rounds.iter().map(|round| round.bytes.total()).sum();
+        text.push_str(&format!(", {:.1} MB sent", bytes as f64 / 1e6));
+        if self.lines && self.since.elapsed() >= LINE_EVERY {
+            self.since = Instant::now();
+            let (done, all) = (trainer.rounds.len(), trainer.settings.rounds);
+            let left_s = self.bar.eta().as_secs();
+            common.say(&format!("round {done} of {all}, {left_s} s to go; {text}"));
+        }
+        self.bar.set_message(text);
+        self.bar.inc(1);
+    }
+}

@@ -1,0 +1,87 @@
+//! What runs with different seeds come to together.
+
+use hither_core::record::train::{Header, RunRecord, Summary};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    pub mean: f64,
+    /// Of a sample (n − 1); none of a single run.
+    pub std: Option<f64>,
+}
+
+impl Spread {
+    pub fn of(values: impl Iterator<Item = f64>) -> Self {
+        let values: Vec<f64> = values.collect();
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n.max(1.0);
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        Self { mean, std: (values.len() > 1).then(|| (squares / (n - 1.0)).sqrt()) }
+    }
+}
+
+/// Over the runs of one mode.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    pub mode: String,
+    /// Of the models with the best validation score.
+    pub test: Spread,
+    pub valid: Spread,
+    pub best_round: Spread,
+    /// To workers and from them in a round, all workers together.
+    pub down_bytes_a_round: f64,
+    pub up_bytes_a_round: f64,
+    /// Both ways in all rounds, with what was sent before the first one.
+    pub total_bytes: f64,
+    pub server_steps: f64,
+    pub time_s: f64,
+}
+
+/// One run, without its rounds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Finished {
+    pub header: Header,
+    pub summary: Summary,
+}
+
+/// What `--json` prints of a mode.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    #[serde(flatten)]
+    pub figures: Figures,
+    pub runs: Vec<Finished>,
+}
+
+impl Outcome {
+    pub fn of(runs: &[RunRecord]) -> Self {
+        let finished =
+            |run: &RunRecord| Finished { header: run.header.clone(), summary: run.summary.clone() };
+        Self { figures: Figures::of(runs), runs: runs.iter().map(finished).collect() }
+    }
+}
+
+impl Figures {
+    fn of(runs: &[RunRecord]) -> Self {
+        let over = |of: &dyn Fn(&RunRecord) -> f64| Spread::of(runs.iter().map(of));
+        let a_round = |of: &dyn Fn(&RunRecord) -> u64| {
+            over(&|run| of(run) as f64 / run.rounds.len().max(1) as f64).mean
+        };
+        Self {
+            mode: runs.first().map_or_else(String::new, |run| run.summary.mode.clone()),
+            test: over(&|run| run.summary.test),
+            valid: over(&|run| run.summary.valid),
+            best_round: over(&|run| run.summary.best_round.into()),
+            down_bytes_a_round: a_round(&|run| {
+                let rounds = run.rounds.iter();
+                rounds.map(|r| r.bytes.model_down_bytes + r.bytes.features_down_bytes).sum()
+            }),
+            up_bytes_a_round: a_round(&|run| {
+                let rounds = run.rounds.iter();
+                rounds.map(|r| r.bytes.model_up_bytes + r.bytes.requests_up_bytes).sum()
+            }),
+            total_bytes: over(&|run| run.summary.bytes.total() as f64).mean,
+            server_steps: over(&|run| run.summary.server_steps as f64).mean,
+            time_s: over(&|run| run.summary.time.total()).mean,
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! A training run as the scheduler sees it: a job whose iterations are rounds.
+
+use hither_core::record::train::RunRecord;
+use hither_sched::job::Profile;
+
+/// What the scheduler takes at least.
+const COMPUTE_MIN_S: f64 = 1e-9;
+
+/// `threads` is how many of this machine's the workers shared.
+pub fn profile(record: &RunRecord, threads: usize) -> Profile {
+    let RunRecord { header, rounds, summary } = record;
+    let workers = f64::from(header.parts.max(1));
+    let mean = |sum: f64| sum / rounds.len().max(1) as f64;
+    let server_s = mean(summary.time.server_s);
+    // As if each worker had had one thread to itself.
+    let worker_s = match &header.mode[..] {
+        "server-only" => server_s * threads as f64,
+        _ => mean(summary.time.local_s) * threads as f64 / workers,
+    };
+    let bytes = rounds.iter().map(|round| &round.bytes);
+    let down_bytes: u64 = bytes.map(|b| b.model_down_bytes + b.features_down_bytes).sum();
+    let steps: u64 = rounds.iter().map(|round| u64::from(round.local_steps)).sum();
+    Profile {
+        name: format!("{}@{}", header.model, header.dataset),
+        compute_s: worker_s.max(COMPUTE_MIN_S),
+        gradient_bytes: mean(down_bytes as f64) / workers,
+        backward_share: Profile::default_backward_share(),
+        // A model is sent when its last step is done: nothing hides that.
+        overlap: 0.0,
+        restart_s: Profile::default_restart_s(),
+        skew: 0.0,
+        table: vec![],
+        source: format!(
+            "hither train: mode {}, {} parts; an iteration is a round of {:.1} local steps, on one \
+             thread a worker; the server's {:.1} steps, {server_s:.3} s, come on top",
+            header.mode,
+            header.parts,
+            mean(steps as f64),
+            mean(summary.server_steps as f64),
+        ),
+    }
+}

@@ -1,0 +1,261 @@
+//! The directory of a training run: what was asked, what came out, and what it takes to go on.
+//!
+//! The first run's files lie in the directory itself, those of further runs in `run-2`, `run-3`, …
+//! `summary.json` names the runs that are finished, and is written after all else of them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use hither_core::record::train::{Round, RunRecord, Summary};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::figures::{Finished, Outcome};
+use crate::inputs;
+use crate::outputs::{Staged, make_dir, write_file};
+
+pub const SETTINGS: &str = "settings.json";
+pub const SUMMARY: &str = "summary.json";
+const METRICS: &str = "metrics.jsonl";
+pub const MODEL: &str = "model.safetensors";
+pub const EMBEDDINGS: &str = "embeddings.safetensors";
+pub const PROFILE: &str = "profile.json";
+pub const CHECKPOINT: &str = "checkpoint.safetensors";
+pub const REPORT: &str = "report.html";
+const FILES: [&str; 8] =
+    [SETTINGS, SUMMARY, METRICS, MODEL, EMBEDDINGS, PROFILE, CHECKPOINT, REPORT];
+
+/// What a run may ask for otherwise than the one that it goes on with.
+const MAY_CHANGE: [&str; 4] = ["rounds", "patience", "runs", "modes"];
+
+/// What to do about a run that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    Refuse,
+    Resume,
+    Replace,
+}
+
+/// summary.json
+#[derive(Serialize, Deserialize)]
+struct Document {
+    settings: Map<String, Value>,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+/// A line of metrics.jsonl.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    run: u32,
+    seed: u64,
+    mode: String,
+    #[serde(flatten)]
+    round: Round,
+}
+
+pub struct Store {
+    dir: PathBuf,
+    asked: Map<String, Value>,
+    /// The runs that are finished, in order.
+    pub done: Vec<RunRecord>,
+    /// Whether more is asked for than was when the run began.
+    pub is_longer: bool,
+    metrics: Option<File>,
+}
+
+impl Store {
+    pub fn open(dir: &Path, asked: Map<String, Value>, existing: Existing) -> anyhow::Result<Self> {
+        look(dir, &asked, existing)?;
+        let mut store =
+            Self { dir: dir.into(), asked, done: vec![], is_longer: false, metrics: None };
+        make_dir(dir)?;
+        if existing == Existing::Resume {
+            store.load()?;
+        }
+        write_json(&dir.join(SETTINGS), &store.asked)?;
+        Ok(store)
+    }
+
+    /// Takes over the runs that an earlier command finished. What cannot be read, or does not fit
+    /// together, is simply done again from its last checkpoint.
+    fn load(&mut self) -> anyhow::Result<()> {
+        let path = self.dir.join(SUMMARY);
+        let Ok(text) = fs::read_to_string(&path) else { return Ok(()) };
+        let Ok(document) = serde_json::from_str::<Document>(&text) else { return Ok(()) };
+        let same =
+            ["rounds", "patience"].map(|key| document.settings.get(key) == self.asked.get(key));
+        if same != [true, true] {
+            // Nothing is finished any more, which must be true even if we are killed now.
+            self.is_longer = true;
+            return remove(&path);
+        }
+        let mut lines = read_lines(&self.dir.join(METRICS));
+        for (run, Finished { header, summary }) in (1..).zip(document.outcome.runs) {
+            let rounds: Vec<Round> =
+                lines.extract_if(.., |line| line.run == run).map(|line| line.round).collect();
+            let whole =
+                rounds.len() == summary.rounds as usize && self.place(run).join(MODEL).exists();
+            if !whole {
+                break;
+            }
+            self.done.push(RunRecord { header, rounds, summary });
+        }
+        Ok(())
+    }
+
+    /// Where a run's own files go.
+    pub fn place(&self, run: u32) -> PathBuf {
+        match run {
+            1 => self.dir.clone(),
+            _ => self.dir.join(format!("run-{run}")),
+        }
+    }
+
+    /// Lets a run begin anew.
+    pub fn forget(&self, run: u32) -> anyhow::Result<()> {
+        remove(&self.place(run).join(CHECKPOINT))
+    }
+
+    /// Puts all finished rounds, and those that a run goes on from, into metrics.jsonl.
+    pub fn begin(
+        &mut self,
+        run: u32,
+        seed: u64,
+        mode: &str,
+        rounds: &[Round],
+    ) -> anyhow::Result<()> {
+        make_dir(&self.place(run))?;
+        let path = self.dir.join(METRICS);
+        let staged = Staged::write(&path, |out| {
+            for (run, record) in (1..).zip(&self.done) {
+                let Summary { mode, seed, .. } = &record.summary;
+                record.rounds.iter().try_for_each(|round| line(out, run, *seed, mode, round))?;
+            }
+            rounds.iter().try_for_each(|round| line(out, run, seed, mode, round))
+        })?;
+        staged.commit()?;
+        let file = OpenOptions::new().append(true).open(&path);
+        self.metrics = Some(file.with_context(|| format!("cannot open {}", path.display()))?);
+        Ok(())
+    }
+
+    /// One more round of the run that has begun.
+    pub fn add(&mut self, run: u32, seed: u64, mode: &str, round: &Round) -> anyhow::Result<()> {
+        let Some(file) = &mut self.metrics else { return Ok(()) };
+        // At once: nobody who looks on sees half a line.
+        let mut text = vec![];
+        line(&mut text, run, seed, mode, round)?;
+        file.write_all(&text).context("cannot write metrics.jsonl")
+    }
+
+    /// A run whose files are all there.
+    pub fn finish(&mut self, record: RunRecord) -> anyhow::Result<()> {
+        if let Some(file) = self.metrics.take() {
+            file.sync_all().context("cannot write metrics.jsonl")?;
+        }
+        self.done.push(record);
+        let document = Document { settings: self.asked.clone(), outcome: Outcome::of(&self.done) };
+        write_json(&self.dir.join(SUMMARY), &document)
+    }
+}
+
+/// Whether a directory may be written to by a command that asks for this. What is to be replaced is
+/// removed, nothing else is touched.
+pub fn look(dir: &Path, asked: &Map<String, Value>, existing: Existing) -> anyhow::Result<()> {
+    let shown = dir.display();
+    let is_empty = match fs::read_dir(dir) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(_) => !dir.exists(),
+    };
+    if is_empty {
+        return Ok(());
+    }
+    let path = dir.join(SETTINGS);
+    match existing {
+        Existing::Refuse if path.exists() => {
+            bail!("{shown} holds a run; --resume goes on with it, --force replaces it")
+        }
+        Existing::Refuse => bail!("{shown} is not empty; give another -o, or --force"),
+        Existing::Replace => clear(dir),
+        Existing::Resume if !path.exists() => {
+            bail!("{shown} is not empty, but holds no run to resume; give another -o")
+        }
+        Existing::Resume => {
+            let earlier: Map<String, Value> = serde_json::from_str(&inputs::text(&path)?)
+                .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+            compare(dir, &earlier, asked)
+        }
+    }
+}
+
+fn compare(
+    dir: &Path,
+    earlier: &Map<String, Value>,
+    asked: &Map<String, Value>,
+) -> anyhow::Result<()> {
+    let mut keys: Vec<&String> = asked.keys().chain(earlier.keys()).collect();
+    keys.retain(|key| !MAY_CHANGE.contains(&key.as_str()) && asked.get(*key) != earlier.get(*key));
+    let Some(key) = keys.into_iter().min() else { return Ok(()) };
+    let value = |map: &Map<String, Value>| map.get(key).map_or("nothing".into(), Value::to_string);
+    bail!(
+        "{} holds another run: its {key} is {}, not {}; give the same options, or another -o",
+        dir.display(),
+        value(earlier),
+        value(asked)
+    )
+}
+
+/// Removes what a run wrote, and nothing else.
+fn clear(dir: &Path) -> anyhow::Result<()> {
+    let mut places = vec![dir.to_path_buf()];
+    places.extend((2..=1000).map(|run| dir.join(format!("run-{run}"))).filter(|dir| dir.is_dir()));
+    for place in &places {
+        for path in FILES.map(|file| place.join(file)) {
+            remove(&path)?;
+        }
+        if place != dir {
+            // Where somebody else keeps something in it, it stays.
+            let _ = fs::remove_dir(place);
+        }
+    }
+    Ok(())
+}
+
+/// That it is not there is as good.
+fn remove(path: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
+    write_file(path, (serde_json::to_string_pretty(value)? + "\n").as_bytes())
+}
+
+fn line(
+    out: &mut dyn std::io::Write,
+    run: u32,
+    seed: u64,
+    mode: &str,
+    round: &Round,
+) -> anyhow::Result<()> {
+    let line = Line { run, seed, mode: mode.into(), round: round.clone() };
+    serde_json::to_writer(&mut *out, &line)?;
+    Ok(out.write_all(b"\n")?)
+}
+
+/// The lines up to the first that is none.
+fn read_lines(path: &Path) -> Vec<Line> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().map_while(|line| serde_json::from_str(line).ok()).collect()
+}
+
+pub fn write_report(dir: &Path, runs: &[RunRecord]) -> anyhow::Result<()> {
+    write_file(&dir.join(REPORT), hither_report::train::page(runs).as_bytes())
+}
