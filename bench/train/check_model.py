@@ -4,11 +4,12 @@
         --embeddings embeddings.safetensors [--most 1e-3]
 
 Layers are read off the keys: `lin_l` is SAGE, `att_src` GAT, `lin` GCN, a bare `weight` Linear, and
-a number without keys APPNP. What keys cannot say comes from the model's metadata: `norm` (`sym`,
-`mean`), `alpha`, `steps`. Prints the largest difference; exit 1 if it is above --most.
+a number without keys APPNP. What keys cannot say comes from the model's metadata: how many layers
+there are, `norm`, `alpha`, `steps`. Prints the largest difference; exit 1 if it is above --most.
 """
 
 import argparse
+import json
 import re
 import sys
 
@@ -55,24 +56,23 @@ def read(path):
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
 
 
-def kinds_of(state, metadata):
+def kinds_of(state, spec):
     """The kind of each layer, in order."""
-    numbers = [int(found[1]) for name in state if (found := re.match(r"convs\.(\d+)\.", name))]
     kinds = []
-    for number in range(max(numbers) + 1):
+    for number in range(len(spec["layers"])):
         has = lambda name: f"convs.{number}.{name}" in state
         if has("lin_l.weight"):
             kinds.append("sage")
         elif has("att_src"):
             kinds.append("gat")
         elif has("lin.weight"):
-            kinds.append("gcn-mean" if metadata.get("norm") == "mean" else "gcn")
+            kinds.append("gcn-mean" if spec["norm"] == "mean" else "gcn")
         else:
             kinds.append("linear" if has("weight") else "appnp")
     return kinds
 
 
-def layer_of(number, kind, state, metadata, last):
+def layer_of(number, kind, state, spec, last):
     of = lambda name: state[f"convs.{number}.{name}"]
     shape = lambda name: reversed(of(name).shape)
     if kind == "sage":
@@ -84,7 +84,7 @@ def layer_of(number, kind, state, metadata, last):
     if kind == "linear":
         return torch.nn.Linear(*shape("weight"))
     if kind == "appnp":
-        return APPNP(K=int(metadata.get("steps", 5)), alpha=float(metadata.get("alpha", 0.2)))
+        return APPNP(K=spec["steps"], alpha=spec["alpha"])
     _, heads, width = of("att_src").shape
     return GATConv(of("lin.weight").shape[1], width, heads=heads, concat=not last)
 
@@ -108,12 +108,13 @@ def whole_model(kinds, state):
 
 
 def model_of(state, metadata):
-    kinds = kinds_of(state, metadata)
+    spec = json.loads(metadata["hither.model"])
+    kinds = kinds_of(state, spec)
     model = whole_model(kinds, state)
     if model is None:
         last = len(kinds) - 1
         convs = [
-            layer_of(number, kind, state, metadata, number == last)
+            layer_of(number, kind, state, spec, number == last)
             for number, kind in enumerate(kinds)
         ]
         ends = r"norms\.(\d+)\.module\.weight"

@@ -56,9 +56,7 @@ def dense(arrays, metadata):
     if "features" in arrays:
         return arrays["features"]
     offsets, indices = arrays["feature_offsets"], arrays["feature_indices"]
-    dim = next((int(metadata[k]) for k in ("feature_dim", "dim", "features") if k in metadata), 0)
-    dim = dim or int(indices.max()) + 1
-    rows = numpy.zeros((len(offsets) - 1, dim), numpy.float32)
+    rows = numpy.zeros((len(offsets) - 1, int(metadata["feature_dim"])), numpy.float32)
     at = numpy.repeat(numpy.arange(len(rows)), numpy.diff(offsets.astype(numpy.int64)))
     rows[at, indices] = arrays.get("feature_values", numpy.float32(1))
     return rows
@@ -123,7 +121,9 @@ def main():
     arrays = generate(
         options.nodes, options.edges, options.features, options.classes, options.seed
     )
-    metadata = {"name": options.out.stem, "metric": "accuracy", "classes": str(options.classes)}
+    metadata = {"format": "hither-graph", "version": "1", "name": options.out.stem}
+    metadata |= {"metric": "accuracy", "classes": str(options.classes)}
+    metadata |= {"feature_dim": str(options.features)}
     write(options.out, arrays, metadata)
     degrees = numpy.diff(arrays["offsets"])
     print(f"{options.out}: {options.nodes} nodes, {options.edges} edges, degree ≤ {degrees.max()}")

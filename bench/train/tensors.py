@@ -14,9 +14,8 @@ class Tensors:
         self.offsets, self.neighbours = wide("offsets"), wide("neighbours")
         self.nodes = len(self.offsets) - 1
         self.train = wide("train")
-        if "labels" in arrays:  # yes-or-no answers are not trained on here
-            self.labels = wide("labels")
-            self.classes = int(self.labels[self.train].max()) + 1
+        # u32::MAX, a node without a class, is in no split.
+        self.labels, self.classes = wide("labels"), int(metadata["classes"])
 
     def edge_index(self):
         """Sorted by target; the graph is undirected, so a row's neighbours are its sources."""
