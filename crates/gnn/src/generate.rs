@@ -95,12 +95,12 @@ impl Settings {
             communities: 64,
             degree: 20.0,
             tail: 0.3,
-            leaving: 0.3,
+            leaving: 0.4,
             homophily_inside: 0.125,
             homophily_outside: 0.8,
             skew: 0.0,
             feature_dim: 64,
-            signal: 1.0,
+            signal: 1.5,
             train: 0.6,
             valid: 0.2,
             seed,
@@ -111,6 +111,13 @@ impl Settings {
                 Self { homophily_inside: 0.4, homophily_outside: 0.4, skew: 0.8, ..shared }
             }
         }
+    }
+
+    /// Nodes to learn from and to choose by.
+    fn counts(&self) -> (usize, usize) {
+        let share = |share: f64| (self.nodes as f64 * share).round() as usize;
+        let train = share(self.train).min(self.nodes);
+        (train, share(self.valid).min(self.nodes - train))
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -151,6 +158,14 @@ impl Settings {
                 "a degree of {}; expected 0 to {degree_max}, the size of a community",
                 self.degree
             ));
+        }
+        let (train, valid) = self.counts();
+        for (name, count) in
+            [("train", train), ("valid", valid), ("test", self.nodes - train - valid)]
+        {
+            if count == 0 {
+                return bad(format!("no node is for {name}: set another share or more nodes"));
+            }
         }
         if self.feature_dim == 0 || self.feature_dim > 1 << 20 || !self.signal.is_finite() {
             return bad("expected 1 to 1048576 features and a finite signal".into());
@@ -253,11 +268,10 @@ impl<'a> Plan<'a> {
     }
 
     fn split(&self) -> Split {
-        let Settings { nodes, train, valid, seed, .. } = *self.settings;
+        let Settings { nodes, seed, .. } = *self.settings;
         let mut order: Vec<u32> = (0..nodes as u32).collect();
         order.shuffle(&mut seed::stream(seed, "split"));
-        let train = (nodes as f64 * train).round() as usize;
-        let valid = ((nodes as f64 * valid).round() as usize).min(nodes - train);
+        let (train, valid) = self.settings.counts();
         let mut test = order.split_off(train + valid);
         let mut valid = order.split_off(train);
         order.par_sort_unstable();

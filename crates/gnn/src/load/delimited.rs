@@ -1,39 +1,63 @@
 //! Tables of text with commas, and quotes where a field has some, with the line in every message.
 
 use std::collections::BTreeMap;
-use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
-use super::text::{integer, reader, shown};
+use super::text::{Lines, integer, shown};
 use crate::dataset::UNLABELLED;
 use crate::{Error, Labels};
 
+/// A row that is longer has a quote that nobody closed.
+const ROW_MAX: usize = 1 << 24;
+
 pub struct Records {
     path: PathBuf,
-    reader: csv::Reader<Box<dyn BufRead>>,
-    record: csv::ByteRecord,
+    lines: Lines,
+    row: Vec<u8>,
+    /// The fields of the row without their quotes, one behind the other, and where each ends.
+    text: Vec<u8>,
+    ends: Vec<usize>,
 }
 
 impl Records {
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let reader = csv::ReaderBuilder::new()
-            .has_headers(false)
-            .flexible(true)
-            .trim(csv::Trim::All)
-            .from_reader(reader(path)?);
-        Ok(Self { path: path.into(), reader, record: csv::ByteRecord::new() })
+        let lines = Lines::open(path)?;
+        Ok(Self { path: path.into(), lines, row: vec![], text: vec![], ends: vec![] })
     }
 
-    /// The next row; blank lines are none.
+    /// The next row; blank lines are none, and inside of quotes a row goes on over lines.
     pub fn next(&mut self) -> Result<Option<Record<'_>>, Error> {
-        match self.reader.read_byte_record(&mut self.record) {
-            Ok(true) => Ok(Some(Record { path: &self.path, fields: &self.record })),
-            Ok(false) => Ok(None),
-            Err(error) => {
-                let line = error.position().map_or(0, csv::Position::line);
-                Err(Error::Line { path: self.path.clone(), line, problem: error.to_string() })
+        let Some(first) = self.lines.next()? else { return Ok(None) };
+        let number = first.number;
+        self.row.clear();
+        self.row.extend(first.bytes);
+        while !self.row.iter().filter(|byte| **byte == b'"').count().is_multiple_of(2) {
+            let more = if self.row.len() < ROW_MAX { self.lines.next()? } else { None };
+            let Some(more) = more else {
+                let problem = "a quote is opened here and never closed".into();
+                return Err(Error::Line { path: self.path.clone(), line: number, problem });
+            };
+            self.row.push(b'\n');
+            self.row.extend(more.bytes);
+        }
+        self.split();
+        Ok(Some(Record { path: &self.path, number, text: &self.text, ends: &self.ends }))
+    }
+
+    /// Takes the row apart: commas inside of quotes part nothing, two quotes stand for one.
+    fn split(&mut self) {
+        self.text.clear();
+        self.ends.clear();
+        let (mut quoted, mut bytes) = (false, self.row.iter().peekable());
+        while let Some(byte) = bytes.next() {
+            match byte {
+                b'"' if quoted && bytes.next_if_eq(&&b'"').is_some() => self.text.push(b'"'),
+                b'"' => quoted = !quoted,
+                b',' if !quoted => self.ends.push(self.text.len()),
+                byte => self.text.push(*byte),
             }
         }
+        self.ends.push(self.text.len());
     }
 
     /// The names of the columns, in lower case.
@@ -44,36 +68,38 @@ impl Records {
             problem: "it is empty; expected the names of its columns".into(),
         };
         let record = self.next()?.ok_or(empty)?;
-        Ok(record.names())
+        Ok((0..record.len()).map(|column| shown(record.field(column)).to_lowercase()).collect())
     }
 }
 
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     path: &'a Path,
-    fields: &'a csv::ByteRecord,
+    number: u64,
+    text: &'a [u8],
+    ends: &'a [usize],
 }
 
 impl<'a> Record<'a> {
     pub fn bad(&self, problem: impl Into<String>) -> Error {
-        let line = self.fields.position().map_or(0, csv::Position::line);
-        Error::Line { path: self.path.into(), line, problem: problem.into() }
+        Error::Line { path: self.path.into(), line: self.number, problem: problem.into() }
     }
 
     pub fn len(&self) -> usize {
-        self.fields.len()
+        self.ends.len()
     }
 
-    pub fn names(&self) -> Vec<String> {
-        self.fields.iter().map(|name| shown(name).to_lowercase()).collect()
+    fn field(&self, column: usize) -> &'a [u8] {
+        let start = if column == 0 { 0 } else { self.ends[column - 1] };
+        self.text[start..self.ends[column]].trim_ascii()
     }
 
     pub fn get(&self, column: usize) -> Result<&'a str, Error> {
-        let field = self.fields.get(column).ok_or_else(|| {
-            let (found, column) = (self.fields.len(), column + 1);
-            self.bad(format!("{found} columns; expected at least {column}"))
-        })?;
-        std::str::from_utf8(field)
+        if column >= self.len() {
+            let (found, column) = (self.len(), column + 1);
+            return Err(self.bad(format!("{found} columns; expected at least {column}")));
+        }
+        std::str::from_utf8(self.field(column))
             .map_err(|_| self.bad(format!("column {} is no UTF-8", column + 1)))
     }
 
