@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use clap::builder::Resettable;
 use hither_gnn::Dataset;
 use hither_gnn::load::{self, Format, Options};
 use serde_json::{Value, json};
@@ -37,7 +38,7 @@ pub fn run(command: &Command, common: &Common) -> anyhow::Result<ExitCode> {
 pub struct DataArgs {
     /// File or folder with a graph: our own form, OGB's, Planetoid's, Shchur's npz, GraphSAINT's or
     /// CSV
-    #[arg(required = true, value_name = "DATASET", help_heading = "Arguments")]
+    #[arg(required = true, value_name = "DATASET", help_heading = Resettable::Reset)]
     dataset: Option<PathBuf>,
     /// Layout of the files [default: recognised]
     #[arg(long, value_name = "NAME", id = "dataset_format")]

@@ -34,7 +34,7 @@ Examples:
   hither train compare tolokers.npz --modes single,psgd-pa,llcg,ggs,server-only -o compared/
 
 In each round every worker takes the global model, learns for --local-steps on its own part alone,
-and sends its model back; the server averages them and takes --server-steps on the whole graph, which
+and sends its model back; the server averages them and takes --server-steps on the whole graph, to
 undo what the cut edges did. Only models travel. Modes:
   llcg         local steps, averaging, correction
   llcg-stale   the server corrects the last model meanwhile, so that nobody waits for it
@@ -45,8 +45,8 @@ undo what the cut edges did. Only models travel. Modes:
   server-only  the server's steps alone
 
 Scores are of the whole graph with all neighbours; the model with the best validation score is the
-one that is tested and written. The same seed gives the same model for any number of threads, and for
-a run that was killed and resumed. See docs/training.md.")]
+one that is tested and written. The same seed gives the same model for any number of threads, and
+if a run was killed and resumed. See docs/training.md.")]
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
@@ -83,11 +83,9 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         let record = pool.install(|| {
             let case = Case::open(train, train.run.seed + u64::from(run) - 1)?;
             let steps = train.server.server_steps.clone();
-            Job { args: train, case: &case, mode, run, steps }.run(store.as_mut(), common)
+            let job = Job { args: train, case: &case, mode, run, steps };
+            job.run(job.ready()?, store.as_mut(), common)
         })?;
-        if let Some(store) = &mut store {
-            store.finish(record.clone())?;
-        }
         records.push(record);
     }
     if let Some(dir) = &train.run.output {

@@ -14,6 +14,7 @@ use hither_gnn::train::{Mode, Settings};
 use hither_gnn::{Dataset, optim};
 use serde_json::{Map, Value, json};
 
+use super::store::RUNS_MAX;
 use crate::dataset::DataArgs;
 use crate::inputs::number;
 
@@ -165,7 +166,7 @@ pub struct RunArgs {
     pub patience: Option<u32>,
     /// Repeat with seed, seed + 1, …, each with its own start, cut and, where the dataset brings
     /// none, split
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=RUNS_MAX))]
     #[arg(allow_negative_numbers = true)]
     pub runs: u32,
     /// Seed of everything that is drawn

@@ -1,6 +1,5 @@
 //! `hither train compare`: several modes on the same splits, cuts and seeds.
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -14,7 +13,7 @@ use super::args::TrainArgs;
 use super::case::Case;
 use super::drive::Job;
 use super::figures::Outcome;
-use super::store::{self, REPORT, SETTINGS, SUMMARY, Store, write_json};
+use super::store::{self, REPORT, SUMMARY, Store, write_json};
 use super::{dry_run, existing};
 use crate::{Common, outputs};
 
@@ -73,7 +72,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let mut asked = train.asked(Value::Null);
     asked.remove("mode");
     asked.insert("modes".into(), json!(modes));
-    let mut entries = open(train, &modes, &asked)?;
+    let (mut top, mut entries) = open(train, &modes, &asked)?;
     common.say(&format!("seed {}", train.run.seed));
     for run in 1..=train.run.runs {
         if entries.iter().all(|entry| entry.runs.len() >= run as usize) {
@@ -81,7 +80,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         }
         pool.install(|| {
             let case = Case::open(train, train.run.seed + u64::from(run) - 1)?;
-            run_all(train, &case, run, &mut entries, common)
+            run_all(train, &case, run, &mut top, &mut entries, common)
         })?;
     }
     let runs: Vec<RunRecord> = entries.iter().flat_map(|entry| entry.runs.clone()).collect();
@@ -118,32 +117,27 @@ fn modes(names: &[String]) -> anyhow::Result<Vec<Mode>> {
     Ok(modes)
 }
 
+/// The directory of the comparison, and one in it for each mode.
 fn open(
     train: &TrainArgs,
     modes: &[Mode],
     asked: &Map<String, Value>,
-) -> anyhow::Result<Vec<Entry>> {
+) -> anyhow::Result<(Option<Store>, Vec<Entry>)> {
     let Some(dir) = &train.run.output else {
-        return Ok(modes
-            .iter()
-            .map(|mode| Entry { mode: *mode, runs: vec![], store: None })
-            .collect());
+        let entry = |mode: &Mode| Entry { mode: *mode, runs: vec![], store: None };
+        return Ok((None, modes.iter().map(entry).collect()));
     };
     let existing = existing(train);
-    store::look(dir, asked, existing)?;
-    outputs::make_dir(dir)?;
-    write_json(&dir.join(SETTINGS), asked)?;
-    let stores = modes.iter().map(|mode| {
-        let store = Store::open(&place(dir, *mode), asked_of(train, *mode, modes), existing)?;
+    let top = Store::open(dir, asked.clone(), existing)?;
+    let open = |mode: &Mode| {
+        let place = dir.join(mode.name());
+        let store = Store::open(&place, asked_of(train, *mode, modes), existing)?;
         let mut runs = store.done.clone();
         runs.truncate(train.run.runs as usize);
         Ok(Entry { mode: *mode, runs, store: Some(store) })
-    });
-    stores.collect()
-}
-
-fn place(dir: &Path, mode: Mode) -> PathBuf {
-    dir.join(mode.name())
+    };
+    let entries: anyhow::Result<Vec<Entry>> = modes.iter().map(open).collect();
+    Ok((Some(top), entries?))
 }
 
 fn asked_of(train: &TrainArgs, mode: Mode, modes: &[Mode]) -> Map<String, Value> {
@@ -164,6 +158,7 @@ fn run_all(
     train: &TrainArgs,
     case: &Case<'_>,
     run: u32,
+    top: &mut Option<Store>,
     entries: &mut [Entry],
     common: &Common,
 ) -> anyhow::Result<()> {
@@ -184,16 +179,12 @@ fn run_all(
             None => train.server.server_steps.clone(),
         };
         let job = Job { args: train, case, mode, run, steps };
+        let ready = job.ready()?;
+        // All of it, before the first round: a run that is killed can be told from others.
+        let stores = entries.iter_mut().filter_map(|entry| entry.store.as_mut());
+        top.iter_mut().chain(stores).try_for_each(Store::prepare)?;
         let Entry { runs, store, .. } = &mut entries[at];
-        if let Some(store) = store.as_ref().filter(|store| like.is_some() && store.is_longer) {
-            // It began with the steps of a shorter run.
-            store.forget(run)?;
-        }
-        let record = job.run(store.as_mut(), common)?;
-        if let Some(store) = store {
-            store.finish(record.clone())?;
-        }
-        runs.push(record);
+        runs.push(job.run(ready, store.as_mut(), common)?);
     }
     Ok(())
 }

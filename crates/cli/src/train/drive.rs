@@ -32,24 +32,34 @@ pub struct Job<'a> {
     pub steps: ServerSteps,
 }
 
+/// A run that is ready to begin, and how its graph is cut.
+pub struct Ready {
+    pub trainer: Trainer,
+    pub cut: String,
+    pub cut_share: f64,
+}
+
 impl Job<'_> {
-    pub fn trainer(&self) -> anyhow::Result<(Trainer, String, f64)> {
+    pub fn ready(&self) -> anyhow::Result<Ready> {
         let Self { args, case, mode, .. } = self;
         let model = Model::new(args.spec(&case.data)?)?;
         let settings = args.settings(*mode, case.seed, case.workers()?, self.steps.clone());
         let cut = case.cut(*mode)?;
         let trainer = Trainer::new(settings, model, case.data.clone(), &cut.partition)?;
-        Ok((trainer, cut.name, cut.share))
+        Ok(Ready { trainer, cut: cut.name, cut_share: cut.share })
     }
 
     /// To be called on the threads that are to do the work.
-    pub fn run(&self, store: Option<&mut Store>, common: &Common) -> anyhow::Result<RunRecord> {
-        let (mut trainer, cut, cut_share) = self.trainer()?;
-        let mut store = store;
+    pub fn run(
+        &self,
+        ready: Ready,
+        mut store: Option<&mut Store>,
+        common: &Common,
+    ) -> anyhow::Result<RunRecord> {
+        let Ready { mut trainer, cut, cut_share } = ready;
         let seed = self.case.seed;
         if let Some(store) = &mut store {
-            let checkpoint = store.place(self.run).join(CHECKPOINT);
-            if checkpoint.exists() {
+            if let Some(checkpoint) = store.checkpoint(self.run) {
                 checkpoint::restore(&mut trainer, &checkpoint)?;
                 common.say(&format!("going on after round {}", trainer.rounds.len()));
             }
@@ -61,6 +71,7 @@ impl Job<'_> {
         let record = RunRecord { header, rounds: trainer.rounds.clone(), summary };
         if let Some(store) = &mut store {
             write(&trainer, &record, &store.place(self.run))?;
+            store.finish(record.clone())?;
         }
         Ok(record)
     }

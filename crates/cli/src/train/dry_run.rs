@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::args::TrainArgs;
 use super::case::Case;
-use super::drive::Job;
+use super::drive::{Job, Ready};
 use crate::outputs;
 
 #[derive(Serialize)]
@@ -49,7 +49,7 @@ fn plan(args: &TrainArgs, case: &Case<'_>, mode: Mode) -> anyhow::Result<Planned
         steps => steps.clone(),
     };
     let job = Job { args, case, mode, run: 1, steps };
-    let (trainer, partition, cut_share) = job.trainer()?;
+    let Ready { trainer, cut, cut_share } = job.ready()?;
     let workers = if mode == Mode::Single { 0 } else { trainer.workers.len() as u64 };
     let growth = args.local.rho.powi(args.run.rounds as i32 - 1);
     let first = f64::from(args.local.local_steps);
@@ -61,7 +61,7 @@ fn plan(args: &TrainArgs, case: &Case<'_>, mode: Mode) -> anyhow::Result<Planned
         mode: mode.name(),
         parameters: trainer.global.params.len(),
         parts: trainer.workers.len().max(1),
-        partition,
+        partition: cut,
         cut_share,
         rounds: args.run.rounds,
         runs: args.run.runs,

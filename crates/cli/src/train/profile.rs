@@ -21,7 +21,8 @@ pub fn profile(record: &RunRecord, threads: usize) -> Profile {
     let down_bytes: u64 = bytes.map(|b| b.model_down_bytes + b.features_down_bytes).sum();
     let steps: u64 = rounds.iter().map(|round| u64::from(round.local_steps)).sum();
     Profile {
-        name: format!("{}@{}", header.model, header.dataset),
+        // Traces are tables of commas.
+        name: format!("{}@{}", header.model.replace(',', "-"), header.dataset),
         compute_s: worker_s.max(COMPUTE_MIN_S),
         gradient_bytes: mean(down_bytes as f64) / workers,
         backward_share: Profile::default_backward_share(),

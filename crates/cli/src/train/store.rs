@@ -16,7 +16,7 @@ use super::figures::{Finished, Outcome};
 use crate::inputs;
 use crate::outputs::{Staged, make_dir, write_file};
 
-pub const SETTINGS: &str = "settings.json";
+const SETTINGS: &str = "settings.json";
 pub const SUMMARY: &str = "summary.json";
 const METRICS: &str = "metrics.jsonl";
 pub const MODEL: &str = "model.safetensors";
@@ -29,6 +29,9 @@ const FILES: [&str; 8] =
 
 /// What a run may ask for otherwise than the one that it goes on with.
 const MAY_CHANGE: [&str; 4] = ["rounds", "patience", "runs", "modes"];
+
+/// Of one command.
+pub const RUNS_MAX: u64 = 1000;
 
 /// What to do about a run that is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,51 +62,83 @@ struct Line {
 pub struct Store {
     dir: PathBuf,
     asked: Map<String, Value>,
+    existing: Existing,
+    /// What the run that is there was asked.
+    earlier: Option<Map<String, Value>>,
+    is_prepared: bool,
     /// The runs that are finished, in order.
     pub done: Vec<RunRecord>,
-    /// Whether more is asked for than was when the run began.
-    pub is_longer: bool,
     metrics: Option<File>,
 }
 
 impl Store {
+    /// Looks at what is there, and refuses what must stay. Writes nothing: a dataset that cannot be
+    /// read, or settings that make no model, must cost nobody an earlier run.
     pub fn open(dir: &Path, asked: Map<String, Value>, existing: Existing) -> anyhow::Result<Self> {
-        look(dir, &asked, existing)?;
-        let mut store =
-            Self { dir: dir.into(), asked, done: vec![], is_longer: false, metrics: None };
-        make_dir(dir)?;
-        if existing == Existing::Resume {
-            store.load()?;
+        let earlier = look(dir, &asked, existing)?;
+        let mut store = Self {
+            dir: dir.into(),
+            asked,
+            existing,
+            earlier,
+            is_prepared: false,
+            done: vec![],
+            metrics: None,
+        };
+        if store.earlier.is_some() && !store.is_of_other_length() {
+            store.load();
         }
-        write_json(&dir.join(SETTINGS), &store.asked)?;
         Ok(store)
+    }
+
+    /// Makes the directory one of this run.
+    pub fn prepare(&mut self) -> anyhow::Result<()> {
+        if self.is_prepared {
+            return Ok(());
+        }
+        make_dir(&self.dir)?;
+        if self.existing == Existing::Replace {
+            clear(&self.dir)?;
+        }
+        if self.is_of_other_length() {
+            self.lengthen()?;
+        }
+        self.is_prepared = true;
+        write_json(&self.dir.join(SETTINGS), &self.asked)
+    }
+
+    fn is_of_other_length(&self) -> bool {
+        let differs = |key: &str| self.earlier.as_ref().map(|e| e.get(key) != self.asked.get(key));
+        differs("rounds") == Some(true) || differs("patience") == Some(true)
     }
 
     /// Takes over the runs that an earlier command finished. What cannot be read, or does not fit
     /// together, is simply done again from its last checkpoint.
-    fn load(&mut self) -> anyhow::Result<()> {
-        let path = self.dir.join(SUMMARY);
-        let Ok(text) = fs::read_to_string(&path) else { return Ok(()) };
-        let Ok(document) = serde_json::from_str::<Document>(&text) else { return Ok(()) };
-        let same =
-            ["rounds", "patience"].map(|key| document.settings.get(key) == self.asked.get(key));
-        if same != [true, true] {
-            // Nothing is finished any more, which must be true even if we are killed now.
-            self.is_longer = true;
-            return remove(&path);
-        }
+    fn load(&mut self) {
+        let Ok(text) = fs::read_to_string(self.dir.join(SUMMARY)) else { return };
+        let Ok(document) = serde_json::from_str::<Document>(&text) else { return };
         let mut lines = read_lines(&self.dir.join(METRICS));
         for (run, Finished { header, summary }) in (1..).zip(document.outcome.runs) {
             let rounds: Vec<Round> =
                 lines.extract_if(.., |line| line.run == run).map(|line| line.round).collect();
-            let whole =
-                rounds.len() == summary.rounds as usize && self.place(run).join(MODEL).exists();
-            if !whole {
+            let is_there = self.place(run).join(MODEL).exists();
+            if rounds.len() != summary.rounds as usize || !is_there {
                 break;
             }
             self.done.push(RunRecord { header, rounds, summary });
         }
-        Ok(())
+    }
+
+    /// Another length is asked for than before: no run counts as finished, and all go on from
+    /// their last checkpoint, but for those that follow another mode's steps and begin anew. Ends
+    /// well if it is killed and done again, as the settings are written last.
+    fn lengthen(&self) -> anyhow::Result<()> {
+        if self.asked.get("server-steps").is_some_and(Value::is_object) {
+            for place in places(&self.dir) {
+                remove(&place.join(CHECKPOINT))?;
+            }
+        }
+        remove(&self.dir.join(SUMMARY))
     }
 
     /// Where a run's own files go.
@@ -114,9 +149,10 @@ impl Store {
         }
     }
 
-    /// Lets a run begin anew.
-    pub fn forget(&self, run: u32) -> anyhow::Result<()> {
-        remove(&self.place(run).join(CHECKPOINT))
+    /// What a run can go on from.
+    pub fn checkpoint(&self, run: u32) -> Option<PathBuf> {
+        let path = self.place(run).join(CHECKPOINT);
+        (self.existing == Existing::Resume && path.exists()).then_some(path)
     }
 
     /// Puts all finished rounds, and those that a run goes on from, into metrics.jsonl.
@@ -127,6 +163,7 @@ impl Store {
         mode: &str,
         rounds: &[Round],
     ) -> anyhow::Result<()> {
+        self.prepare()?;
         make_dir(&self.place(run))?;
         let path = self.dir.join(METRICS);
         let staged = Staged::write(&path, |out| {
@@ -162,16 +199,19 @@ impl Store {
     }
 }
 
-/// Whether a directory may be written to by a command that asks for this. What is to be replaced is
-/// removed, nothing else is touched.
-pub fn look(dir: &Path, asked: &Map<String, Value>, existing: Existing) -> anyhow::Result<()> {
+/// What the run that is to go on there was asked, if there is one.
+fn look(
+    dir: &Path,
+    asked: &Map<String, Value>,
+    existing: Existing,
+) -> anyhow::Result<Option<Map<String, Value>>> {
     let shown = dir.display();
     let is_empty = match fs::read_dir(dir) {
         Ok(mut entries) => entries.next().is_none(),
         Err(_) => !dir.exists(),
     };
     if is_empty {
-        return Ok(());
+        return Ok(None);
     }
     let path = dir.join(SETTINGS);
     match existing {
@@ -179,14 +219,15 @@ pub fn look(dir: &Path, asked: &Map<String, Value>, existing: Existing) -> anyho
             bail!("{shown} holds a run; --resume goes on with it, --force replaces it")
         }
         Existing::Refuse => bail!("{shown} is not empty; give another -o, or --force"),
-        Existing::Replace => clear(dir),
+        Existing::Replace => Ok(None),
         Existing::Resume if !path.exists() => {
             bail!("{shown} is not empty, but holds no run to resume; give another -o")
         }
         Existing::Resume => {
             let earlier: Map<String, Value> = serde_json::from_str(&inputs::text(&path)?)
                 .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
-            compare(dir, &earlier, asked)
+            compare(dir, &earlier, asked)?;
+            Ok(Some(earlier))
         }
     }
 }
@@ -210,18 +251,20 @@ fn compare(
 
 /// Removes what a run wrote, and nothing else.
 fn clear(dir: &Path) -> anyhow::Result<()> {
-    let mut places = vec![dir.to_path_buf()];
-    places.extend((2..=1000).map(|run| dir.join(format!("run-{run}"))).filter(|dir| dir.is_dir()));
-    for place in &places {
-        for path in FILES.map(|file| place.join(file)) {
-            remove(&path)?;
-        }
+    for place in places(dir) {
+        FILES.iter().try_for_each(|file| remove(&place.join(file)))?;
         if place != dir {
             // Where somebody else keeps something in it, it stays.
             let _ = fs::remove_dir(place);
         }
     }
     Ok(())
+}
+
+/// Where the files of runs can be.
+fn places(dir: &Path) -> Vec<PathBuf> {
+    let further = (2..=RUNS_MAX).map(|run| dir.join(format!("run-{run}")));
+    [dir.to_path_buf()].into_iter().chain(further.filter(|dir| dir.is_dir())).collect()
 }
 
 /// That it is not there is as good.

@@ -2,11 +2,14 @@
 
 mod bad_inputs;
 mod bench;
+mod dataset;
 mod model;
 mod oracle;
+mod partition;
 mod plan;
 mod results;
 mod sweep;
+mod train;
 
 use std::ffi::OsStr;
 use std::io::Write as _;
@@ -112,6 +115,12 @@ fn help_of_every_command_has_an_example() {
         &["trace", "info"],
         &["trace", "convert"],
         &["trace", "generate"],
+        &["train"],
+        &["train", "compare"],
+        &["dataset", "info"],
+        &["dataset", "convert"],
+        &["dataset", "generate"],
+        &["partition"],
         &["model", "import"],
         &["model", "info"],
         &["model", "quantise"],

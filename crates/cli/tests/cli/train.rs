@@ -1,0 +1,452 @@
+//! `hither train`: what it writes, that a killed run goes on, and everything that is refused.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::bad_inputs::refused;
+use crate::{PathStr, command, hither, json_of, stdout_of};
+
+/// A directory with a small graph.
+pub struct Place(TempDir);
+
+impl Place {
+    pub fn new() -> Self {
+        let place = Self(TempDir::new().expect("a temporary directory"));
+        let graph = place.path("small.graph.safetensors");
+        stdout_of(&[
+            "dataset",
+            "generate",
+            "--family",
+            "cut-homophily",
+            "--nodes",
+            "400",
+            "--classes",
+            "4",
+            "--communities",
+            "8",
+            "--degree",
+            "8",
+            "--features",
+            "12",
+            "-o",
+            graph.str(),
+        ]);
+        place
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn graph(&self) -> String {
+        self.path("small.graph.safetensors").str().to_owned()
+    }
+
+    /// `hither train` on the graph.
+    fn train(&self, more: &[&str]) -> Vec<String> {
+        self.words(&["train"], more)
+    }
+
+    fn compare(&self, more: &[&str]) -> Vec<String> {
+        self.words(&["train", "compare"], more)
+    }
+
+    fn words(&self, command: &[&str], more: &[&str]) -> Vec<String> {
+        let graph = self.graph();
+        let small = "--parts 3 --rounds 6 --local-steps 3 --batch 32 --hidden 8 --server-batch 32";
+        let words = command.iter().copied().chain([&graph[..]]).chain(small.split(' '));
+        // Of a flag that is given twice the last would not win, but be refused.
+        let mut words: Vec<String> = words.map(str::to_owned).collect();
+        for flag in more.iter().filter(|word| word.starts_with("--")) {
+            if let Some(at) = words.iter().position(|word| word == flag) {
+                words.drain(at..at + 2);
+            }
+        }
+        words.extend(more.iter().map(|word| (*word).to_owned()));
+        words
+    }
+}
+
+fn read(path: impl AsRef<Path>) -> Vec<u8> {
+    fs::read(path.as_ref()).unwrap_or_else(|error| panic!("{}: {error}", path.as_ref().display()))
+}
+
+fn json(path: impl AsRef<Path>) -> Value {
+    serde_json::from_slice(&read(path)).expect("JSON")
+}
+
+/// The lines of metrics.jsonl, without what differs between equal runs.
+fn metrics(dir: &Path) -> Vec<Value> {
+    let text = String::from_utf8(read(dir.join("metrics.jsonl"))).expect("text");
+    let line = |line: &str| {
+        let mut row: Value = serde_json::from_str(line).expect("a line of JSON");
+        let row_map = row.as_object_mut().expect("an object");
+        row_map.retain(|key, _| !key.ends_with("_s"));
+        row
+    };
+    text.lines().map(line).collect()
+}
+
+#[test]
+fn a_run_writes_its_files() {
+    let place = Place::new();
+    let out = place.path("out");
+    let table = stdout_of(&place.train(&["-o", out.str()]));
+    assert!(table.contains("llcg") && table.contains("3 parts by metis"), "{table}");
+
+    let rows = metrics(&out);
+    assert_eq!(rows.len(), 6);
+    for (row, round) in rows.iter().zip(1..) {
+        assert_eq!(
+            (&row["run"], &row["seed"], &row["mode"]),
+            (&1.into(), &1.into(), &"llcg".into())
+        );
+        assert_eq!((&row["round"], &row["local_steps"]), (&round.into(), &3.into()));
+        assert!(row["valid"].as_f64().is_some() && row["drift"]["kappa_a"].as_f64().is_some());
+    }
+    // 12 × 8 twice and a bias, 8 × 4 twice and a bias; three workers.
+    let parameters = 2 * 12 * 8 + 8 + 2 * 8 * 4 + 4;
+    assert_eq!(rows[0]["model_up_bytes"], 3 * 4 * parameters);
+    assert_eq!(rows[0]["model_down_bytes"], 3 * 4 * parameters);
+
+    let summary = json(out.join("summary.json"));
+    assert_eq!(summary["runs"][0]["header"]["parameters"], parameters);
+    assert_eq!(summary["runs"][0]["summary"]["test"], summary["test"]["mean"]);
+    assert!(summary["test"]["std"].is_null());
+    assert_eq!(summary["settings"]["local-steps"], 3);
+
+    let page = String::from_utf8(read(out.join("report.html"))).expect("text");
+    assert!(page.contains("</html>"));
+    for tensors in ["model.safetensors", "embeddings.safetensors", "checkpoint.safetensors"] {
+        assert!(read(out.join(tensors)).len() > 1000, "{tensors}");
+    }
+    let left = fs::read_dir(&out).expect("the directory").count();
+    assert_eq!(left, 8, "nothing else is left there");
+}
+
+#[test]
+fn the_scheduler_takes_the_profile() {
+    let place = Place::new();
+    let out = place.path("out");
+    stdout_of(&place.train(&["-o", out.str()]));
+    let profile = out.join("profile.json");
+    let name = json(&profile)["name"].as_str().expect("a name").to_owned();
+    assert_eq!(name, "sage-sage@cut-homophily");
+    let trace = place.path("trace.csv");
+    let rows = format!("job,gpus,submit_s,iterations,model\na,4,0,1000,{name}\n");
+    fs::write(&trace, rows).expect("the trace is written");
+    let run = json_of(&["simulate", trace.str(), "--profiles", profile.str(), "--json"]);
+    assert_eq!(run["runs"][0]["finished"], 1);
+}
+
+#[test]
+fn threads_do_not_matter() {
+    let place = Place::new();
+    let (one, two) = (place.path("one"), place.path("two"));
+    for mode in ["llcg", "llcg-stale", "ggs", "psgd-sa"] {
+        for (out, threads) in [(&one, "1"), (&two, "2")] {
+            let more = ["--mode", mode, "--threads", threads, "-o", out.str(), "--force"];
+            stdout_of(&place.train(&more));
+        }
+        for file in ["model.safetensors", "embeddings.safetensors"] {
+            assert!(read(one.join(file)) == read(two.join(file)), "{mode}: {file}");
+        }
+        assert_eq!(metrics(&one), metrics(&two));
+    }
+}
+
+#[test]
+fn a_killed_run_goes_on() {
+    let place = Place::new();
+    let more = |out: &Path| -> Vec<String> {
+        let words = ["--rounds", "30", "--runs", "2", "--batch-norm", "--checkpoint-every", "2"];
+        let mut words = place.train(&words);
+        words.extend(["-o".to_owned(), out.str().to_owned()]);
+        words
+    };
+    let (whole, killed) = (place.path("whole"), place.path("killed"));
+    stdout_of(&more(&whole));
+
+    // Killed again and again, whenever something more is there, until it comes through.
+    let mut attempts = 0;
+    loop {
+        let mut words = more(&killed);
+        words.push("--resume".into());
+        let mut child = command(&words)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the program starts");
+        let before = read_or_empty(&killed.join("metrics.jsonl")).len();
+        let ended = loop {
+            if let Some(status) = child.try_wait().expect("it can be asked") {
+                break Some(status);
+            }
+            if read_or_empty(&killed.join("metrics.jsonl")).len() > before + 2000 {
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        if let Some(status) = ended {
+            assert!(status.success());
+            break;
+        }
+        // At any moment.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("it is late");
+        std::thread::sleep(Duration::from_micros(u64::from(now.subsec_nanos()) % 5000));
+        let _ = child.kill();
+        child.wait().expect("it ends");
+        attempts += 1;
+        assert!(attempts < 100, "it never ends");
+    }
+    assert!(attempts > 0, "nothing was killed");
+    for file in ["model.safetensors", "embeddings.safetensors", "run-2/model.safetensors"] {
+        assert!(read(whole.join(file)) == read(killed.join(file)), "{file}");
+    }
+    assert_eq!(metrics(&whole), metrics(&killed));
+    let (whole, killed) = (json(whole.join("summary.json")), json(killed.join("summary.json")));
+    assert_eq!((&whole["test"], &whole["valid"]), (&killed["test"], &killed["valid"]));
+}
+
+fn read_or_empty(path: &Path) -> Vec<u8> {
+    fs::read(path).unwrap_or_default()
+}
+
+#[test]
+fn a_finished_run_is_only_told_again_and_a_longer_one_goes_on() {
+    let place = Place::new();
+    let (out, long) = (place.path("out"), place.path("long"));
+    let short = place.train(&["--rounds", "4", "--seed", "5", "-o", out.str()]);
+    let table = stdout_of(&short);
+    let written = |file: &str| fs::metadata(out.join(file)).and_then(|m| m.modified()).ok();
+    let before = written("model.safetensors");
+    let again = [&short[..], &["--resume".to_owned()]].concat();
+    assert_eq!(stdout_of(&again), table);
+    assert_eq!(written("model.safetensors"), before, "what was done is not done again");
+
+    let longer = ["--rounds", "9", "--runs", "2", "--seed", "5", "-o"];
+    stdout_of(&place.train(&[&longer[..], &[long.str()]].concat()));
+    stdout_of(&place.train(&[&longer[..], &[out.str(), "--resume"]].concat()));
+    assert_eq!(metrics(&long), metrics(&out));
+    for file in ["model.safetensors", "run-2/model.safetensors"] {
+        assert!(read(long.join(file)) == read(out.join(file)), "{file}");
+    }
+}
+
+#[test]
+fn runs_have_seeds_and_cuts_of_their_own() {
+    let place = Place::new();
+    let out = place.path("out");
+    let document = json_of(&place.train(&[
+        "--runs",
+        "3",
+        "--seed",
+        "7",
+        "--partition",
+        "random",
+        "-o",
+        out.str(),
+        "--json",
+    ]));
+    let runs = document["runs"].as_array().expect("runs");
+    let tests: Vec<f64> =
+        runs.iter().map(|run| run["summary"]["test"].as_f64().expect("a score")).collect();
+    let mean = tests.iter().sum::<f64>() / 3.0;
+    let std = (tests.iter().map(|test| (test - mean).powi(2)).sum::<f64>() / 2.0).sqrt();
+    assert!((document["test"]["mean"].as_f64().expect("a mean") - mean).abs() < 1e-12);
+    assert!((document["test"]["std"].as_f64().expect("a deviation") - std).abs() < 1e-12);
+    let seeds: Vec<&Value> = runs.iter().map(|run| &run["summary"]["seed"]).collect();
+    assert_eq!(seeds, [7, 8, 9]);
+    assert_ne!(runs[0]["header"]["cut_share"], runs[1]["header"]["cut_share"]);
+    assert!(read(out.join("model.safetensors")) != read(out.join("run-2/model.safetensors")));
+    // One of them alone is the same.
+    let alone = place.path("alone");
+    stdout_of(&place.train(&["--seed", "8", "--partition", "random", "-o", alone.str()]));
+    assert!(read(alone.join("model.safetensors")) == read(out.join("run-2/model.safetensors")));
+}
+
+#[test]
+fn modes_are_compared_at_equal_work_of_the_server() {
+    let place = Place::new();
+    let (out, words) = (place.path("out"), ["--runs", "2", "-o"]);
+    let document = json_of(&place.compare(&[&words[..], &[out.str(), "--json"]].concat()));
+    let modes = document["modes"].as_array().expect("modes");
+    let names: Vec<&str> = modes.iter().filter_map(|mode| mode["mode"].as_str()).collect();
+    assert_eq!(names, ["single", "psgd-pa", "llcg", "ggs", "server-only"]);
+    let steps = |mode: &str| -> Vec<Value> {
+        let rows = metrics(&out.join(mode));
+        assert_eq!(rows.len(), 12, "{mode}");
+        rows.iter().map(|row| row["server_steps"].clone()).collect()
+    };
+    assert_eq!(steps("llcg"), steps("server-only"));
+    assert_eq!(modes[0]["to_single"], 0.0);
+    assert_eq!(modes[0]["total_bytes"], 0.0);
+    assert_eq!(modes[1]["total_bytes"], modes[2]["total_bytes"]);
+    assert!(modes[3]["total_bytes"].as_f64() > modes[2]["total_bytes"].as_f64());
+    assert!(out.join("report.html").exists());
+
+    // Alone, a mode does the same.
+    let alone = place.path("alone");
+    stdout_of(&place.train(&["-o", alone.str()]));
+    assert!(read(alone.join("model.safetensors")) == read(out.join("llcg/model.safetensors")));
+
+    // What is done stays, modes can be added, and more rounds asked for.
+    let written = |file: &str| fs::metadata(out.join(file)).and_then(|m| m.modified()).ok();
+    let before = written("ggs/model.safetensors");
+    let more = ["--modes", "llcg,ggs,server-only,psgd-sa", "--runs", "2", "-o", out.str()];
+    let table = stdout_of(&place.compare(&[&more[..], &["--resume"]].concat()));
+    assert!(table.contains("psgd-sa"), "{table}");
+    assert_eq!(written("ggs/model.safetensors"), before);
+    let longer = ["--modes", "llcg,server-only", "--rounds", "8", "-o", out.str()];
+    stdout_of(&place.compare(&[&longer[..], &["--resume"]].concat()));
+    assert_eq!(metrics(&out.join("server-only")).len(), 8);
+}
+
+#[test]
+fn every_model_and_mode_trains() {
+    let place = Place::new();
+    for model in ["sage", "gcn", "gat", "appnp", "mlp", "sage,linear"] {
+        let words = ["--model", model, "--rounds", "2", "--heads", "2", "--json"];
+        let document = json_of(&place.train(&words));
+        assert!(document["test"]["mean"].as_f64().is_some(), "{model}");
+    }
+    let words = ["--modes", "all", "--rounds", "2", "--batch", "full", "--server-batch", "full"];
+    let document = json_of(&place.compare(&[&words[..], &["--json"]].concat()));
+    assert_eq!(document["modes"].as_array().map(Vec::len), Some(7));
+}
+
+#[test]
+fn parts_come_from_a_file() {
+    let place = Place::new();
+    let (parts, out) = (place.path("small.parts"), place.path("out"));
+    let graph = place.graph();
+    stdout_of(&["partition", &graph, "--parts", "5", "-o", parts.str()]);
+    let words = ["train", &graph, "--rounds", "2", "--partition-file", parts.str(), "--json"];
+    let document = json_of(&words);
+    assert_eq!(document["runs"][0]["header"]["parts"], 5);
+    assert_eq!(document["runs"][0]["header"]["partition"], "small.parts");
+    let other = place.path("other.parts");
+    fs::write(&other, "0\n1\n").expect("written");
+    let words = ["train", &graph, "--partition-file", other.str(), "-o", out.str()];
+    refused(&words, "found the parts of 2 nodes, the graph has 400");
+    refused(
+        &["train", &graph, "--partition-file", parts.str(), "--parts", "4"],
+        "has 5 parts, not the 4 of --parts",
+    );
+}
+
+#[test]
+fn a_dry_run_writes_nothing() {
+    let place = Place::new();
+    let out = place.path("out");
+    let text = stdout_of(&place.train(&["--dry-run"]));
+    assert!(text.contains("400 nodes") && text.contains("3 by metis"), "{text}");
+    let words = ["--json", "-o", out.str(), "--dry-run"];
+    let document = json_of(&place.compare(&words));
+    assert_eq!(document.as_array().map(Vec::len), Some(5));
+    assert!(!out.exists());
+}
+
+#[test]
+fn directories_that_are_not_ours_stay() {
+    let place = Place::new();
+    let out = place.path("out");
+    let own = |more: &[&str]| place.train(&[&["-o", out.str()], more].concat());
+    let text = |words: &[String]| words.iter().map(String::as_str).collect::<Vec<_>>().join("\n");
+    let is_refused = |words: Vec<String>, told: &str| {
+        let text = text(&words);
+        refused(&text.split('\n').collect::<Vec<_>>(), told);
+    };
+    fs::create_dir(&out).expect("made");
+    fs::write(out.join("notes.txt"), "mine").expect("written");
+    is_refused(own(&[]), "is not empty");
+    is_refused(own(&["--resume"]), "holds no run to resume");
+    stdout_of(&own(&["--force"]));
+    is_refused(own(&[]), "--resume goes on with it, --force replaces it");
+    is_refused(own(&["--resume", "--lr", "0.5"]), "its lr is 0.01, not 0.5");
+    is_refused(own(&["--resume", "--mode", "ggs"]), "its mode is \"llcg\", not \"ggs\"");
+    is_refused(own(&["--resume", "--parts", "4"]), "its parts is 3, not 4");
+    stdout_of(&own(&["--force", "--lr", "0.5"]));
+    assert_eq!(read(out.join("notes.txt")), b"mine");
+    // Damaged files of a run are told, or done again.
+    let words = own(&["--resume", "--lr", "0.5"]);
+    fs::write(out.join("summary.json"), "{").expect("written");
+    stdout_of(&words);
+    assert_eq!(json(out.join("summary.json"))["runs"].as_array().map(Vec::len), Some(1));
+    fs::remove_file(out.join("summary.json")).expect("removed");
+    fs::write(out.join("checkpoint.safetensors"), "not tensors").expect("written");
+    is_refused(words, "checkpoint.safetensors");
+}
+
+#[test]
+fn flags_that_make_no_sense() {
+    let place = Place::new();
+    let (graph, out) = (place.graph(), place.path("out"));
+    let cases: [(&[&str], &str); 46] = [
+        (&["--mode", "best"], "psgd-pa"),
+        (&["--model", "rnn"], "appnp"),
+        (&["--model", "sage,rnn"], "no layer is named `rnn`"),
+        (&["--model", "linear,propagate"], "propagation"),
+        (&["--layers", "0"], "--layers"),
+        (&["--layers", "65"], "--layers"),
+        (&["--hidden", "0"], "--hidden"),
+        (&["--hidden", "-3"], "--hidden"),
+        (&["--model", "gat", "--heads", "7"], "64 hidden units cannot be shared by 7 heads"),
+        (&["--norm", "left"], "symmetric or mean"),
+        (&["--dropout", "1"], "--dropout"),
+        (&["--dropout", "-0.1"], "--dropout"),
+        (&["--alpha", "2"], "--alpha"),
+        (&["--parts", "0"], "--parts"),
+        (&["--parts", "401"], "401 parts"),
+        (&["--parts", "99999999"], "--parts"),
+        (&["--partition", "best"], "fennel"),
+        (&["--partition-file", "absent.parts"], "absent.parts"),
+        (&["--partition-file", "a", "--partition", "ldg"], "--partition"),
+        (&["--copies", "1.5"], "--copies"),
+        (&["--local-steps", "0"], "--local-steps"),
+        (&["--rho", "0"], "--rho"),
+        (&["--rho", "nan"], "--rho"),
+        (&["--rho", "2", "--rounds", "100"], "lower one of them"),
+        (&["--lr", "0"], "--lr"),
+        (&["--lr", "inf"], "--lr"),
+        (&["--lr", "-1"], "--lr"),
+        (&["--server-lr", "0"], "--server-lr"),
+        (&["--batch", "0"], "or `full`"),
+        (&["--batch", "some"], "or `full`"),
+        (&["--fanout", "0"], "or `all`"),
+        (&["--server-batch", "-1"], "or `full`"),
+        (&["--server-fanout", "few"], "or `all`"),
+        (&["--server-steps", "-1"], "or `auto`"),
+        (&["--server-steps", "auto", "--probe-every", "0"], "--probe-every 0"),
+        (&["--mode", "server-only"], "give a number of --server-steps"),
+        (&["--optimiser", "lbfgs"], "adam and sgd"),
+        (&["--weight-decay", "-1"], "--weight-decay"),
+        (&["--rounds", "0"], "--rounds"),
+        (&["--eval-every", "0"], "--eval-every"),
+        (&["--patience", "0"], "--patience"),
+        (&["--runs", "0"], "--runs"),
+        (&["--seed", "x"], "--seed"),
+        (&["--seed", "18446744073709551615", "--runs", "2"], "--seed"),
+        (&["--checkpoint-every", "0"], "--checkpoint-every"),
+        (&["--format", "excel"], "planetoid"),
+    ];
+    for (more, told) in cases {
+        refused(&[&["train", &graph, "-o", out.str()], more].concat(), told);
+    }
+    assert!(!out.exists(), "nothing is written before all is known to be right");
+    refused(&["train"], "DATASET");
+    refused(&["train", "compare"], "DATASET");
+    refused(&["train", place.path("absent.npz").str()], "absent.npz");
+    refused(&["train", &graph, "--resume"], "--output");
+    refused(&["train", "compare", &graph, "--modes", "llcg,best"], "no mode is named `best`");
+    refused(&["train", "compare", &graph, "--modes", ""], "no mode");
+    refused(&["train", "compare", &graph, "--modes", "single,server-only"], "compare it with llcg");
+    refused(&["train", &graph, "--lr", "1000", "--optimiser", "sgd", "--rounds", "40"], "diverged");
+    let output = hither(&["train", &graph, "compare", &graph]);
+    assert_eq!(output.status.code(), Some(2));
+}
