@@ -13,9 +13,17 @@ pub fn cpu_s() -> f64 {
 
 /// The most memory that this process ever held, in bytes.
 pub fn peak_bytes() -> Option<u64> {
-    field("/proc/self/status", "VmHWM:")
-        .and_then(|kb| kb.trim_end_matches(" kB").parse().ok())
-        .map(|kb: u64| kb * 1024)
+    status_bytes("VmHWM:")
+}
+
+/// What it holds now.
+pub fn resident_bytes() -> Option<u64> {
+    status_bytes("VmRSS:")
+}
+
+fn status_bytes(name: &str) -> Option<u64> {
+    let kilobytes = field("/proc/self/status", name)?;
+    kilobytes.trim_end_matches(" kB").parse::<u64>().ok().map(|kb| kb * 1024)
 }
 
 pub fn facts() -> Value {

@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 mod machine;
 mod schedule;
+mod train;
 
 #[derive(Parser)]
 #[command(about = "Measures Hither. Results go to stdout as JSON lines.", version)]
@@ -19,10 +20,13 @@ enum What {
     /// The scheduler and its simulator: Muri's traces, Philly, growth with the number of jobs, and
     /// the time of one decision on a large cluster.
     Schedule(schedule::Args),
+    /// Epochs of training a graph neural network; `bench/train` runs this against its peers.
+    Train(train::Args),
 }
 
 fn main() -> Result<()> {
     match Cli::parse().what {
         What::Schedule(args) => schedule::run(&args),
+        What::Train(args) => train::run(&args),
     }
 }

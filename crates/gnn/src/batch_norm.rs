@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use hither_kernels::memory::zeros;
 use rayon::prelude::*;
 
 /// As PyTorch has them.
@@ -46,7 +47,7 @@ impl BatchNorm {
             variances.for_each(|(stat, sum)| towards(stat, (sum / unbiased) as f32));
         }
         let (scale, shift) = (&params[self.scale.clone()], &params[self.shift.clone()]);
-        let mut normalised = vec![0.0; y.len()];
+        let mut normalised = zeros(y.len());
         let blocks = y.par_chunks_mut(BLOCK_ROWS * dim);
         blocks.zip(normalised.par_chunks_mut(BLOCK_ROWS * dim)).for_each(|(y, normalised)| {
             for (y, normalised) in y.chunks_exact_mut(dim).zip(normalised.chunks_exact_mut(dim)) {

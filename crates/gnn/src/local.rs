@@ -79,11 +79,14 @@ impl Learner {
         let needs = Needs { direct: model.needs().direct && self.home.is_none(), ..model.needs() };
         let mut grads = vec![0.0; weights.params.len()];
         let Self { data, train, optimiser, home, sampler } = self;
+        let home = home.as_deref();
         let mut sample = |step: u32| {
             let name = format!("{}/{}/{step}", steps.who, steps.round);
             let mut random = seed::stream(steps.seed, &name);
             let batch = match pace.batch {
-                None => Batch::whole(data, train, needs),
+                None if home.is_none() => Batch::whole(data, train, needs),
+                // Of a graph that is not all its own, a learner fetches what its nodes need.
+                None => sampler.batch(data, train.clone(), Fanout::All, needs, &mut random),
                 Some(size) => {
                     let seeds = draw(train, size, &mut random);
                     sampler.batch(data, seeds, pace.fanout, needs, &mut random)

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use hither_kernels::gemm::{Matrix as View, product};
+use hither_kernels::memory::zeros;
 use hither_kernels::spmm::{self, Csr, Own};
 use hither_kernels::vector;
 
@@ -53,13 +54,13 @@ impl Attention {
 
     pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop) -> (Vec<f32>, super::Kept) {
         let (heads, dim) = (self.heads, self.dim());
-        let mut projected = vec![0.0; x.count() * heads * dim];
+        let mut projected = zeros(x.count() * heads * dim);
         x.project(Own::Prefix(x.count()), &self.weight, params, None, &mut projected, false);
         let sources = self.scores(&projected, &params[self.source.clone()]);
         let own = &projected[..hop.targets() * heads * dim];
         let targets = self.scores(own, &params[self.target.clone()]);
         let (offsets, columns) = with_loops(hop);
-        let (mut weights, mut below) = (vec![0.0; columns.len() * heads], vec![]);
+        let (mut weights, mut below) = (zeros(columns.len() * heads), vec![]);
         for (target, bounds) in offsets.windows(2).enumerate() {
             for edge in bounds[0] as usize..bounds[1] as usize {
                 for head in 0..heads {
@@ -73,7 +74,7 @@ impl Attention {
             softmax(&mut weights[range], heads);
         }
         let kept = Kept { offsets, columns, projected, weights, below };
-        let mut y = vec![0.0; hop.targets() * heads * dim];
+        let mut y = zeros(hop.targets() * heads * dim);
         let csr = kept.csr();
         spmm::gather_heads(csr, &kept.weights, None, &kept.projected, heads, dim, &mut y, false);
         let mut y = if self.concat { y } else { self.mean_of_heads(&y) };
@@ -103,16 +104,16 @@ impl Attention {
         };
         let (csr, turned) = (kept.csr(), spmm::transpose(kept.csr(), hop.inputs));
         let back = Csr { offsets: &turned.offsets, columns: &turned.columns };
-        let mut dscores = vec![0.0; kept.weights.len()];
+        let mut dscores = zeros(kept.weights.len());
         spmm::edge_dots(csr, dy, &kept.projected, heads, dim, &mut dscores);
         self.through_softmax(kept, &mut dscores);
         // What reaches the scores of both ends: sums over edges from and to a node.
-        let mut dtargets = vec![0.0; hop.targets() * heads];
+        let mut dtargets = zeros(hop.targets() * heads);
         for (target, bounds) in kept.offsets.windows(2).enumerate() {
             let edges = &dscores[bounds[0] as usize * heads..bounds[1] as usize * heads];
             vector::column_sums(edges, heads, &mut dtargets[target * heads..][..heads]);
         }
-        let mut dsources = vec![0.0; hop.inputs * heads];
+        let mut dsources = zeros(hop.inputs * heads);
         for (source, bounds) in turned.offsets.windows(2).enumerate() {
             for entry in bounds[0] as usize..bounds[1] as usize {
                 let edge = turned.edges[entry] as usize;
@@ -121,7 +122,7 @@ impl Attention {
                 }
             }
         }
-        let mut dh = vec![0.0; hop.inputs * heads * dim];
+        let mut dh = zeros(hop.inputs * heads * dim);
         let order = Some(&turned.edges[..]);
         spmm::gather_heads(back, &kept.weights, order, dy, heads, dim, &mut dh, false);
         self.through_scores(&dsources, params, &self.source, kept, &mut dh, grads);
@@ -129,7 +130,7 @@ impl Attention {
         x.weight_gradient(Own::Prefix(x.count()), &self.weight, &dh, grads);
         wanted.then(|| {
             let weights = View::new(&params[self.weight.at.clone()], heads * dim, x.dim());
-            let mut dx = vec![0.0; x.count() * x.dim()];
+            let mut dx = zeros(x.count() * x.dim());
             product(View::new(&dh, x.count(), heads * dim), weights, None, &mut dx, false);
             dx
         })

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use hither_kernels::gemm::{Matrix as View, product};
+use hither_kernels::memory::zeros;
 use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
@@ -24,7 +25,7 @@ impl Gcn {
         let scales = self.norm.scales(hop);
         let bias = &params[self.bias.clone()];
         if project_first(x, hop, outputs) {
-            let mut projected = vec![0.0; x.count() * outputs];
+            let mut projected = zeros(x.count() * outputs);
             x.project(Own::Prefix(x.count()), &self.weight, params, None, &mut projected, false);
             let mut y = scales.forward(&projected, outputs);
             add_to_rows(&mut y, bias);
@@ -32,7 +33,7 @@ impl Gcn {
         }
         let Rows::Dense { values, dim } = x else { unreachable!("sparse rows are projected") };
         let means = scales.forward(values, *dim);
-        let mut y = vec![0.0; hop.targets() * outputs];
+        let mut y = zeros(hop.targets() * outputs);
         let rows = Rows::dense(&means, *dim);
         let all = Own::Prefix(hop.targets());
         rows.project(all, &self.weight, params, Some(bias), &mut y, false);
@@ -58,7 +59,7 @@ impl Gcn {
             let rows = Rows::dense(means, inputs);
             rows.weight_gradient(Own::Prefix(hop.targets()), &self.weight, dy, grads);
             return wanted.then(|| {
-                let mut dmeans = vec![0.0; hop.targets() * inputs];
+                let mut dmeans = zeros(hop.targets() * inputs);
                 let dy_rows = View::new(dy, hop.targets(), outputs);
                 product(dy_rows, weights, None, &mut dmeans, false);
                 scales.backward(&dmeans, inputs)
@@ -67,7 +68,7 @@ impl Gcn {
         let dprojected = scales.backward(dy, outputs);
         x.weight_gradient(Own::Prefix(x.count()), &self.weight, &dprojected, grads);
         wanted.then(|| {
-            let mut dx = vec![0.0; x.count() * inputs];
+            let mut dx = zeros(x.count() * inputs);
             product(View::new(&dprojected, x.count(), outputs), weights, None, &mut dx, false);
             dx
         })

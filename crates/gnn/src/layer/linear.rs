@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use hither_kernels::gemm::{Matrix as View, product};
+use hither_kernels::memory::zeros;
 use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
@@ -16,7 +17,7 @@ pub struct Linear {
 
 impl Linear {
     pub fn forward(&self, params: &[f32], x: &Rows) -> Vec<f32> {
-        let mut y = vec![0.0; x.count() * self.bias.len()];
+        let mut y = zeros(x.count() * self.bias.len());
         let bias = Some(&params[self.bias.clone()]);
         x.project(Own::Prefix(x.count()), &self.weight, params, bias, &mut y, false);
         y
@@ -35,7 +36,7 @@ impl Linear {
         x.weight_gradient(Own::Prefix(x.count()), &self.weight, dy, grads);
         wanted.then(|| {
             let weights = View::new(&params[self.weight.at.clone()], outputs, inputs);
-            let mut dx = vec![0.0; x.count() * inputs];
+            let mut dx = zeros(x.count() * inputs);
             product(View::new(dy, x.count(), outputs), weights, None, &mut dx, false);
             dx
         })

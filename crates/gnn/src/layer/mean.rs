@@ -1,5 +1,6 @@
 //! The weighted sum over neighbours that all layers but attention are made of.
 
+use hither_kernels::memory::zeros;
 use hither_kernels::spmm::{self, Csr, Gather, Own};
 
 use crate::sample::Hop;
@@ -59,7 +60,7 @@ impl Scales<'_> {
             own,
             ..plain(self.hop.csr())
         };
-        let mut out = vec![0.0; self.hop.targets() * dim];
+        let mut out = zeros(self.hop.targets() * dim);
         spmm::gather(&gather, x, dim, &mut out, false);
         out
     }
@@ -86,7 +87,7 @@ impl Scales<'_> {
             own,
             ..plain(csr)
         };
-        let mut dx = vec![0.0; self.hop.inputs * dim];
+        let mut dx = zeros(self.hop.inputs * dim);
         spmm::gather(&gather, dy, dim, &mut dx, false);
         dx
     }

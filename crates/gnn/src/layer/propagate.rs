@@ -1,5 +1,6 @@
 //! Personalised propagation (APPNP): h ← (1 − α) Â h + α h₀, a few times, without parameters.
 
+use hither_kernels::memory::zeros;
 use hither_kernels::vector;
 
 use super::Rows;
@@ -32,7 +33,7 @@ impl Propagate {
 
     pub fn backward(&self, x: &Rows, hops: &[Hop], dy: &[f32]) -> Vec<f32> {
         let dim = x.dim();
-        let mut dx = vec![0.0; x.count() * dim];
+        let mut dx = zeros(x.count() * dim);
         let mut dh = dy.to_vec();
         for hop in hops.iter().rev() {
             vector::add_scaled(&mut dx[..dh.len()], self.alpha, &dh);

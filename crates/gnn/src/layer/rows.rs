@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use hither_kernels::gemm::{Matrix as View, product};
+use hither_kernels::memory::zeros;
 use hither_kernels::spmm::{self, Csr, Gather, Own};
 
 use super::mean::plain;
@@ -156,7 +157,7 @@ impl<'a> Rows<'a> {
                 });
                 let csr = Csr { offsets: &by_feature.offsets, columns: &by_feature.columns };
                 let gather = Gather { edge_weights: ordered.as_deref(), ..plain(csr) };
-                let mut columns = vec![0.0; dim * weight.outputs];
+                let mut columns = zeros(dim * weight.outputs);
                 spmm::gather(&gather, dy, weight.outputs, &mut columns, false);
                 let rows = transposed(&columns, *dim, weight.outputs);
                 grads.iter_mut().zip(rows).for_each(|(grad, more)| *grad += more);
@@ -168,7 +169,7 @@ impl<'a> Rows<'a> {
 /// Columns of a matrix as rows, in blocks that fit the first-level cache.
 fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     const BLOCK: usize = 32;
-    let mut out = vec![0.0; matrix.len()];
+    let mut out = zeros(matrix.len());
     for top in (0..rows).step_by(BLOCK) {
         for left in (0..columns).step_by(BLOCK) {
             for row in top..(top + BLOCK).min(rows) {

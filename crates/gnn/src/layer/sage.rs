@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use hither_kernels::gemm::{Matrix as View, product};
+use hither_kernels::memory::zeros;
 use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
@@ -25,10 +26,10 @@ impl Sage {
         let outputs = self.bias.len();
         let scales = Norm::Neighbours.scales(hop);
         let bias = Some(&params[self.bias.clone()]);
-        let mut y = vec![0.0; hop.targets() * outputs];
+        let mut y = zeros(hop.targets() * outputs);
         x.project(hop.own(), &self.own, params, bias, &mut y, false);
         if project_first(x, hop, outputs) {
-            let mut projected = vec![0.0; x.count() * outputs];
+            let mut projected = zeros(x.count() * outputs);
             let all = Own::Prefix(x.count());
             x.project(all, &self.neighbours, params, None, &mut projected, false);
             vector::add_scaled(&mut y, 1.0, &scales.forward(&projected, outputs));
@@ -64,7 +65,7 @@ impl Sage {
                 let rows = Rows::dense(means, inputs);
                 rows.weight_gradient(Own::Prefix(hop.targets()), &self.neighbours, dy, grads);
                 wanted.then(|| {
-                    let mut dmeans = vec![0.0; hop.targets() * inputs];
+                    let mut dmeans = zeros(hop.targets() * inputs);
                     product(dy_rows, weights(&self.neighbours), None, &mut dmeans, false);
                     scales.backward(&dmeans, inputs)
                 })
@@ -73,7 +74,7 @@ impl Sage {
                 let dprojected = scales.backward(dy, outputs);
                 x.weight_gradient(Own::Prefix(x.count()), &self.neighbours, &dprojected, grads);
                 wanted.then(|| {
-                    let mut dx = vec![0.0; x.count() * inputs];
+                    let mut dx = zeros(x.count() * inputs);
                     let rows = View::new(&dprojected, x.count(), outputs);
                     product(rows, weights(&self.neighbours), None, &mut dx, false);
                     dx

@@ -1,5 +1,6 @@
 //! Forward and backward through a stack.
 
+use hither_kernels::memory::zeros;
 use hither_kernels::vector::{self, Dropout};
 
 use super::{Model, Weights};
@@ -65,7 +66,7 @@ impl Model {
         }
         let logits = traces.pop().map(|last| (last.kept, last.output));
         let Some((last_kept, logits)) = logits else { return 0.0 };
-        let mut dy = vec![0.0; logits.len()];
+        let mut dy = zeros(logits.len());
         let loss = loss::gradient(&logits, &data.labels, &batch.rows, &batch.nodes, &mut dy);
         drop(logits);
         self.backward(weights, batch, traces, last_kept, dy, pass, grads);
