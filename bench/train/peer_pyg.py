@@ -27,14 +27,15 @@ FULL = ["scatter", "sparse-tensor", "csr-i64", "csr-i32", "edge-index"]
 
 
 def backends(case, threads):
-    """PyG's ways. `loader` is today's NeighborLoader; `adjs` the older NeighborSampler, whose
-    bipartite blocks spare the outer nodes a second layer. A worker samples while the model
-    learns, and costs a core."""
+    """PyG's ways. `loader` is today's NeighborLoader as its examples use it, `loader-blocks` the
+    same with batches cut so that no layer computes what the next does not read, `adjs` the older
+    NeighborSampler, which cuts them itself. A worker samples while the model learns, and costs a
+    core."""
     if peer.CASES[case][1] is None:
         return FULL
-    found = ["loader", "adjs"]
+    found = ["loader", "loader-blocks", "adjs"]
     if threads > 1:
-        found += [f"{name}-worker{share}" for name in ("loader", "adjs") for share in ("", "-shared")]
+        found += [f"{name}-worker{share}" for name in found for share in ("", "-shared")]
     return found
 
 
@@ -99,34 +100,31 @@ def full_epoch(backend, tensors, case):
 
 def minibatch_epoch(backend, tensors, case, batches):
     workers = {"num_workers": 1, "persistent_workers": True} if "worker" in backend else {}
-    fanout = [peer.FANOUT] * peer.LAYERS
-    batch_nodes = peer.CASES[case][1]
-    adjs = backend.startswith("adjs")
-    if adjs:
-        model = Blocks(tensors).train()
+    fanout, batch_nodes = [peer.FANOUT] * peer.LAYERS, peer.CASES[case][1]
+    if backend.startswith("adjs"):
         loader = block_loader(tensors, fanout, batch_nodes, workers)
+        parts = lambda batch: (
+            tensors.x[batch[1]], [(adj, size[1]) for adj, _, size in batch[2]],
+            tensors.labels[batch[1][: batch[0]]],
+        )
     else:
-        model = model_of(case, tensors).train()
         data = Data(x=tensors.x, y=tensors.labels, edge_index=tensors.edge_index())
         loader = NeighborLoader(
             data, fanout, input_nodes=tensors.train, batch_size=batch_nodes, shuffle=True,
             is_sorted=True, **workers,
         )
+        graphs = cut if backend.startswith("loader-blocks") else lambda batch: batch.edge_index
+        parts = lambda batch: (batch.x, graphs(batch), batch.y[: batch.batch_size])
+    whole = backend.startswith("loader") and not backend.startswith("loader-blocks")
+    model = (model_of(case, tensors) if whole else Blocks(tensors)).train()
     optimiser = torch.optim.Adam(model.parameters(), lr=peer.LEARNING_RATE)
 
     def epoch():
         loss = None
         for number, batch in enumerate(loader):
+            x, graphs, wanted = parts(batch)
             optimiser.zero_grad()
-            if adjs:
-                size, nodes, blocks = batch
-                out = model(tensors.x[nodes], blocks)
-                wanted = tensors.labels[nodes[:size]]
-            else:
-                size = batch.batch_size
-                out = model(batch.x, batch.edge_index)[:size]
-                wanted = batch.y[:size]
-            loss = F.cross_entropy(out, wanted)
+            loss = F.cross_entropy(model(x, graphs)[: len(wanted)], wanted)
             loss.backward()
             optimiser.step()
             if number + 1 == batches:
@@ -134,6 +132,25 @@ def minibatch_epoch(backend, tensors, case, batches):
         return loss.item()
 
     return epoch
+
+
+def cut(batch):
+    """A NeighborLoader's batch as one bipartite block a layer. Nodes and edges stand in the order
+    in which they were sampled, hop after hop; pyg-lib's sampler would tell how many each took."""
+    from torch_sparse import SparseTensor
+
+    source, target = batch.edge_index
+    blocks, targets = [], batch.batch_size
+    for _ in range(peer.LAYERS):
+        count = int(torch.searchsorted(target, targets))
+        reached = max(int(source[:count].max()) + 1, targets) if count else targets
+        adjacent = SparseTensor(
+            row=target[:count], col=source[:count], sparse_sizes=(targets, reached),
+            is_sorted=True,
+        )
+        blocks.append((adjacent, targets))
+        targets = reached
+    return blocks[::-1]
 
 
 def matmul_gcn(conv, x, adjacent, weight):
@@ -171,8 +188,8 @@ class Blocks(torch.nn.Module):
         self.convs = torch.nn.ModuleList(SAGEConv(before, after) for before, after in pairs)
 
     def forward(self, x, blocks):
-        for number, (conv, (adjacent, _, size)) in enumerate(zip(self.convs, blocks)):
-            x = conv((x, x[: size[1]]), adjacent)
+        for number, (conv, (adjacent, targets)) in enumerate(zip(self.convs, blocks)):
+            x = conv((x, x[:targets]), adjacent)
             if number + 1 < len(self.convs):
                 x = x.relu()
         return x
