@@ -1,6 +1,6 @@
 //! The unpickler alone: opcodes that it refuses, and whatever bytes.
 
-use hither_data::pickle::{Node, Pickle, Problem, Value};
+use hither_data::pickle::{Node, Pickle, Problem, Value, numpy};
 use proptest::prelude::*;
 
 fn read(bytes: &[u8]) -> Result<Pickle<'_>, (usize, Problem)> {
@@ -115,4 +115,43 @@ proptest! {
     fn no_bytes_make_it_panic(bytes in opcodes()) {
         let _ = read(&bytes);
     }
+}
+
+/// What `numpy.array([1, 2], dtype="<i4")` is in Python 2's protocol 2, less its elements.
+const ARRAY: &[u8] =
+    b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85U\x01b\
+    \x87R(K\x01K\x02\x85cnumpy\ndtype\nU\x02i4K\0K\x01\x87R(K\x03U\x01<NNNJ\xff\xff\xff\xff\
+    J\xff\xff\xff\xffK\0tb\x89";
+
+fn array(bytes: &[u8]) -> Result<Vec<i64>, String> {
+    let pickle = Pickle::read(bytes, numpy::allow).map_err(|error| error.to_string())?;
+    let tensor = numpy::tensor(&pickle, pickle.root)?;
+    Ok(tensor.as_i64().ok_or("no integers")?.into_owned())
+}
+
+#[test]
+fn arrays_of_numpy() {
+    let with = |elements: &[u8]| array(&[ARRAY, elements, b"tb."].concat());
+    assert_eq!(with(b"U\x08\x01\0\0\0\x02\0\0\0"), Ok(vec![1, 2]));
+    assert_eq!(with(b"U\x08\xff\xff\xff\xff\x02\0\0\0"), Ok(vec![-1, 2]));
+    // Python 3 writes bytes for Python 2 as Latin text and a call.
+    let latin = b"c_codecs\nencode\nX\x0c\0\0\0\xc3\xbf\xc3\xbf\xc3\xbf\xc3\xbf\x02\0\0\0\
+        X\x06\0\0\0latin1\x86R";
+    assert_eq!(with(latin), Ok(vec![-1, 2]));
+    let error = with(b"U\x04\x01\0\0\0").expect_err("too few");
+    assert_eq!(error, "its shape [2] is not that of 4 bytes");
+    assert_eq!(with(b"K\x01").expect_err("a number"), "its elements are no bytes");
+    assert_eq!(array(b"N.").expect_err("none"), "an array of NumPy is expected");
+    let error = array(b"cos\nsystem\n.").expect_err("refused");
+    assert!(error.contains("`os.system` is refused"), "{error}");
+}
+
+#[test]
+fn dictionaries_with_a_default() {
+    let bytes = b"ccollections\ndefaultdict\nc__builtin__\nlist\n\x85R(K\x01]K\x02au.";
+    let pickle = Pickle::read(bytes, numpy::allow).expect("a dictionary");
+    let Value::Node(root) = pickle.root else { panic!("no node") };
+    let Node::Dict(pairs) = pickle.node(root) else { panic!("no dictionary") };
+    assert_eq!(pairs.len(), 1);
+    assert_eq!(pickle.items(pairs[0].1), Some(&[Value::Int(2)][..]));
 }
