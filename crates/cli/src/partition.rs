@@ -44,9 +44,9 @@ pub struct Args {
     #[arg(long, value_name = "F", default_value_t = Settings::default().imbalance, value_parser = |t: &str| number(t, 1.0, 1e6))]
     #[arg(allow_negative_numbers = true)]
     imbalance: f64,
-    /// Bound each part's training nodes like its nodes [default: yes]
-    #[arg(long, value_name = "yes|no", num_args = 0..=1, default_missing_value = "yes")]
-    #[arg(default_value = "yes", hide_default_value = true, value_parser = yes)]
+    /// Bound each part's training nodes like its nodes
+    #[arg(long, value_name = "yes|no", num_args = 0..=1, require_equals = true)]
+    #[arg(default_value = "yes", default_missing_value = "yes", value_parser = yes)]
     balance_train: bool,
     /// Seed of the cut, and of a split that is drawn
     #[arg(long, value_name = "N", default_value_t = 1, env = "HITHER_SEED")]

@@ -164,7 +164,9 @@ impl Store {
         rounds: &[Round],
     ) -> anyhow::Result<()> {
         self.prepare()?;
-        make_dir(&self.place(run))?;
+        let place = self.place(run);
+        make_dir(&place)?;
+        remove_unfinished(&place)?;
         let path = self.dir.join(METRICS);
         let staged = Staged::write(&path, |out| {
             for (run, record) in (1..).zip(&self.done) {
@@ -265,6 +267,20 @@ fn clear(dir: &Path) -> anyhow::Result<()> {
 fn places(dir: &Path) -> Vec<PathBuf> {
     let further = (2..=RUNS_MAX).map(|run| dir.join(format!("run-{run}")));
     [dir.to_path_buf()].into_iter().chain(further.filter(|dir| dir.is_dir())).collect()
+}
+
+/// Files that were being written when an earlier command was killed: `.NAME.PROCESS.tmp`.
+fn remove_unfinished(place: &Path) -> anyhow::Result<()> {
+    let entries =
+        fs::read_dir(place).with_context(|| format!("cannot read {}", place.display()))?;
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let ours = |file: &str| name.strip_prefix('.').is_some_and(|name| name.starts_with(file));
+        if name.ends_with(".tmp") && FILES.iter().any(|file| ours(file)) {
+            remove(&path)?;
+        }
+    }
+    Ok(())
 }
 
 /// That it is not there is as good.

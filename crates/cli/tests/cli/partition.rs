@@ -20,6 +20,9 @@ fn parts_are_written_and_told() {
         assert_eq!(cuts[0]["parts"][part]["nodes"], nodes);
     }
     assert!(cuts[0]["cut-share"].as_f64() < Some(0.75));
+    assert!(cuts[0]["train"]["imbalance"].as_f64() <= Some(62.0 / 60.0));
+    stdout_of(&["partition", "--balance-train=no", &place.graph()]);
+    stdout_of(&["partition", "--balance-train", &place.graph()]);
     let table = stdout_of(&words[..words.len() - 1]);
     assert!(table.contains("metis") && table.contains("boundary nodes"), "{table}");
 }
@@ -47,7 +50,7 @@ fn flags_that_make_no_sense() {
         (&["--method", "best"], "fennel"),
         (&["--imbalance", "0.5"], "--imbalance"),
         (&["--imbalance", "nan"], "--imbalance"),
-        (&["--balance-train", "maybe"], "yes or no"),
+        (&["--balance-train=maybe"], "yes or no"),
         (&["--method", "all", "-o", "x"], "--method all compares only"),
         (&["-o", "no/where/parts"], "no/where/parts"),
         (&["--seed", "-1"], "--seed"),

@@ -205,6 +205,13 @@ fn a_killed_run_goes_on() {
         assert!(attempts < 100, "it never ends");
     }
     assert!(attempts > 0, "nothing was killed");
+    let names = |dir: &Path| -> Vec<_> {
+        let entries = fs::read_dir(dir).expect("the directory").flatten();
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&whole), names(&killed), "nothing half written is left");
     for file in ["model.safetensors", "embeddings.safetensors", "run-2/model.safetensors"] {
         assert!(read(whole.join(file)) == read(killed.join(file)), "{file}");
     }
