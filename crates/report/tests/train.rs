@@ -58,6 +58,9 @@ fn one_run_has_no_spread_and_no_winner() {
     let text = table(&[run("llcg", 1, 20)]);
     assert!(!text.contains('±') && !text.contains('*') && !text.contains("Δ"), "{text}");
     assert!(table(&[]).contains("mode"));
+    let sender = table(&[run("single", 1, 20), run("ggs", 1, 20)]);
+    let cells = row(&sender, "ggs");
+    assert!(!cells[5..8].concat().contains('*'), "the only one that sends wins nothing\n{sender}");
 }
 
 #[test]

@@ -131,18 +131,22 @@ pub struct Column {
 }
 
 impl Column {
+    /// Only who has the figure, and sends or takes anything at all, is in the race: a mode without
+    /// bytes does not win by that, and the only one with bytes does not either.
     pub fn winners(&self, figures: &[Figures]) -> Vec<bool> {
-        let values: Vec<Option<f64>> = figures.iter().map(self.value).collect();
-        match self.best {
-            Best::Neither => vec![false; figures.len()],
-            Best::Largest => winners(&values, false),
-            Best::Smallest => {
-                // Who sends nothing is not in this race.
-                let values: Vec<Option<f64>> =
-                    values.iter().map(|v| v.filter(|v| *v > 0.0)).collect();
-                winners(&values, true)
-            }
+        let mut marks = vec![false; figures.len()];
+        let smaller = match self.best {
+            Best::Neither => return marks,
+            Best::Largest => false,
+            Best::Smallest => true,
+        };
+        let values = figures.iter().map(self.value).enumerate();
+        let (racing, values): (Vec<usize>, Vec<Option<f64>>) =
+            values.filter(|(_, value)| value.is_some_and(|v| v > 0.0)).unzip();
+        for (at, won) in racing.into_iter().zip(winners(&values, smaller)) {
+            marks[at] = won;
         }
+        marks
     }
 }
 
