@@ -34,8 +34,9 @@ use hither_kernels::detect;
 use hither_sched::sim;
 
 /// Machine-learning work near its data: a scheduler that places training jobs by the network, with a
-/// simulator that plays traces against it and its rivals; and inference of recommendation models at
-/// the limit of the memory system.
+/// simulator that plays traces against it and its rivals; training of graph neural networks that
+/// learns locally and corrects globally; and inference of recommendation models at the limit of the
+/// memory system.
 #[derive(Parser)]
 #[command(name = "hither", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "\
