@@ -201,6 +201,18 @@ fn training_nodes_are_balanced_where_asked() {
     assert!(quality(&graph, &labels, &train, &cut).train.imbalance > 1.5);
 }
 
+/// Neither the training node nor the five others are enough for a part each; together they are.
+#[test]
+fn no_part_is_empty_where_kinds_are_few() {
+    let graph = Graph::from_edges(6, &[(0, 4)]).unwrap();
+    let labels = classes(vec![0; 6], 1);
+    for method in Method::ALL {
+        let settings = Settings { balance_train: true, ..settings(method, 6) };
+        let cut = partition(&graph, &labels, &[4], &settings).unwrap();
+        assert_sound(&cut, 6, &[4], &settings);
+    }
+}
+
 #[test]
 fn by_label_is_skewed_and_by_lot_is_not() {
     let (graph, labels) = planted(2000, 8, 12_000);
@@ -289,9 +301,11 @@ fn what_cannot_be_done_is_told() {
 /// A mapped file's edges are not checked for their other directions: METIS must not see those.
 #[test]
 fn edges_with_one_end_are_refused_by_metis() {
-    let labels = classes(vec![0; 3], 1);
-    for (offsets, targets) in [(vec![0, 2, 2, 2], vec![1, 2]), (vec![0, 1, 2, 2], vec![0, 2])] {
-        let graph = Graph::from_arrays(offsets.into(), targets.into()).unwrap();
+    let labels = classes(vec![0; 64], 1);
+    // Node 0 knows node 1, which knows nobody; node 0 knows itself.
+    for target in [1, 0] {
+        let offsets: Vec<u64> = (0..65).map(|node| u64::from(node > 0)).collect();
+        let graph = Graph::from_arrays(offsets.into(), vec![target].into()).unwrap();
         let refused = partition(&graph, &labels, &[], &settings(Method::Metis, 2)).unwrap_err();
         assert!(refused.to_string().contains("lacks its other direction"), "{refused}");
         partition(&graph, &labels, &[], &settings(Method::Ldg, 2)).unwrap();

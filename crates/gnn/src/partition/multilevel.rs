@@ -9,7 +9,7 @@
 use super::cluster::cluster;
 use super::level::Level;
 use super::quota::Quota;
-use super::{Settings, metis, refine, refused};
+use super::{Settings, metis, refine, refused, stream};
 use crate::{Error, Graph};
 
 /// METIS gets the graph itself, or what is left of it, when it has no more entries than this:
@@ -17,6 +17,8 @@ use crate::{Error, Graph};
 const ENTRIES_SMALL: usize = 16_000_000;
 /// A part has at least so many clusters, so that parts of them can be even.
 const CLUSTERS_PER_PART: u32 = 100;
+/// With fewer nodes a part METIS may run out of them, on which it prints and leaves parts empty.
+const NODES_PER_PART_MIN: usize = 16;
 
 pub fn cut(graph: &Graph, quota: &Quota, settings: &Settings) -> Result<Vec<u32>, Error> {
     cut_from(ENTRIES_SMALL, graph, quota, settings)
@@ -29,6 +31,11 @@ fn cut_from(
     quota: &Quota,
     settings: &Settings,
 ) -> Result<Vec<u32>, String> {
+    if graph.nodes() < NODES_PER_PART_MIN * settings.parts {
+        let mut of = stream::cut(graph, quota, settings, stream::Price::Ldg);
+        refine::refine(&Level::whole(graph, quota), quota, &mut of);
+        return Ok(of);
+    }
     let most = quota.most.map(|most| (most / CLUSTERS_PER_PART).max(1));
     let mut random = hither_core::seed::stream(settings.seed, "partition");
     let mut level = Level::whole(graph, quota);

@@ -3,7 +3,7 @@
 use std::ops::{Add, Sub};
 
 use super::Settings;
-use super::tally::Links;
+use super::tally::{Least, Links};
 use crate::Graph;
 
 /// Nodes by kind.
@@ -91,8 +91,13 @@ impl Quota {
                 self.relieve(graph, of, kind, held);
             }
             if self.total[kind] as usize >= self.parts && held.contains(&0) {
-                self.fill(graph, of, kind, held);
+                self.fill(graph, of, held, |node| self.kind(node) == kind);
             }
+        }
+        let [others, trains] = held;
+        let mut all: Vec<u32> = others.iter().zip(trains).map(|(a, b)| a + b).collect();
+        if all.contains(&0) {
+            self.fill(graph, of, &mut all, |_| true);
         }
     }
 
@@ -110,25 +115,32 @@ impl Quota {
             }
         }
         moves.sort_unstable();
+        let mut left = Least::new(held.to_vec());
         for (_, node) in moves {
-            let from = of[node as usize] as usize;
-            if held[from] <= most {
+            let from = of[node as usize];
+            if left.of(from) <= most {
                 continue;
             }
             links.count(parts_of(graph, of, node));
-            let emptiest = || (0..self.parts).min_by_key(|part| held[*part]).unwrap_or(0) as u32;
-            let to = links.best(|part| held[part as usize] < most).unwrap_or_else(emptiest);
-            held[from] -= 1;
-            held[to as usize] += 1;
+            let to = links.best(|part| left.of(part) < most).unwrap_or(left.least());
+            left.add(from, -1);
+            left.add(to, 1);
             of[node as usize] = to;
         }
+        held.copy_from_slice(left.counts());
     }
 
     /// Gives one node to every part without any, from the part that then holds the most: the one
     /// with the fewest neighbours there.
-    fn fill(&self, graph: &Graph, of: &mut [u32], kind: usize, held: &mut [u32]) {
+    fn fill(
+        &self,
+        graph: &Graph,
+        of: &mut [u32],
+        held: &mut [u32],
+        counts: impl Fn(usize) -> bool,
+    ) {
         let mut givers: Vec<Vec<u32>> = vec![vec![]; self.parts];
-        for (node, part) in of.iter().enumerate().filter(|(node, _)| self.kind(*node) == kind) {
+        for (node, part) in of.iter().enumerate().filter(|(node, _)| counts(*node)) {
             givers[*part as usize].push(node as u32);
         }
         // Dearest first, so that the cheapest is popped.

@@ -7,7 +7,7 @@ use rand::seq::SliceRandom;
 
 use super::Settings;
 use super::quota::{Quota, parts_of};
-use super::tally::Links;
+use super::tally::{Least, Links};
 use crate::Graph;
 
 const PASSES: usize = 5;
@@ -42,9 +42,9 @@ pub fn cut(graph: &Graph, quota: &Quota, settings: &Settings, price: Price) -> V
     order.shuffle(&mut hither_core::seed::stream(settings.seed, "partition"));
     let mut of = vec![NOWHERE; graph.nodes()];
     let mut links = Links::new(parts);
-    let mut sizes = Least::new(parts);
+    let mut sizes = Least::new(vec![0; parts]);
     // A part's size by kind, to keep each below its bound.
-    let mut held = [Least::new(parts), Least::new(parts)];
+    let mut held = [Least::new(vec![0; parts]), Least::new(vec![0; parts])];
     let most = quota.most[0] + quota.most[1];
     for _ in 0..PASSES {
         for node in &order {
@@ -73,48 +73,4 @@ pub fn cut(graph: &Graph, quota: &Quota, settings: &Settings, price: Price) -> V
         }
     }
     of
-}
-
-/// Counts, and which of them is the least: a tree of matches, so that a change costs the
-/// logarithm of their number.
-struct Least {
-    counts: Vec<u32>,
-    /// Winner of each match; the children of `at` are `2 at` and `2 at + 1`, the root is 1.
-    tree: Vec<u32>,
-    leaves: usize,
-}
-
-impl Least {
-    fn new(count: usize) -> Self {
-        let leaves = count.next_power_of_two();
-        // Leaves beyond the counts never win.
-        let mut tree = vec![NOWHERE; 2 * leaves];
-        for part in 0..count {
-            tree[leaves + part] = part as u32;
-        }
-        for at in (1..leaves).rev() {
-            tree[at] = tree[2 * at].min(tree[2 * at + 1]);
-        }
-        Self { counts: vec![0; count], tree, leaves }
-    }
-
-    fn of(&self, part: u32) -> u32 {
-        self.counts[part as usize]
-    }
-
-    fn least(&self) -> u32 {
-        self.tree[1]
-    }
-
-    fn add(&mut self, part: u32, change: i32) {
-        let count = &mut self.counts[part as usize];
-        *count = count.wrapping_add_signed(change);
-        let key = |part: u32| (self.counts.get(part as usize).copied().unwrap_or(NOWHERE), part);
-        let mut at = (self.leaves + part as usize) / 2;
-        while at > 0 {
-            let (left, right) = (self.tree[2 * at], self.tree[2 * at + 1]);
-            self.tree[at] = if key(left) <= key(right) { left } else { right };
-            at /= 2;
-        }
-    }
 }

@@ -89,3 +89,56 @@ impl Tally {
         &mut self.sums
     }
 }
+
+/// Counts, and which of them is the least: a tree of matches, so that a change costs the
+/// logarithm of their number.
+pub struct Least {
+    counts: Vec<u32>,
+    /// Winner of each match; the children of `at` are `2 at` and `2 at + 1`, the root is 1.
+    tree: Vec<u32>,
+    leaves: usize,
+}
+
+impl Least {
+    pub fn new(counts: Vec<u32>) -> Self {
+        let leaves = counts.len().next_power_of_two();
+        // Leaves beyond the counts never win.
+        let mut tree = vec![FREE; 2 * leaves];
+        for part in 0..counts.len() {
+            tree[leaves + part] = part as u32;
+        }
+        let mut least = Self { counts, tree, leaves };
+        for at in (1..leaves).rev() {
+            least.play(at);
+        }
+        least
+    }
+
+    pub fn of(&self, part: u32) -> u32 {
+        self.counts[part as usize]
+    }
+
+    pub fn counts(&self) -> &[u32] {
+        &self.counts
+    }
+
+    pub fn least(&self) -> u32 {
+        self.tree[1]
+    }
+
+    pub fn add(&mut self, part: u32, change: i32) {
+        let count = &mut self.counts[part as usize];
+        *count = count.wrapping_add_signed(change);
+        let mut at = (self.leaves + part as usize) / 2;
+        while at > 0 {
+            self.play(at);
+            at /= 2;
+        }
+    }
+
+    fn play(&mut self, at: usize) {
+        let key = |part: u32| (self.counts.get(part as usize).copied().unwrap_or(FREE), part);
+        let (left, right) = (self.tree[2 * at], self.tree[2 * at + 1]);
+        self.tree[at] = if key(left) <= key(right) { left } else { right };
+    }
+}
