@@ -10,6 +10,7 @@ mod plan;
 mod results;
 mod sweep;
 mod train;
+mod train_refused;
 
 use std::ffi::OsStr;
 use std::io::Write as _;
