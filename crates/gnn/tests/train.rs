@@ -1,0 +1,209 @@
+//! Whole runs: the same whatever the threads and interruptions, honest about bytes, and worth it.
+
+use std::sync::Arc;
+
+use hither_gnn::correct::ServerSteps;
+use hither_gnn::generate::{self, Family};
+use hither_gnn::layer::Norm;
+use hither_gnn::local::Pace;
+use hither_gnn::model::{Kind, Model, Spec};
+use hither_gnn::optim::Method;
+use hither_gnn::partition::{self, Partition};
+use hither_gnn::sample::Fanout;
+use hither_gnn::train::{Mode, Settings, Trainer};
+use hither_gnn::{Dataset, Error, checkpoint, save};
+
+fn graph() -> (Arc<Dataset>, Partition) {
+    let family = generate::Settings::of(Family::NoisyFeatures, 1500, 1);
+    let settings = generate::Settings { communities: 16, ..family };
+    let data = generate::generate(&settings).expect("a graph");
+    let cut = partition::Settings {
+        method: partition::Method::Metis,
+        parts: 4,
+        seed: 1,
+        imbalance: 1.05,
+        balance_train: false,
+    };
+    let partition =
+        partition::partition(&data.graph, &data.labels, &data.split.train, &cut).expect("parts");
+    (Arc::new(data), partition)
+}
+
+fn settings(mode: Mode) -> Settings {
+    let pace = Pace { batch: Some(64), fanout: Fanout::AtMost(5), rate: 0.01 };
+    Settings {
+        mode,
+        rounds: 4,
+        local_steps: 3,
+        rho: 1.2,
+        local: pace,
+        server: Pace { fanout: Fanout::All, ..pace },
+        server_steps: ServerSteps::Auto,
+        optimiser: Method::Adam,
+        decay: 0.0,
+        evaluate_every: 2,
+        probe_every: 1,
+        patience: None,
+        copies: 0.1,
+        seed: 7,
+    }
+}
+
+fn model(data: &Dataset) -> Model {
+    Model::new(Spec {
+        layers: vec![Kind::Sage, Kind::Gcn],
+        inputs: data.features.dim(),
+        hidden: 16,
+        outputs: data.labels.count(),
+        heads: 1,
+        norm: Norm::Symmetric,
+        batch_norm: true,
+        dropout: 0.3,
+        steps: 1,
+        alpha: 0.2,
+    })
+    .expect("a model")
+}
+
+fn trainer(settings: Settings) -> Trainer {
+    let (data, partition) = graph();
+    Trainer::new(settings, model(&data), data, &partition).expect("a trainer")
+}
+
+fn run(trainer: &mut Trainer, rounds: usize) {
+    while !trainer.is_done() && trainer.rounds.len() < rounds {
+        trainer.round(&|| 0.0).expect("a round");
+    }
+}
+
+#[test]
+fn every_mode_learns_the_same_with_any_number_of_threads() {
+    for mode in Mode::ALL {
+        let with = |threads: usize| {
+            let pool =
+                rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+            pool.install(|| {
+                let mut trainer = trainer(settings(mode));
+                run(&mut trainer, 4);
+                (trainer.global.clone(), trainer.rounds.clone())
+            })
+        };
+        let one = with(1);
+        assert!(one == with(2) && one == with(5), "{} depends on threads", mode.name());
+        assert_eq!(one.1.len(), 4);
+    }
+}
+
+#[test]
+fn a_run_that_was_interrupted_ends_like_one_that_was_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("checkpoint.safetensors");
+    for mode in Mode::ALL {
+        let mut whole = trainer(settings(mode));
+        run(&mut whole, 4);
+        for stop in [1, 3] {
+            let mut first = trainer(settings(mode));
+            run(&mut first, stop);
+            checkpoint::write(&first, &path).expect("written");
+            let mut second = trainer(settings(mode));
+            checkpoint::restore(&mut second, &path).expect("restored");
+            assert_eq!(second.rounds, first.rounds);
+            run(&mut second, 4);
+            assert_eq!(second.global, whole.global, "{} after round {stop}", mode.name());
+            assert_eq!(second.rounds, whole.rounds);
+            assert_eq!(second.summary(), whole.summary());
+            let best = |trainer: &Trainer| trainer.best.clone().expect("a best").weights;
+            assert_eq!(best(&second), best(&whole));
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_of_another_run_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("checkpoint.safetensors");
+    let mut first = trainer(settings(Mode::Llcg));
+    run(&mut first, 1);
+    checkpoint::write(&first, &path).expect("written");
+    let more_rounds = Settings { rounds: 9, ..settings(Mode::Llcg) };
+    checkpoint::restore(&mut trainer(more_rounds), &path).expect("more rounds are fine");
+    for other in [
+        Settings { seed: 8, ..settings(Mode::Llcg) },
+        Settings { local_steps: 5, ..settings(Mode::Llcg) },
+        settings(Mode::PsgdPa),
+    ] {
+        let refused = checkpoint::restore(&mut trainer(other), &path);
+        assert!(matches!(refused, Err(Error::Resume { .. })), "{refused:?}");
+    }
+    // Bytes that were lost are noticed.
+    let bytes = std::fs::read(&path).expect("bytes");
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).expect("written");
+    assert!(checkpoint::restore(&mut trainer(settings(Mode::Llcg)), &path).is_err());
+}
+
+#[test]
+fn bytes_are_those_that_a_network_would_carry() {
+    for mode in Mode::ALL {
+        let mut trainer = trainer(settings(mode));
+        run(&mut trainer, 1);
+        let bytes = trainer.rounds[0].bytes;
+        let models = match mode {
+            Mode::Single | Mode::ServerOnly => 0,
+            _ => 4 * trainer.global.bytes(),
+        };
+        assert_eq!((bytes.model_down_bytes, bytes.model_up_bytes), (models, models));
+        // Three steps of four workers, none with more inputs than the graph has nodes.
+        let row = trainer.data.features.row_bytes(0);
+        let most = 3 * 4 * trainer.data.graph.nodes() as u64;
+        if mode == Mode::Ggs {
+            assert!(bytes.features_down_bytes > 0 && bytes.features_down_bytes <= most * row);
+            assert_eq!(bytes.requests_up_bytes, bytes.features_down_bytes / row * 4);
+        } else {
+            assert_eq!((bytes.features_down_bytes, bytes.requests_up_bytes), (0, 0));
+        }
+        assert_eq!(trainer.setup_bytes > 0, mode == Mode::PsgdSa);
+    }
+}
+
+#[test]
+fn correction_undoes_what_cut_edges_did() {
+    let family = generate::Settings::of(Family::CutHomophily, 3000, 1);
+    let cut = generate::Settings { communities: 16, ..family };
+    let data = Arc::new(generate::generate(&cut).expect("a graph"));
+    let by = partition::Settings {
+        method: partition::Method::Metis,
+        parts: 4,
+        seed: 1,
+        imbalance: 1.05,
+        balance_train: false,
+    };
+    let partition =
+        partition::partition(&data.graph, &data.labels, &data.split.train, &by).expect("parts");
+    let test = |mode: Mode| {
+        let settings = Settings { rounds: 15, local_steps: 5, rho: 1.0, ..settings(mode) };
+        let mut trainer =
+            Trainer::new(settings, model(&data), data.clone(), &partition).expect("a trainer");
+        run(&mut trainer, 15);
+        let summary = trainer.summary();
+        (summary.test, summary.bytes.total())
+    };
+    let (local, corrected) = (test(Mode::PsgdPa), test(Mode::Llcg));
+    assert!(corrected.0 > local.0 + 0.03, "{corrected:?} is not better than {local:?}");
+    assert_eq!(corrected.1, local.1, "correction sends nothing");
+}
+
+#[test]
+fn a_model_comes_back_from_its_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    let mut trainer = trainer(settings(Mode::Llcg));
+    run(&mut trainer, 2);
+    save::model(&path, &trainer.model, &trainer.global).expect("written");
+    let (model, weights) = save::open_model(&path).expect("read");
+    assert_eq!((&model.spec, &weights), (&trainer.model.spec, &trainer.global));
+    let bytes = std::fs::read(&path).expect("bytes");
+    for len in (0..bytes.len()).step_by(97) {
+        std::fs::write(&path, &bytes[..len]).expect("written");
+        assert!(save::open_model(&path).is_err(), "{len} bytes are no model");
+    }
+}
