@@ -7,5 +7,6 @@ pub mod detect;
 mod fetch;
 pub mod gemm;
 pub mod interact;
+pub mod memory;
 pub mod spmm;
 pub mod vector;

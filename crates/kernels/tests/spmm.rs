@@ -227,13 +227,13 @@ proptest! {
     }
 }
 
-/// Large enough to be shared by threads, with one row that has a third of all edges.
+/// Large enough to be shared by threads and sorted by groups, with one row that has many edges.
 fn large() -> Sparse {
     let mut numbers = Numbers(7);
     let (rows, inputs) = (30_000, 20_000);
     let (mut offsets, mut columns) = (vec![0], vec![]);
     for row in 0..rows {
-        let degree = if row == 777 { 50_000 } else { numbers.below(8) as usize };
+        let degree = if row == 777 { 50_000 } else { numbers.below(24) as usize };
         columns.extend((0..degree).map(|_| numbers.below(inputs)));
         offsets.push(columns.len() as u64);
     }
@@ -286,6 +286,23 @@ fn threads_change_no_bit() {
     let mut plain = vec![0.0; sparse.rows() * width];
     gather_by(Isa::Reference, &gather, &x, width, &mut plain, false);
     assert!(bits(&plain) == one.0);
+}
+
+#[test]
+fn large_matrices_are_transposed_alike() {
+    let sparse = large();
+    let mut entries: Vec<(u32, u32, u32)> = vec![];
+    for row in 0..sparse.rows() {
+        entries.extend(sparse.edges_of(row).map(|e| (sparse.columns[e], row as u32, e as u32)));
+    }
+    entries.sort_unstable();
+    let transposed = transpose(sparse.csr(), sparse.inputs);
+    assert!(transposed.columns.iter().eq(entries.iter().map(|(_, row, _)| row)));
+    assert!(transposed.edges.iter().eq(entries.iter().map(|(_, _, edge)| edge)));
+    for column in 0..=sparse.inputs {
+        let before = entries.partition_point(|entry| (entry.0 as usize) < column);
+        assert_eq!(transposed.offsets[column], before as u64, "column {column}");
+    }
 }
 
 #[test]

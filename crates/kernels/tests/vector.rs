@@ -184,3 +184,11 @@ fn drops_are_independent() {
         assert!(agree(&one, &kept(seed)) < 5.0, "seed {seed}");
     }
 }
+
+#[test]
+fn zeros_of_any_size() {
+    for len in [0, 1, 1000, 3 << 20] {
+        let zeros = hither_kernels::memory::zeros(len);
+        assert!(zeros.len() == len && zeros.iter().all(|zero| *zero == 0.0));
+    }
+}

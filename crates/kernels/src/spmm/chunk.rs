@@ -51,26 +51,30 @@ fn each(
     if rayon::current_num_threads() == 1 || cost(rows).saturating_mul(dim) < ELEMENTS_MIN {
         return with(0..rows, out);
     }
-    split(csr, len, out).into_par_iter().for_each(|(rows, out)| with(rows, out));
+    let mut rest = out;
+    let chunks: Vec<_> = ranges(csr, EDGES)
+        .into_iter()
+        .map(|rows| {
+            let (mine, others) = std::mem::take(&mut rest).split_at_mut(len(rows.clone()));
+            rest = others;
+            (rows, mine)
+        })
+        .collect();
+    chunks.into_par_iter().for_each(|(rows, out)| with(rows, out));
 }
 
-fn split<'a>(
-    csr: Csr,
-    len: impl Fn(Range<usize>) -> usize,
-    mut out: &'a mut [f32],
-) -> Vec<(Range<usize>, &'a mut [f32])> {
-    let mut chunks = vec![];
+/// All rows, in order, in ranges of no more than so many edges and rows together; but for a row that
+/// has more by itself.
+pub(super) fn ranges(csr: Csr, edges: usize) -> Vec<Range<usize>> {
+    let mut ranges = vec![];
     let mut first = 0;
     while first < csr.rows() {
-        let from = csr.offsets[first] + first as u64;
-        let rest = &csr.offsets[first + 1..];
-        let more = rest.iter().enumerate().take(EDGES);
-        let fits = |(i, end): &(usize, &u64)| **end + (first + 1 + i) as u64 <= from + EDGES as u64;
-        // A row that is too long for a chunk is one alone.
+        let limit = csr.offsets[first].saturating_add((first + edges) as u64);
+        let more = csr.offsets[first + 1..].iter().enumerate();
+        let fits = |(i, end): &(usize, &u64)| **end + (first + 1 + i) as u64 <= limit;
         let end = first + more.take_while(fits).count().max(1);
-        let (mine, others) = out.split_at_mut(len(first..end));
-        chunks.push((first..end, mine));
-        (first, out) = (end, others);
+        ranges.push(first..end);
+        first = end;
     }
-    chunks
+    ranges
 }

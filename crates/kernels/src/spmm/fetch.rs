@@ -17,6 +17,8 @@ const NEAR_BYTES: usize = 1 << 18;
 
 pub(super) struct Ahead<'a> {
     columns: &'a [u32],
+    /// A factor an input row, if there is one.
+    scales: Option<&'a [f32]>,
     x: &'a [f32],
     dim: usize,
     /// Which of a row's columns.
@@ -42,7 +44,12 @@ impl<'a> Ahead<'a> {
         let near = x.len() / dim * len * 4 <= NEAR_BYTES;
         let half = (BYTES / (len * 4)).clamp(8, ROWS_MAX) / 2;
         let next = if near { edges.end } else { edges.start };
-        Self { columns: csr.columns, x, dim, first, len, half, next, end: edges.end }
+        Self { columns: csr.columns, scales: None, x, dim, first, len, half, next, end: edges.end }
+    }
+
+    /// Each row with its factor.
+    pub fn with_scales(self, scales: Option<&'a [f32]>) -> Self {
+        Self { scales, ..self }
     }
 
     /// Called at `edge`, and again at the edge that is returned, or before it.
@@ -63,6 +70,9 @@ impl<'a> Ahead<'a> {
         for column in &self.columns[self.next..to] {
             let at = *column as usize * self.dim + self.first;
             fetch::far(&self.x[at..at + self.len]);
+            if let Some(scales) = self.scales {
+                fetch::far(&scales[*column as usize..][..1]);
+            }
         }
         self.next = to;
     }

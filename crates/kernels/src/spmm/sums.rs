@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::attention::Heads;
 use super::fetch::Ahead;
 use super::{Csr, Gather};
+use crate::fetch;
 use crate::gemm::lanes::Dots;
 
 /// What these loops need of vectors beside dot products.
@@ -56,6 +57,9 @@ pub(super) struct Job<'a> {
 
 pub(super) type Run = unsafe fn(&Job);
 
+/// How many rows ahead an output row's own input row is called.
+const OWN_AHEAD: usize = 8;
+
 /// # Safety
 /// The processor has the features of `L`; columns and ids of the job's rows are below the number of
 /// rows of `x`, lengths are as [`Gather`] says, and `out` has room for the rows.
@@ -64,9 +68,16 @@ pub(super) unsafe fn gather<L: Sums, const N: usize, const WEIGHTED: bool>(job: 
     let Job { gather, x, dim, part, .. } = *job;
     let csr = gather.csr;
     let whole = part.last == L::LANES;
-    let mut ahead = Ahead::new(csr, job.rows.clone(), x, dim, part.first, part.columns(L::LANES));
+    let ahead = Ahead::new(csr, job.rows.clone(), x, dim, part.first, part.columns(L::LANES));
+    let mut ahead = ahead.with_scales(gather.source_scale);
     let mut out = job.out;
     for row in job.rows.start..job.rows.end {
+        let later = row + OWN_AHEAD;
+        if later < job.rows.end
+            && let Some((input, _)) = gather.own_of(later)
+        {
+            fetch::far(&x[input * dim + part.first..][..part.columns(L::LANES)]);
+        }
         // SAFETY: all addresses are of rows of x or of out, by the caller's promise.
         unsafe {
             let mut sums = [L::load_first(x.as_ptr(), 0); N];
