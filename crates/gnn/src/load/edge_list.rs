@@ -168,7 +168,9 @@ fn features(folder: &Path, nodes: &mut Nodes) -> Result<Features, Error> {
 }
 
 /// Values, columns, and the nodes' names where the first column is headed `id` or `node`.
-fn feature_table(path: &Path) -> Result<(Vec<f32>, usize, Option<Vec<String>>), Error> {
+type FeatureTable = (Vec<f32>, usize, Option<Vec<String>>);
+
+fn feature_table(path: &Path) -> Result<FeatureTable, Error> {
     let mut lines = Lines::open(path)?;
     let (mut values, mut columns, mut ids, mut first) = (vec![], None, None, true);
     while let Some(line) = lines.next()? {
