@@ -56,6 +56,15 @@ impl<'a> Level<'a> {
         &self.weights
     }
 
+    /// Weight of the edges between different parts.
+    pub fn cut_weight(&self, of: &[u32]) -> u64 {
+        let cut = |node: usize| {
+            let row = self.row(node as u32).filter(|(to, _)| of[*to as usize] != of[node]);
+            row.map(|(_, weight)| u64::from(weight)).sum::<u64>()
+        };
+        (0..self.nodes()).into_par_iter().with_min_len(CHUNK).map(cut).sum::<u64>() / 2
+    }
+
     /// The graph between clusters, which are numbered without gaps.
     pub fn contract(&self, cluster_of: &[u32], clusters: usize) -> Level<'static> {
         let mut sizes = vec![Size::default(); clusters];

@@ -5,7 +5,6 @@ use std::sync::Mutex;
 use metis::option::Seed;
 use metis::{Graph as Metis, Idx, Real};
 
-use super::Settings;
 use super::level::Level;
 use super::quota::Quota;
 
@@ -15,8 +14,8 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Bisection again and again: on dense graphs it cuts a tenth to a third fewer edges than METIS'
 /// direct k-way method. The problem is told where it cannot be done.
-pub fn cut(level: &Level, quota: &Quota, settings: &Settings) -> Result<Vec<u32>, String> {
-    let (nodes, parts) = (level.nodes(), settings.parts);
+pub fn cut(level: &Level, quota: &Quota, imbalance: f64, seed: Idx) -> Result<Vec<u32>, String> {
+    let (nodes, parts) = (level.nodes(), quota.parts);
     let weight: u64 = level.weights().iter().map(|weight| u64::from(*weight)).sum();
     if weight.max(level.targets.len() as u64) > Idx::MAX as u64 || nodes >= Idx::MAX as usize {
         return Err("it has too many edges for metis; choose ldg or fennel".into());
@@ -39,13 +38,12 @@ pub fn cut(level: &Level, quota: &Quota, settings: &Settings) -> Result<Vec<u32>
     let sizes: Vec<Idx> =
         sizes.flat_map(|size| size.0[..kinds].iter().map(|n| *n as Idx)).collect();
     // More slack does not help it: given 1.3, it cuts more edges of dense graphs than given 1.03.
-    let slack = [settings.imbalance.clamp(1.001, 1.1) as Real; 2];
-    let seed = (settings.seed ^ settings.seed >> 31) & 0x7fff_ffff;
+    let slack = [imbalance.clamp(1.001, 1.1) as Real; 2];
     let mut of = vec![0; nodes];
     let lock = ONE_AT_A_TIME.lock().unwrap_or_else(|broken| broken.into_inner());
     let mut input = Metis::new(kinds as Idx, parts as Idx, &starts, ends)
         .map_err(|error| format!("metis: {error}"))?
-        .set_option(Seed(seed as Idx))
+        .set_option(Seed(seed))
         .set_vwgt(&sizes)
         .set_ubvec(&slack[..kinds]);
     if !edge_weights.is_empty() {
