@@ -141,7 +141,7 @@ fn sizes<'a>(pickle: &Pickle<'a>, value: Value<'a>) -> Option<Vec<usize>> {
     pickle.items(value)?.iter().map(size).collect()
 }
 
-fn text<'a>(value: Value<'a>) -> Option<&'a str> {
+fn text(value: Value<'_>) -> Option<&str> {
     match value {
         Value::Str(text) => Some(text),
         Value::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
