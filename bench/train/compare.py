@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -129,7 +130,7 @@ def summary(dataset, case, threads, name, records):
         "rss_peak_mb": peak("rss_peak_mb"), "rss_loaded_mb": peak("rss_loaded_mb"),
         "rss_peak_over_loaded_mb": peak("rss_peak_over_loaded_mb"),
         "rss_peak_workers_mb": peak("rss_peak_workers_mb"),
-        "loss": last.get("loss"), "backend": last.get("backend"), "trials": last.get("trials"),
+        "load_share": last.get("load_share"), "loss": last.get("loss"), "backend": last.get("backend"), "trials": last.get("trials"),
         "versions": last.get("versions"),
     }
 
@@ -179,8 +180,13 @@ def line(row):
 
 
 def go_first():
-    """Before other processes: where the kernel groups processes by session, `nice` acts only
-    within a session, and the session's own group has to be put first."""
+    """Goes on in a child that runs before other processes, and ends with it. Where the kernel
+    groups processes by session, `nice` acts only within one: the group has to be put first."""
+    child = os.fork()
+    if child:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: os.killpg(child, signal.SIGTERM))
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     os.setsid()
     os.nice(-20)
     try:
@@ -194,8 +200,6 @@ def main():
     import machine  # the serving comparison's
 
     if options.first:
-        if os.fork():  # a group's leader may not open a session: its child may
-            return os.waitstatus_to_exitcode(os.wait()[1])
         go_first()
     commands = programs(options)
     if options.peer_heap:

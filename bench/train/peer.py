@@ -32,7 +32,7 @@ def arguments(doc):
     parser.add_argument("--epochs", type=int, default=4, help="the first is warm-up")
     parser.add_argument("--backend", help="one way instead of the fastest")
     parser.add_argument("--batches", type=int, help="end an epoch after so many")
-    parser.add_argument("--profile", action="store_true", help="shares of operators, to stderr")
+    parser.add_argument("--profile", action="store_true", help="shares of operators (full batches)")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 
@@ -123,9 +123,34 @@ def epochs(options, epoch):
     return {"seconds": seconds, "cpu_seconds": cpu_seconds, "loss": loss}
 
 
+class Phases:
+    """How an epoch of batches divides: until a batch is there (sampled, its features gathered), and
+    learning from it."""
+
+    def __init__(self):
+        self.load_s, self.learn_s = 0.0, 0.0
+
+    def batches(self, loader, parts, most):
+        """Batches of a loader, timed by when they are asked for and when they are done with."""
+        asked = time.perf_counter()
+        for number, batch in enumerate(loader):
+            ready = parts(batch)
+            begun = time.perf_counter()
+            yield ready
+            asked, ended = time.perf_counter(), asked
+            self.load_s += begun - ended
+            self.learn_s += asked - begun
+            if number + 1 == most:
+                break
+
+    def facts(self):
+        whole = self.load_s + self.learn_s
+        return {"load_share": round(self.load_s / whole, 3) if whole else None}
+
+
 def profiled(options, torch, epoch):
-    """One epoch more, under PyTorch's profiler."""
-    if options.profile:
+    """One epoch more, under PyTorch's profiler, which keeps too much for an epoch of batches."""
+    if options.profile and CASES[options.case][1] is None:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             epoch()
         table = profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=25)

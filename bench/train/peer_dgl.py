@@ -127,7 +127,7 @@ def graphbolt(tensors, fanout, batch_nodes, workers):
     return loader, lambda batch: (batch.blocks, batch.node_features["x"], batch.labels)
 
 
-def minibatch_epoch(backend, tensors, case, batches):
+def minibatch_epoch(backend, tensors, case, batches, phases):
     fanout, batch_nodes = [peer.FANOUT] * peer.LAYERS, peer.CASES[case][1]
     workers = 1 if "worker" in backend else 0
     made = dataloader if backend.startswith("dataloader") else graphbolt
@@ -137,14 +137,11 @@ def minibatch_epoch(backend, tensors, case, batches):
 
     def epoch():
         loss = None
-        for number, batch in enumerate(loader):
-            blocks, x, wanted = parts(batch)
+        for blocks, x, wanted in phases.batches(loader, parts, batches):
             optimiser.zero_grad()
             loss = F.cross_entropy(model(blocks, x), wanted)
             loss.backward()
             optimiser.step()
-            if number + 1 == batches:
-                break
         return loss.item()
 
     return epoch
@@ -160,14 +157,15 @@ def main(options):
     torch.set_num_threads(computing)
     tensors = Tensors(options.dataset)
     meter = peer.Meter()
+    phases = peer.Phases()
     if peer.CASES[options.case][1] is None:
         epoch = full_epoch(backend, tensors, options.case)
     else:
-        epoch = minibatch_epoch(backend, tensors, options.case, options.batches)
+        epoch = minibatch_epoch(backend, tensors, options.case, options.batches, phases)
     measured = peer.epochs(options, epoch)
     record = {
         "program": "dgl", "case": options.case, "threads": options.threads, **measured,
-        **meter.facts(), "backend": backend, "trials": trials,
+        **meter.facts(), **phases.facts(), "backend": backend, "trials": trials,
         "versions": {"dgl": dgl.__version__, "torch": torch.__version__,
                      "cpu_capability": torch.backends.cpu.get_cpu_capability()},
     }

@@ -98,7 +98,7 @@ def full_epoch(backend, tensors, case):
     return epoch
 
 
-def minibatch_epoch(backend, tensors, case, batches):
+def minibatch_epoch(backend, tensors, case, batches, phases):
     workers = {"num_workers": 1, "persistent_workers": True} if "worker" in backend else {}
     fanout, batch_nodes = [peer.FANOUT] * peer.LAYERS, peer.CASES[case][1]
     if backend.startswith("adjs"):
@@ -121,14 +121,11 @@ def minibatch_epoch(backend, tensors, case, batches):
 
     def epoch():
         loss = None
-        for number, batch in enumerate(loader):
-            x, graphs, wanted = parts(batch)
+        for x, graphs, wanted in phases.batches(loader, parts, batches):
             optimiser.zero_grad()
             loss = F.cross_entropy(model(x, graphs)[: len(wanted)], wanted)
             loss.backward()
             optimiser.step()
-            if number + 1 == batches:
-                break
         return loss.item()
 
     return epoch
@@ -241,14 +238,15 @@ def main(options):
     torch.set_num_threads(computing)
     tensors = Tensors(options.dataset)
     meter = peer.Meter()
+    phases = peer.Phases()
     if peer.CASES[options.case][1] is None:
         epoch = full_epoch(backend, tensors, options.case)
     else:
-        epoch = minibatch_epoch(backend, tensors, options.case, options.batches)
+        epoch = minibatch_epoch(backend, tensors, options.case, options.batches, phases)
     measured = peer.epochs(options, epoch)
     record = {
         "program": "pyg", "case": options.case, "threads": options.threads, **measured,
-        **meter.facts(), "backend": backend, "trials": trials,
+        **meter.facts(), **phases.facts(), "backend": backend, "trials": trials,
         "versions": versions(),
     }
     print(json.dumps(record), flush=True)
