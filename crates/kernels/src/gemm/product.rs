@@ -3,6 +3,19 @@
 //!
 //! Where an output is small and its sums are long, as those of a weight's gradient are, the sums are
 //! cut into pieces of a length that only the shape decides, and the pieces added in order.
+//!
+//! GFLOP/s on a Zen 4 core that was doing other work too, against the crate `gemm` 0.19 and, where
+//! there is one, a [`Linear`](super::Linear) whose weights were packed before:
+//!
+//! | product                              | here | gemm | Linear |
+//! |--------------------------------------|------|------|--------|
+//! | 512 × 256 by (256 × 256)ᵀ            | 112  | 107  | 116    |
+//! | 64 × 256 by (256 × 256)ᵀ             | 98   | 67   | 116    |
+//! | 5,632 × 100 by (256 × 100)ᵀ          | 84   | 83   | 80     |
+//! | 60,000 × 602 by (41 × 602)ᵀ          | 75   | 59   | 75     |
+//! | (60,000 × 256)ᵀ by 60,000 × 256      | 84   | 89   | –      |
+//! | (60,000 × 602)ᵀ by 60,000 × 256      | 90   | 89   | –      |
+//! | (60,000 × 3)ᵀ by 60,000 × 64         | 31   | 71   | –      |
 
 use std::cell::Cell;
 use std::ops::Range;
