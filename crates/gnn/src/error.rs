@@ -16,8 +16,6 @@ pub enum Error {
     /// Parts of a dataset that do not fit each other.
     #[error("dataset `{name}`: {problem}")]
     Dataset { name: String, problem: String },
-    #[error("cannot cut `{name}` into {parts} parts: {problem}")]
-    Partition { name: String, parts: usize, problem: String },
     #[error("{0}")]
     Settings(String),
     /// A checkpoint that does not belong to the run that would go on from it.

@@ -204,13 +204,14 @@ impl Trainer {
             || {
                 let steps = self.settings.server_steps.of(round, local_steps, None, &self.rounds);
                 let stale = (mode == Mode::LlcgStale).then_some(steps)?;
-                Some(correct(&mut self.server, &self.settings, &self.model, &start, round, stale))
+                let (server, settings, model) = (&mut self.server, &self.settings, &self.model);
+                Some((correct(server, settings, model, &start, round, stale), stale))
             },
         );
         let local_s = watch.lap();
 
         // Measure how far apart that led, where it was cut edges that led there.
-        let drift_now = self.measure(round, &start, &learnt);
+        let drift = self.measure(round, &start, &learnt);
         let probe_s = watch.lap();
 
         // Average.
@@ -226,11 +227,10 @@ impl Trainer {
                 (Some(corrected), steps)
             }
             (Mode::Llcg | Mode::ServerOnly, _) => {
-                let now = drift_now.as_ref();
+                let now = drift.as_ref();
                 let steps = self.settings.server_steps.of(round, local_steps, now, &self.rounds);
                 let (server, settings, model) = (&mut self.server, &self.settings, &self.model);
-                let (corrected, steps) =
-                    correct(server, settings, model, &self.global, round, steps);
+                let corrected = correct(server, settings, model, &self.global, round, steps);
                 self.global = corrected.weights.clone();
                 (Some(corrected), steps)
             }
@@ -252,7 +252,6 @@ impl Trainer {
         let time = Times { local_s, server_s, probe_s, evaluate_s: watch.lap() };
         let (valid, test) = scores.unzip();
         let local_steps = if self.workers.is_empty() { 0 } else { local_steps };
-        let drift = drift_now;
         let row = Round { round, local_steps, server_steps, loss, valid, test, bytes, drift, time };
         self.rounds.push(row.clone());
         Ok(row)
@@ -387,9 +386,9 @@ fn correct(
     start: &Weights,
     round: u32,
     count: u32,
-) -> (Learnt, u32) {
+) -> Learnt {
     let steps = Steps { seed: settings.seed, who: "server", round, count };
-    (server.learn(model, start, &settings.server, &steps), count)
+    server.learn(model, start, &settings.server, &steps)
 }
 
 /// FNV-1a.

@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 
-use hither_kernels::gemm::{Matrix as View, product};
 use hither_kernels::memory::zeros;
 use hither_kernels::spmm::{self, Csr, Own};
 use hither_kernels::vector;
@@ -128,12 +127,7 @@ impl Attention {
         self.through_scores(&dsources, params, &self.source, kept, &mut dh, grads);
         self.through_scores(&dtargets, params, &self.target, kept, &mut dh, grads);
         x.weight_gradient(Own::Prefix(x.count()), &self.weight, &dh, grads);
-        wanted.then(|| {
-            let weights = View::new(&params[self.weight.at.clone()], heads * dim, x.dim());
-            let mut dx = zeros(x.count() * x.dim());
-            product(View::new(&dh, x.count(), heads * dim), weights, None, &mut dx, false);
-            dx
-        })
+        wanted.then(|| self.weight.input_gradient(params, &dh))
     }
 
     /// One number a row and head: the row's part of that head, dotted with its vector.

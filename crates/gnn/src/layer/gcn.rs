@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use hither_kernels::gemm::{Matrix as View, product};
 use hither_kernels::memory::zeros;
 use hither_kernels::spmm::Own;
 use hither_kernels::vector;
@@ -54,23 +53,14 @@ impl Gcn {
         let (inputs, outputs) = (x.dim(), self.bias.len());
         let scales = self.norm.scales(hop);
         vector::column_sums(dy, outputs, &mut grads[self.bias.clone()]);
-        let weights = View::new(&params[self.weight.at.clone()], outputs, inputs);
         if let Kept::Means(means) = kept {
             let rows = Rows::dense(means, inputs);
             rows.weight_gradient(Own::Prefix(hop.targets()), &self.weight, dy, grads);
-            return wanted.then(|| {
-                let mut dmeans = zeros(hop.targets() * inputs);
-                let dy_rows = View::new(dy, hop.targets(), outputs);
-                product(dy_rows, weights, None, &mut dmeans, false);
-                scales.backward(&dmeans, inputs)
-            });
+            return wanted
+                .then(|| scales.backward(&self.weight.input_gradient(params, dy), inputs));
         }
         let dprojected = scales.backward(dy, outputs);
         x.weight_gradient(Own::Prefix(x.count()), &self.weight, &dprojected, grads);
-        wanted.then(|| {
-            let mut dx = zeros(x.count() * inputs);
-            product(View::new(&dprojected, x.count(), outputs), weights, None, &mut dx, false);
-            dx
-        })
+        wanted.then(|| self.weight.input_gradient(params, &dprojected))
     }
 }

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use hither_kernels::gemm::{Matrix as View, product};
 use hither_kernels::memory::zeros;
 use hither_kernels::spmm::Own;
 use hither_kernels::vector;
@@ -31,14 +30,8 @@ impl Linear {
         grads: &mut [f32],
         wanted: bool,
     ) -> InputGradient {
-        let (inputs, outputs) = (x.dim(), self.bias.len());
-        vector::column_sums(dy, outputs, &mut grads[self.bias.clone()]);
+        vector::column_sums(dy, self.bias.len(), &mut grads[self.bias.clone()]);
         x.weight_gradient(Own::Prefix(x.count()), &self.weight, dy, grads);
-        wanted.then(|| {
-            let weights = View::new(&params[self.weight.at.clone()], outputs, inputs);
-            let mut dx = zeros(x.count() * inputs);
-            product(View::new(dy, x.count(), outputs), weights, None, &mut dx, false);
-            dx
-        })
+        wanted.then(|| self.weight.input_gradient(params, dy))
     }
 }

@@ -21,6 +21,8 @@ pub use propagate::Propagate;
 pub use rows::Rows;
 pub use sage::Sage;
 
+use hither_kernels::gemm::{Matrix as View, product};
+use hither_kernels::memory::zeros;
 use rayon::prelude::*;
 
 use crate::sample::Hop;
@@ -53,6 +55,21 @@ pub struct Matrix {
     pub at: Range<usize>,
     pub outputs: usize,
     pub inputs: usize,
+}
+
+impl Matrix {
+    /// The gradient of the input where that of the output is `dy`: dy · W.
+    fn input_gradient(&self, params: &[f32], dy: &[f32]) -> Vec<f32> {
+        let rows = dy.len() / self.outputs;
+        let mut dx = zeros(rows * self.inputs);
+        self.add_input_gradient(params, dy, &mut dx);
+        dx
+    }
+
+    fn add_input_gradient(&self, params: &[f32], dy: &[f32], dx: &mut [f32]) {
+        let weights = View::new(&params[self.at.clone()], self.outputs, self.inputs);
+        product(View::new(dy, dy.len() / self.outputs, self.outputs), weights, None, dx, true);
+    }
 }
 
 /// Adds a bias to every row.

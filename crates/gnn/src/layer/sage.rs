@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use hither_kernels::gemm::{Matrix as View, product};
 use hither_kernels::memory::zeros;
 use hither_kernels::spmm::Own;
 use hither_kernels::vector;
@@ -58,34 +57,22 @@ impl Sage {
         let scales = Norm::Neighbours.scales(hop);
         vector::column_sums(dy, outputs, &mut grads[self.bias.clone()]);
         x.weight_gradient(hop.own(), &self.own, dy, grads);
-        let weights = |of: &Matrix| View::new(&params[of.at.clone()], outputs, inputs);
-        let dy_rows = View::new(dy, hop.targets(), outputs);
         let mut dx = match kept {
             Kept::Means(means) => {
                 let rows = Rows::dense(means, inputs);
                 rows.weight_gradient(Own::Prefix(hop.targets()), &self.neighbours, dy, grads);
-                wanted.then(|| {
-                    let mut dmeans = zeros(hop.targets() * inputs);
-                    product(dy_rows, weights(&self.neighbours), None, &mut dmeans, false);
-                    scales.backward(&dmeans, inputs)
-                })
+                wanted.then(|| scales.backward(&self.neighbours.input_gradient(params, dy), inputs))
             }
             _ => {
                 let dprojected = scales.backward(dy, outputs);
                 x.weight_gradient(Own::Prefix(x.count()), &self.neighbours, &dprojected, grads);
-                wanted.then(|| {
-                    let mut dx = zeros(x.count() * inputs);
-                    let rows = View::new(&dprojected, x.count(), outputs);
-                    product(rows, weights(&self.neighbours), None, &mut dx, false);
-                    dx
-                })
+                wanted.then(|| self.neighbours.input_gradient(params, &dprojected))
             }
         };
         if let Some(dx) = &mut dx {
             // Only a table of features has targets elsewhere than in front, and nobody wants the
             // gradient of that.
-            let own = &mut dx[..hop.targets() * inputs];
-            product(dy_rows, weights(&self.own), None, own, true);
+            self.own.add_input_gradient(params, dy, &mut dx[..hop.targets() * inputs]);
         }
         dx
     }
