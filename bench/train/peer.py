@@ -148,6 +148,38 @@ class Phases:
         return {"load_share": round(self.load_s / whole, 3) if whole else None}
 
 
+def run(name, options, ways):
+    """One case by a peer: `ways` is its program, with `backends`, `needed_gb`, `full_epoch`,
+    `minibatch_epoch` and `versions`. Prints the record."""
+    import torch  # by now the threads are set that it reads when it is imported
+    from tensors import Tensors
+
+    trials, backend = None, options.backend
+    if backend is None:
+        names = ways.backends(options.case, options.threads)
+        backend, trials = fastest(ways.__file__, options, names, ways.needed_gb(options))
+    torch.manual_seed(options.seed)
+    torch.set_num_threads(options.threads - (1 if backend.endswith("worker") else 0))
+    tensors = Tensors(options.dataset)
+    meter, phases = Meter(), Phases()
+    if CASES[options.case][1] is None:
+        epoch = ways.full_epoch(backend, tensors, options.case)
+    else:
+        epoch = ways.minibatch_epoch(backend, tensors, options.case, options.batches, phases)
+    measured = epochs(options, epoch)
+    record = {
+        "program": name, "case": options.case, "threads": options.threads, **measured,
+        **meter.facts(), **phases.facts(), "backend": backend, "trials": trials,
+        "versions": {
+            "torch": torch.__version__,
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            **ways.versions(),
+        },
+    }
+    print(json.dumps(record), flush=True)
+    profiled(options, torch, epoch)
+
+
 def profiled(options, torch, epoch):
     """One epoch more, under PyTorch's profiler, which keeps too much for an epoch of batches."""
     if options.profile and CASES[options.case][1] is None:

@@ -3,7 +3,6 @@
     python bench/train/peer_dgl.py --dataset FILE --case CASE --threads N --epochs E
 """
 
-import json
 import os
 import sys
 
@@ -19,8 +18,6 @@ import dgl.sparse
 import torch
 import torch.nn.functional as F
 from dgl.nn import GraphConv, SAGEConv
-
-from tensors import Tensors
 
 
 def backends(case, threads):
@@ -147,31 +144,13 @@ def minibatch_epoch(backend, tensors, case, batches, phases):
     return epoch
 
 
-def main(options):
-    trials, backend = None, options.backend
-    if backend is None:
-        names = backends(options.case, options.threads)
-        backend, trials = peer.fastest(__file__, options, names, lambda _: 0)
-    torch.manual_seed(options.seed)
-    computing = options.threads - (1 if backend.endswith("worker") else 0)
-    torch.set_num_threads(computing)
-    tensors = Tensors(options.dataset)
-    meter = peer.Meter()
-    phases = peer.Phases()
-    if peer.CASES[options.case][1] is None:
-        epoch = full_epoch(backend, tensors, options.case)
-    else:
-        epoch = minibatch_epoch(backend, tensors, options.case, options.batches, phases)
-    measured = peer.epochs(options, epoch)
-    record = {
-        "program": "dgl", "case": options.case, "threads": options.threads, **measured,
-        **meter.facts(), **phases.facts(), "backend": backend, "trials": trials,
-        "versions": {"dgl": dgl.__version__, "torch": torch.__version__,
-                     "cpu_capability": torch.backends.cpu.get_cpu_capability()},
-    }
-    print(json.dumps(record), flush=True)
-    peer.profiled(options, torch, epoch)
+def needed_gb(_):
+    return lambda backend: 0
+
+
+def versions():
+    return {"dgl": dgl.__version__}
 
 
 if __name__ == "__main__":
-    sys.exit(main(OPTIONS))
+    peer.run("dgl", OPTIONS, sys.modules[__name__])

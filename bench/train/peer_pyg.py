@@ -3,7 +3,6 @@
     python bench/train/peer_pyg.py --dataset FILE --case CASE --threads N --epochs E
 """
 
-import json
 import os
 import sys
 
@@ -21,7 +20,6 @@ from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import GCN, GraphSAGE, SAGEConv
 
 import dataset
-from tensors import Tensors
 
 FULL = ["scatter", "sparse-tensor", "csr-i64", "csr-i32", "edge-index"]
 
@@ -216,8 +214,7 @@ def needed_gb(options):
 
 
 def versions():
-    found = {"torch": torch.__version__, "torch_geometric": torch_geometric.__version__}
-    found["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
+    found = {"torch_geometric": torch_geometric.__version__}
     found["pyg_lib"] = torch_geometric.typing.WITH_PYG_LIB
     for name in ("torch_sparse", "torch_scatter"):
         try:
@@ -227,31 +224,5 @@ def versions():
     return found
 
 
-def main(options):
-    trials = None
-    backend = options.backend
-    if backend is None:
-        names = backends(options.case, options.threads)
-        backend, trials = peer.fastest(__file__, options, names, needed_gb(options))
-    torch.manual_seed(options.seed)
-    computing = options.threads - (1 if backend.endswith("worker") else 0)
-    torch.set_num_threads(computing)
-    tensors = Tensors(options.dataset)
-    meter = peer.Meter()
-    phases = peer.Phases()
-    if peer.CASES[options.case][1] is None:
-        epoch = full_epoch(backend, tensors, options.case)
-    else:
-        epoch = minibatch_epoch(backend, tensors, options.case, options.batches, phases)
-    measured = peer.epochs(options, epoch)
-    record = {
-        "program": "pyg", "case": options.case, "threads": options.threads, **measured,
-        **meter.facts(), **phases.facts(), "backend": backend, "trials": trials,
-        "versions": versions(),
-    }
-    print(json.dumps(record), flush=True)
-    peer.profiled(options, torch, epoch)
-
-
 if __name__ == "__main__":
-    sys.exit(main(OPTIONS))
+    peer.run("pyg", OPTIONS, sys.modules[__name__])

@@ -21,6 +21,16 @@ pub fn mean<'a>(vectors: impl Iterator<Item = &'a [f32]>, shares: &[f32]) -> Vec
     mean
 }
 
+/// A model `share` of the way from one to another.
+pub fn between(from: &Weights, to: &Weights, share: f32) -> Weights {
+    // All the way is exactly there.
+    let go = |from: &[f32], to: &[f32]| {
+        let pairs = from.iter().zip(to);
+        pairs.map(|(from, to)| if share < 1.0 { from + share * (to - from) } else { *to }).collect()
+    };
+    Weights { params: go(&from.params, &to.params), stats: go(&from.stats, &to.stats) }
+}
+
 /// `to + (after − before)`: what somebody learnt from one model, added to another.
 pub fn add_change(to: &mut Weights, before: &Weights, after: &Weights) {
     let pairs = [

@@ -1,5 +1,7 @@
 //! An undirected graph: the neighbours of each node, sorted, one after the other.
 
+use std::sync::OnceLock;
+
 use hither_data::Array;
 use rayon::prelude::*;
 
@@ -10,9 +12,15 @@ use rayon::prelude::*;
 pub struct Graph {
     offsets: Array<u64>,
     neighbours: Array<u32>,
+    /// What symmetric normalisation asks for in every step.
+    roots: OnceLock<Vec<f32>>,
 }
 
 impl Graph {
+    fn of(offsets: Array<u64>, neighbours: Array<u32>) -> Self {
+        Self { offsets, neighbours, roots: OnceLock::new() }
+    }
+
     /// Any list of pairs makes a graph: directions, repetitions and loops are dropped.
     /// None if a pair names a node that is not there.
     pub fn from_edges(nodes: usize, edges: &[(u32, u32)]) -> Option<Self> {
@@ -68,7 +76,7 @@ impl Graph {
         }
         offsets[lens.len()] = end as u64;
         neighbours.truncate(end);
-        Self { offsets: offsets.into(), neighbours: neighbours.into() }
+        Self::of(offsets.into(), neighbours.into())
     }
 
     /// Rows as they were written, in memory or mapped. Tells what is wrong with them; that every
@@ -95,7 +103,7 @@ impl Graph {
             Some(node) => Err(format!(
                 "neighbours of node {node} are not sorted, not distinct, or not below {nodes}"
             )),
-            None => Ok(Self { offsets, neighbours }),
+            None => Ok(Self::of(offsets, neighbours)),
         }
     }
 
@@ -110,6 +118,12 @@ impl Graph {
 
     pub fn degree(&self, node: u32) -> usize {
         (self.offsets[node as usize + 1] - self.offsets[node as usize]) as usize
+    }
+
+    /// 1/√(1 + degree) of each node.
+    pub fn roots(&self) -> &[f32] {
+        let root = |bounds: &[u64]| 1.0 / ((1 + bounds[1] - bounds[0]) as f32).sqrt();
+        self.roots.get_or_init(|| self.offsets.windows(2).map(root).collect())
     }
 
     pub fn neighbours(&self, node: u32) -> &[u32] {
@@ -146,7 +160,7 @@ impl Graph {
         for old in nodes {
             number[*old as usize] = u32::MAX;
         }
-        Self { offsets: offsets.into(), neighbours: neighbours.into() }
+        Self::of(offsets.into(), neighbours.into())
     }
 }
 

@@ -89,32 +89,23 @@ impl<'a> Batch<'a> {
     /// The whole graph; the loss is over `nodes`.
     pub fn whole(data: &'a Dataset, nodes: &'a [u32], needs: Needs) -> Self {
         let graph = &data.graph;
-        let roots: Vec<f32> = if needs.roots {
-            (0..graph.nodes()).map(|node| root(graph, node as u32)).collect()
-        } else {
-            vec![]
-        };
-        let hop = |roots: Vec<f32>| Hop {
+        let hop = |_| Hop {
             inputs: graph.nodes(),
             own: None,
             offsets: Cow::Borrowed(graph.offsets()),
             columns: Cow::Borrowed(graph.targets()),
             degrees: None,
-            roots: Cow::Owned(roots),
+            roots: Cow::Borrowed(if needs.roots { graph.roots() } else { &[] }),
             symmetric: true,
         };
         Self {
             input: Rows::of(&data.features),
-            hops: (0..needs.hops).map(|_| hop(roots.clone())).collect(),
+            hops: (0..needs.hops).map(hop).collect(),
             rows: Cow::Borrowed(nodes),
             nodes: Cow::Borrowed(nodes),
             sources: vec![],
         }
     }
-}
-
-fn root(graph: &Graph, node: u32) -> f32 {
-    1.0 / ((1 + graph.degree(node)) as f32).sqrt()
 }
 
 /// Draws batches from one dataset; holds the scratch for it.
@@ -149,7 +140,8 @@ impl Sampler {
                 let targets_len = targets.len();
                 let columns = self.collect(&mut targets, &drawn.columns);
                 let roots = if needs.roots {
-                    targets.iter().map(|node| root(&data.graph, *node)).collect()
+                    let all = data.graph.roots();
+                    targets.iter().map(|node| all[*node as usize]).collect()
                 } else {
                     vec![]
                 };

@@ -12,8 +12,8 @@ use hither_core::record::train::{Bytes, Drift, Header, Round, Summary, Times};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::average::{add_change, average};
-use crate::correct::ServerSteps;
+use crate::average::{add_change, average, between};
+use crate::correct::{Correction, ServerSteps};
 use crate::drift::Probe;
 use crate::local::{Learner, Learnt, Pace, Steps};
 use crate::model::{Model, Weights};
@@ -133,7 +133,7 @@ impl Trainer {
         model: Model,
         data: Arc<Dataset>,
         partition: &Partition,
-    ) -> Result<Self, Error> {
+    ) -> Self {
         let new_optimiser =
             || Optimiser::new(settings.optimiser, settings.decay, model.params_len());
         let learner = |data: Arc<Dataset>| {
@@ -164,7 +164,7 @@ impl Trainer {
         };
         let total: usize = workers.iter().map(|worker| worker.train.len()).sum();
         let share = |worker: &Learner| worker.train.len() as f32 / total.max(1) as f32;
-        Ok(Self {
+        Self {
             global: model.start(settings.seed),
             shares: workers.iter().map(share).collect(),
             globals: partition.nodes_of(),
@@ -177,7 +177,7 @@ impl Trainer {
             model,
             data,
             workers,
-        })
+        }
     }
 
     /// Whether all rounds are done, or nothing has become better for long.
@@ -197,15 +197,17 @@ impl Trainer {
         let local_steps = self.local_steps(round);
         let mut watch = Watch { clock, since: clock() };
 
+        // A server that does not wait decides before this round is measured.
+        let blind = self.settings.server_steps.of(round, local_steps, None, &self.rounds);
+
         // Learn locally. A server that need not wait for the average corrects meanwhile.
         let start = self.global.clone();
         let (learnt, meanwhile) = rayon::join(
             || learn(&mut self.workers, &self.settings, &self.model, &start, round, local_steps),
             || {
-                let steps = self.settings.server_steps.of(round, local_steps, None, &self.rounds);
-                let stale = (mode == Mode::LlcgStale).then_some(steps)?;
+                let correction = (mode == Mode::LlcgStale).then_some(blind)?;
                 let (server, settings, model) = (&mut self.server, &self.settings, &self.model);
-                Some((correct(server, settings, model, &start, round, stale), stale))
+                Some(correct(server, settings, model, &start, round, correction.steps))
             },
         );
         let local_s = watch.lap();
@@ -214,27 +216,34 @@ impl Trainer {
         let drift = self.measure(round, &start, &learnt);
         let probe_s = watch.lap();
 
-        // Average.
+        let Correction { kept, steps } = match mode {
+            Mode::LlcgStale => blind,
+            Mode::Llcg | Mode::ServerOnly => {
+                let now = drift.as_ref();
+                self.settings.server_steps.of(round, local_steps, now, &self.rounds)
+            }
+            _ => Correction { kept: 1.0, steps: 0 },
+        };
+
+        // Average, and go there as far as drift leaves it worth going.
         if !learnt.is_empty() {
             let models: Vec<&Weights> = learnt.iter().map(|learnt| &learnt.weights).collect();
-            self.global = average(&models, &self.shares);
+            self.global = between(&start, &average(&models, &self.shares), kept as f32);
         }
 
         // Correct globally.
-        let (corrected, server_steps) = match (mode, meanwhile) {
-            (Mode::LlcgStale, Some((corrected, steps))) => {
+        let corrected = match (mode, meanwhile) {
+            (Mode::LlcgStale, Some(corrected)) => {
                 add_change(&mut self.global, &start, &corrected.weights);
-                (Some(corrected), steps)
+                Some(corrected)
             }
             (Mode::Llcg | Mode::ServerOnly, _) => {
-                let now = drift.as_ref();
-                let steps = self.settings.server_steps.of(round, local_steps, now, &self.rounds);
                 let (server, settings, model) = (&mut self.server, &self.settings, &self.model);
                 let corrected = correct(server, settings, model, &self.global, round, steps);
                 self.global = corrected.weights.clone();
-                (Some(corrected), steps)
+                Some(corrected)
             }
-            _ => (None, 0),
+            _ => None,
         };
         let server_s = watch.lap();
 
@@ -252,7 +261,18 @@ impl Trainer {
         let time = Times { local_s, server_s, probe_s, evaluate_s: watch.lap() };
         let (valid, test) = scores.unzip();
         let local_steps = if self.workers.is_empty() { 0 } else { local_steps };
-        let row = Round { round, local_steps, server_steps, loss, valid, test, bytes, drift, time };
+        let row = Round {
+            round,
+            local_steps,
+            kept,
+            server_steps: steps,
+            loss,
+            valid,
+            test,
+            bytes,
+            drift,
+            time,
+        };
         self.rounds.push(row.clone());
         Ok(row)
     }

@@ -67,7 +67,7 @@ fn model(data: &Dataset) -> Model {
 
 fn trainer(settings: Settings) -> Trainer {
     let (data, partition) = graph();
-    Trainer::new(settings, model(&data), data, &partition).expect("a trainer")
+    Trainer::new(settings, model(&data), data, &partition)
 }
 
 fn run(trainer: &mut Trainer, rounds: usize) {
@@ -181,8 +181,7 @@ fn correction_undoes_what_cut_edges_did() {
         partition::partition(&data.graph, &data.labels, &data.split.train, &by).expect("parts");
     let test = |mode: Mode| {
         let settings = Settings { rounds: 15, local_steps: 5, rho: 1.0, ..settings(mode) };
-        let mut trainer =
-            Trainer::new(settings, model(&data), data.clone(), &partition).expect("a trainer");
+        let mut trainer = Trainer::new(settings, model(&data), data.clone(), &partition);
         run(&mut trainer, 15);
         let summary = trainer.summary();
         (summary.test, summary.bytes.total())

@@ -10,9 +10,11 @@ use crate::label::{labels, notes};
 use crate::metric::{METRICS, Metric};
 
 const TEMPLATE: &str = include_str!("../assets/report.html");
-pub(crate) const STYLES: [&str; 2] =
+/// What every page has around its own.
+const PAGE: &str = include_str!("../assets/page.html");
+const STYLES: [&str; 2] =
     [include_str!("../assets/vendor/uplot/uPlot.min.css"), include_str!("../assets/report.css")];
-pub(crate) const PLOT_LIBRARY: &str = include_str!("../assets/vendor/uplot/uPlot.iife.min.js");
+const PLOT_LIBRARY: &str = include_str!("../assets/vendor/uplot/uPlot.iife.min.js");
 /// In the order in which they build on each other.
 const SCRIPTS: [&str; 8] = [
     include_str!("../assets/js/data.js"),
@@ -39,33 +41,49 @@ pub fn html(groups: &[Group]) -> String {
     let (data, blocks) = data(groups, &labels);
     let json = serde_json::to_string(&data).expect("rows of numbers and strings are JSON");
 
+    let own = context! {
+        title => title(groups),
+        headline => headline(groups),
+        smooth => duration(data.length_s * SMOOTH_SHARE),
+        facts => facts(groups),
+        settings => groups.len(),
+        notes => notes(labels.iter().map(String::as_str).zip(
+            groups.iter().flat_map(|g| g.runs).map(|r| r.summary.notes.as_slice()),
+        )),
+        metrics => METRICS.iter().map(|m| context! {
+            name => m.name,
+            meaning => m.meaning,
+            smaller => m.smaller,
+        }).collect::<Vec<_>>(),
+        rows => table_rows(groups, &labels),
+        labels => labels,
+        blocks => blocks,
+    };
+    render(TEMPLATE, "", &SCRIPTS, &json, own)
+}
+
+/// A page from its template, styles, scripts and JSON, and what the template asks for.
+pub(crate) fn render(
+    template: &str,
+    style: &str,
+    scripts: &[&str],
+    json: &str,
+    own: Value,
+) -> String {
     let mut environment = Environment::new();
-    environment.add_template("report.html", TEMPLATE).expect("the template is part of the program");
-    let template = environment.get_template("report.html").expect("it was added above");
+    environment.add_template("page.html", PAGE).expect("it is part of the program");
+    let template = environment.template_from_named_str("own.html", template);
     template
-        .render(context! {
-            title => title(groups),
-            headline => headline(groups),
-            smooth => duration(data.length_s * SMOOTH_SHARE),
-            facts => facts(groups),
-            settings => groups.len(),
-            notes => notes(labels.iter().map(String::as_str).zip(
-                groups.iter().flat_map(|g| g.runs).map(|r| r.summary.notes.as_slice()),
-            )),
-            metrics => METRICS.iter().map(|m| context! {
-                name => m.name,
-                meaning => m.meaning,
-                smaller => m.smaller,
-            }).collect::<Vec<_>>(),
-            rows => table_rows(groups, &labels),
-            labels => labels,
-            style => STYLES.concat(),
-            plot_library => PLOT_LIBRARY,
-            script => SCRIPTS.concat(),
-            data => inert_json(&json),
-            blocks => blocks,
+        .and_then(|template| {
+            template.render(context! {
+                style => STYLES.concat() + style,
+                plot_library => PLOT_LIBRARY,
+                script => scripts.concat(),
+                data => inert_json(json),
+                ..own
+            })
         })
-        .expect("the template uses only the names above")
+        .expect("it is part of the program and uses only the names that it is given")
 }
 
 fn policies(runs: &[RunRecord]) -> Vec<&str> {
@@ -73,7 +91,7 @@ fn policies(runs: &[RunRecord]) -> Vec<&str> {
 }
 
 /// JSON that cannot end the script element it stands in, whatever the strings in it say.
-pub(crate) fn inert_json(json: &str) -> String {
+fn inert_json(json: &str) -> String {
     json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 

@@ -45,7 +45,7 @@ impl Job<'_> {
         let model = Model::new(args.spec(&case.data)?)?;
         let settings = args.settings(*mode, case.seed, case.workers()?, self.steps.clone());
         let cut = case.cut(*mode)?;
-        let trainer = Trainer::new(settings, model, case.data.clone(), &cut.partition)?;
+        let trainer = Trainer::new(settings, model, case.data.clone(), &cut.partition);
         Ok(Ready { trainer, cut: cut.name, cut_share: cut.share })
     }
 

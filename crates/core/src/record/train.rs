@@ -33,6 +33,8 @@ pub struct Round {
     pub round: u32,
     /// Steps of each worker.
     pub local_steps: u32,
+    /// How far the global model went to the workers' average, of the whole way.
+    pub kept: f64,
     pub server_steps: u32,
     /// Mean loss over the round's local steps, or the server's if there were none.
     pub loss: f64,

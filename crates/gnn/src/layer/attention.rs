@@ -7,7 +7,7 @@ use hither_kernels::memory::zeros;
 use hither_kernels::spmm::{self, Csr, Own};
 use hither_kernels::vector;
 
-use super::{InputGradient, Matrix, Rows, add_to_rows};
+use super::{InputGradient, Matrix, Rows, Seen, add_to_rows};
 use crate::sample::Hop;
 
 /// The slope of the scores' LeakyReLU below zero.
@@ -81,17 +81,16 @@ impl Attention {
         (y, super::Kept::Attention(Box::new(kept)))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what a backward pass is")]
     pub fn backward(
         &self,
-        params: &[f32],
-        x: &Rows,
-        hop: &Hop,
-        kept: &Kept,
+        seen: Seen,
         dy: &[f32],
         grads: &mut [f32],
         wanted: bool,
     ) -> InputGradient {
+        let Seen { params, x, hops: [hop, ..], kept: super::Kept::Attention(kept) } = seen else {
+            unreachable!("one hop, and what was kept of it")
+        };
         let (heads, dim) = (self.heads, self.dim());
         vector::column_sums(dy, self.bias.len(), &mut grads[self.bias.clone()]);
         let spread;

@@ -6,7 +6,7 @@ use hither_kernels::memory::zeros;
 use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
-use super::{InputGradient, Matrix, Rows};
+use super::{InputGradient, Matrix, Rows, Seen};
 
 #[derive(Clone, Debug)]
 pub struct Linear {
@@ -24,12 +24,12 @@ impl Linear {
 
     pub fn backward(
         &self,
-        params: &[f32],
-        x: &Rows,
+        seen: Seen,
         dy: &[f32],
         grads: &mut [f32],
         wanted: bool,
     ) -> InputGradient {
+        let Seen { params, x, .. } = seen;
         vector::column_sums(dy, self.bias.len(), &mut grads[self.bias.clone()]);
         x.weight_gradient(Own::Prefix(x.count()), &self.weight, dy, grads);
         wanted.then(|| self.weight.input_gradient(params, dy))

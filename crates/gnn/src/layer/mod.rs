@@ -46,6 +46,15 @@ pub enum Kept {
     Attention(Box<attention::Kept>),
 }
 
+/// What a forward pass was given and left: what going back through it takes, besides the gradient.
+#[derive(Clone, Copy)]
+pub struct Seen<'a> {
+    pub params: &'a [f32],
+    pub x: &'a Rows<'a>,
+    pub hops: &'a [Hop<'a>],
+    pub kept: &'a Kept,
+}
+
 /// A gradient with respect to a layer's input, or the news that nobody wants it.
 pub type InputGradient = Option<Vec<f32>>;
 
@@ -99,30 +108,19 @@ impl Layer {
     }
 
     /// Adds to `grads`; gives the gradient of the input if `wanted`.
-    #[expect(clippy::too_many_arguments, reason = "what a backward pass is")]
     pub fn backward(
         &self,
-        params: &[f32],
-        x: &Rows,
-        hops: &[Hop],
-        kept: &Kept,
+        seen: Seen,
         dy: &[f32],
         grads: &mut [f32],
         wanted: bool,
     ) -> InputGradient {
-        match (self, kept) {
-            (Self::Sage(layer), kept) => {
-                layer.backward(params, x, &hops[0], kept, dy, grads, wanted)
-            }
-            (Self::Gcn(layer), kept) => {
-                layer.backward(params, x, &hops[0], kept, dy, grads, wanted)
-            }
-            (Self::Attention(layer), Kept::Attention(kept)) => {
-                layer.backward(params, x, &hops[0], kept, dy, grads, wanted)
-            }
-            (Self::Attention(_), _) => unreachable!("attention keeps what it saw"),
-            (Self::Propagate(layer), _) => wanted.then(|| layer.backward(x, hops, dy)),
-            (Self::Linear(layer), _) => layer.backward(params, x, dy, grads, wanted),
+        match self {
+            Self::Sage(layer) => layer.backward(seen, dy, grads, wanted),
+            Self::Gcn(layer) => layer.backward(seen, dy, grads, wanted),
+            Self::Attention(layer) => layer.backward(seen, dy, grads, wanted),
+            Self::Propagate(layer) => wanted.then(|| layer.backward(seen.x, seen.hops, dy)),
+            Self::Linear(layer) => layer.backward(seen, dy, grads, wanted),
         }
     }
 }

@@ -7,7 +7,7 @@ use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
 use super::mean::{Norm, project_first};
-use super::{InputGradient, Kept, Matrix, Rows};
+use super::{InputGradient, Kept, Matrix, Rows, Seen};
 use crate::sample::Hop;
 
 /// y = mean(x of neighbours) · Wₗᵀ + x · Wᵣᵀ + b
@@ -42,17 +42,14 @@ impl Sage {
         (y, Kept::Means(means))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what a backward pass is")]
     pub fn backward(
         &self,
-        params: &[f32],
-        x: &Rows,
-        hop: &Hop,
-        kept: &Kept,
+        seen: Seen,
         dy: &[f32],
         grads: &mut [f32],
         wanted: bool,
     ) -> InputGradient {
+        let Seen { params, x, hops: [hop, ..], kept } = seen else { unreachable!("one hop") };
         let (inputs, outputs) = (x.dim(), self.bias.len());
         let scales = Norm::Neighbours.scales(hop);
         vector::column_sums(dy, outputs, &mut grads[self.bias.clone()]);

@@ -5,7 +5,7 @@ use hither_kernels::vector::{self, Dropout};
 
 use super::{Model, Weights};
 use crate::batch_norm::{self, BatchNorm};
-use crate::layer::{Kept, Layer, Rows};
+use crate::layer::{Kept, Layer, Rows, Seen};
 use crate::loss;
 use crate::sample::Batch;
 use crate::{Dataset, Labels};
@@ -64,33 +64,18 @@ impl Model {
             }
             traces.push(Trace { kept, batch_norm, output: y });
         }
-        let logits = traces.pop().map(|last| (last.kept, last.output));
-        let Some((last_kept, logits)) = logits else { return 0.0 };
+        let Some(Trace { mut kept, output: logits, .. }) = traces.pop() else { return 0.0 };
         let mut dy = zeros(logits.len());
         let loss = loss::gradient(&logits, &data.labels, &batch.rows, &batch.nodes, &mut dy);
         drop(logits);
-        self.backward(weights, batch, traces, last_kept, dy, pass, grads);
-        loss
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "what the forward pass left")]
-    fn backward(
-        &self,
-        weights: &Weights,
-        batch: &Batch,
-        mut traces: Vec<Trace>,
-        mut kept: Kept,
-        mut dy: Vec<f32>,
-        pass: Pass,
-        grads: &mut [f32],
-    ) {
-        let mut hops = &batch.hops[..];
+        hops = &batch.hops[..];
         for (index, stage) in self.stages.iter().enumerate().rev() {
             let (earlier, here) = hops.split_at(hops.len() - stage.layer.hops());
             hops = earlier;
             let input = self.input_of(index, batch, &traces);
             let params = &weights.params;
-            let dx = stage.layer.backward(params, &input, here, &kept, &dy, grads, index > 0);
+            let seen = Seen { params, x: &input, hops: here, kept: &kept };
+            let dx = stage.layer.backward(seen, &dy, grads, index > 0);
             let (Some(dx), Some(before)) = (dx, traces.pop()) else { break };
             dy = dx;
             kept = before.kept;
@@ -103,6 +88,7 @@ impl Model {
                 norm.backward(params, kept, &mut dy, grads);
             }
         }
+        loss
     }
 
     fn input_of<'a>(&self, index: usize, batch: &'a Batch, traces: &'a [Trace]) -> Rows<'a> {

@@ -1,12 +1,12 @@
 //! The plan as one self-contained page.
 
-use minijinja::{Environment, Value, context};
+use minijinja::{Value, context};
 use serde::Serialize;
 
 use super::text::mebibytes;
 use super::{HotnessCurve, Lever, PlanReport, PlannedTable};
 use crate::format::{count, percent, plural, rounded};
-use crate::page::{PLOT_LIBRARY, STYLES, inert_json};
+use crate::page::render;
 
 const TEMPLATE: &str = include_str!("../../assets/plan.html");
 const STYLE: &str = include_str!("../../assets/plan.css");
@@ -43,25 +43,17 @@ impl PlanReport {
     /// It needs no network, no other file, and no script for its tables.
     pub fn html(&self) -> String {
         let json = serde_json::to_string(&self.data()).expect("numbers and strings are JSON");
-        let mut environment = Environment::new();
-        environment.add_template("plan.html", TEMPLATE).expect("it is part of the program");
-        let template = environment.get_template("plan.html").expect("it was added above");
-        template
-            .render(context! {
-                title => format!("Plan for {}", self.model),
-                headline => self.headline(),
-                facts => self.facts(),
-                tables => self.tables.iter().map(table_row).collect::<Vec<_>>(),
-                levers => self.lever_groups(),
-                costs => self.costs(),
-                hidden_curves => self.curves.len().saturating_sub(CURVES_MAX),
-                notes => self.notes.clone(),
-                style => STYLES.concat() + STYLE,
-                plot_library => PLOT_LIBRARY,
-                script => SCRIPTS.concat(),
-                data => inert_json(&json),
-            })
-            .expect("the template uses only the names above")
+        let own = context! {
+            title => format!("Plan for {}", self.model),
+            headline => self.headline(),
+            facts => self.facts(),
+            tables => self.tables.iter().map(table_row).collect::<Vec<_>>(),
+            levers => self.lever_groups(),
+            costs => self.costs(),
+            hidden_curves => self.curves.len().saturating_sub(CURVES_MAX),
+            notes => self.notes.clone(),
+        };
+        render(TEMPLATE, STYLE, &SCRIPTS, &json, own)
     }
 
     fn headline(&self) -> Option<String> {
@@ -95,7 +87,7 @@ impl PlanReport {
             ),
             ("Version", format!("hither {}", self.hither)),
         ];
-        facts.into_iter().map(|(name, value)| context! { name => name, value => value }).collect()
+        facts.into_iter().map(|(name, value)| context! { name, values => [value] }).collect()
     }
 
     fn data(&self) -> Data<'_> {

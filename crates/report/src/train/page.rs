@@ -1,14 +1,14 @@
 //! One self-contained page for training runs.
 
 use hither_core::record::train::{Drift, Round, RunRecord};
-use minijinja::{Environment, Value, context};
+use minijinja::{Value, context};
 use serde::Serialize;
 
 use super::about::{facts, headline, notes, title};
 use super::curve::{Curve, Grid, curve, positions};
 use super::figure::{Best, Column, Figures, both, columns, figures, setup};
 use super::group::{Group, groups};
-use crate::page::{PLOT_LIBRARY, STYLES, distinct, inert_json};
+use crate::page::{distinct, render};
 
 const TEMPLATE: &str = include_str!("../../assets/train.html");
 const STYLE: &str = include_str!("../../assets/train.css");
@@ -62,32 +62,25 @@ pub fn page(runs: &[RunRecord]) -> String {
     let json = serde_json::to_string(&data).expect("numbers and strings are JSON");
     let columns = columns(&figures);
 
-    let mut environment = Environment::new();
-    environment.add_template("train.html", TEMPLATE).expect("it is part of the program");
-    let template = environment.get_template("train.html").expect("it was added above");
-    template
-        .render(context! {
-            title => title(&groups),
-            headline => headline(&groups, &figures),
-            facts => facts(runs).into_iter().map(|(name, values)| context! { name, values }).collect::<Vec<_>>(),
-            labels => groups.iter().map(|group| group.label.clone()).collect::<Vec<_>>(),
-            metric => distinct(runs.iter().map(|run| run.header.metric.clone())).join(" or "),
-            span => grid.span,
-            repeated => groups.iter().any(|group| group.runs.len() > 1),
-            silent => silent(&groups, &figures),
-            columns => columns.iter().map(|column| context! {
-                name => column.name,
-                meaning => column.meaning,
-                larger => matches!(column.best, Best::Largest),
-            }).collect::<Vec<_>>(),
-            rows => rows(&groups, &figures, &columns),
-            notes => notes(&groups, &figures),
-            style => STYLES.concat() + STYLE,
-            plot_library => PLOT_LIBRARY,
-            script => SCRIPTS.concat(),
-            data => inert_json(&json),
-        })
-        .expect("the template uses only the names above")
+    let fact = |(name, values): (_, Vec<String>)| context! { name, values => [values.join(" · ")] };
+    let own = context! {
+        title => title(&groups),
+        headline => headline(&groups, &figures),
+        facts => facts(runs).into_iter().map(fact).collect::<Vec<_>>(),
+        labels => groups.iter().map(|group| group.label.clone()).collect::<Vec<_>>(),
+        metric => distinct(runs.iter().map(|run| run.header.metric.clone())).join(" or "),
+        span => grid.span,
+        repeated => groups.iter().any(|group| group.runs.len() > 1),
+        silent => silent(&groups, &figures),
+        columns => columns.iter().map(|column| context! {
+            name => column.name,
+            meaning => column.meaning,
+            larger => matches!(column.best, Best::Largest),
+        }).collect::<Vec<_>>(),
+        rows => rows(&groups, &figures, &columns),
+        notes => notes(&groups, &figures),
+    };
+    render(TEMPLATE, STYLE, &SCRIPTS, &json, own)
 }
 
 fn group_data(group: &Group, grid: &Grid) -> GroupData {
