@@ -88,8 +88,9 @@ pub struct Settings {
     pub server_steps: ServerSteps,
     pub optimiser: optim::Method,
     pub decay: f32,
-    /// Rounds from one evaluation to the next, and from one measurement of drift to the next.
+    /// Rounds from one evaluation to the next.
     pub evaluate_every: u32,
+    /// Drift is measured in the first so many rounds, and from then on once in as many.
     pub probe_every: u32,
     /// Evaluations without a better one after which to stop.
     pub patience: Option<u32>,
@@ -287,7 +288,9 @@ impl Trainer {
     fn measure(&mut self, round: u32, start: &Weights, learnt: &[Learnt]) -> Option<Drift> {
         let cut = matches!(self.settings.mode, Mode::PsgdPa | Mode::Llcg | Mode::LlcgStale);
         let every = self.settings.probe_every;
-        if !cut || every == 0 || !(round - 1).is_multiple_of(every) {
+        // Drift changes fastest in the beginning.
+        let due = round <= every || (every > 0 && round.is_multiple_of(every));
+        if !cut || !due {
             return None;
         }
         let squares = learnt.iter().zip(&self.shares);

@@ -127,7 +127,8 @@ pub struct LocalArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Server steps")]
 pub struct ServerArgs {
-    /// Steps of the server after each averaging, or `auto`: as many as the measured drift asks for
+    /// Steps of the server after each averaging, or `auto`: as many as the measured drift asks for,
+    /// which also decides how much of the average is taken
     #[arg(long, value_name = "S", default_value = "auto", value_parser = server_steps)]
     #[arg(allow_negative_numbers = true)]
     pub server_steps: ServerSteps,
@@ -156,8 +157,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=ROUNDS_MAX))]
     #[arg(allow_negative_numbers = true)]
     pub eval_every: u32,
-    /// Rounds from one measurement of drift to the next; 0 for none
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(0..=ROUNDS_MAX))]
+    /// Measure drift in the first N rounds, and from then on every N rounds; 0 for never
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<u32>::new().range(0..=ROUNDS_MAX))]
     #[arg(allow_negative_numbers = true)]
     pub probe_every: u32,
     /// Stop after so many evaluations without a better one

@@ -70,6 +70,7 @@ const CHARTS = [
   { id: "plot-seconds", x: X_SECONDS, y: Y_SCORE, curve: () => score, places: "seconds", none: "No time was recorded." },
   { id: "plot-loss", y: Y_LOSS, curve: () => "loss", none: "No loss was recorded." },
   { id: "plot-steps", y: Y_COUNT, curve: () => "server_steps", none: "The server takes no steps." },
+  { id: "plot-kept", y: { ...Y_SCORE, scale: { range: fromZero } }, curve: () => "kept", none: "All modes take the whole average." },
   { id: "plot-kappa-a", y: Y_NORM, curve: () => "kappa_a", none: NOT_MEASURED },
   { id: "plot-kappa-x", y: Y_NORM, curve: () => "kappa_x", none: NOT_MEASURED },
   { id: "plot-sigma", y: Y_NORM, curve: () => "sigma", none: NOT_MEASURED },

@@ -42,6 +42,7 @@ struct GroupData {
     valid: Option<Curve>,
     loss: Option<Curve>,
     server_steps: Option<Curve>,
+    kept: Option<Curve>,
     kappa_a: Option<Curve>,
     kappa_x: Option<Curve>,
     sigma: Option<Curve>,
@@ -86,6 +87,7 @@ pub fn page(runs: &[RunRecord]) -> String {
 fn group_data(group: &Group, grid: &Grid) -> GroupData {
     let of = |read: fn(&Round) -> Option<f64>| curve(group, grid, read);
     let steps = group.runs.iter().flat_map(|run| &run.rounds).any(|row| row.server_steps > 0);
+    let damped = group.runs.iter().flat_map(|run| &run.rounds).any(|row| row.kept < 1.0);
     let before = group.mean(setup).unwrap_or(0.0);
     GroupData {
         label: group.label.clone(),
@@ -98,6 +100,7 @@ fn group_data(group: &Group, grid: &Grid) -> GroupData {
         loss: of(|row| Some(row.loss)),
         // A line of zeros would only lie on the axis.
         server_steps: of(|row| Some(f64::from(row.server_steps))).filter(|_| steps),
+        kept: of(|row| Some(row.kept)).filter(|_| damped),
         kappa_a: of(|row| drift(row, |d| d.kappa_a)),
         kappa_x: of(|row| drift(row, |d| d.kappa_x)),
         sigma: of(|row| drift(row, |d| d.bias_squared.sqrt())),
