@@ -42,3 +42,18 @@ pub fn add_change(to: &mut Weights, before: &Weights, after: &Weights) {
         vector::add_scaled(to, -1.0, before);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn between_ends_exactly_where_it_leads() {
+        let weights = |value: f32| Weights { params: vec![value], stats: vec![-value] };
+        let at = |share| between(&weights(0.1), &weights(0.7), share);
+        assert_eq!(at(1.0).params, [0.7]);
+        assert_eq!(at(0.0).params, [0.1]);
+        assert!((at(0.5).params[0] - 0.4).abs() < 1e-6);
+        assert!((at(0.5).stats[0] + 0.4).abs() < 1e-6);
+    }
+}

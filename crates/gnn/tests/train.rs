@@ -42,7 +42,7 @@ fn settings(mode: Mode) -> Settings {
         optimiser: Method::Adam,
         decay: 0.0,
         evaluate_every: 2,
-        probe_every: 1,
+        probe_every: 2,
         patience: None,
         copies: 0.1,
         seed: 7,
