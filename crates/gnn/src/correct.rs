@@ -1,7 +1,7 @@
 //! How much of an average is worth taking, and how much the server corrects it.
 //!
-//! The theory compares drift with progress: d = (κA² + κX² + 2σ²) / G. With d up to 1 local steps
-//! are worth what they cost. Beyond, it asks the server for steps in proportion to d − 1 times the
+//! The theory compares drift with progress: d = 2(κA² + κX² + σ²) / G, the 2 on κ because both add
+//! up, ‖a + b‖² ≤ 2(‖a‖² + ‖b‖²). With d up to 1 local steps are worth what they cost. Beyond, it asks the server for steps in proportion to d − 1 times the
 //! local ones, without end: late in training G is small, and the server would spend its time on
 //! undoing what workers did. `auto` therefore lets the global model go only 1/d of the way to the
 //! average, which leaves 1 − 1/d times the local steps to correct. That, and the factor, are ours.
@@ -57,8 +57,7 @@ impl ServerSteps {
 fn wanted<'a>(drifts: impl Iterator<Item = &'a Drift>, local: u32) -> Correction {
     let (mut excess, mut useful) = (0.0, 0.0);
     for drift in drifts {
-        let kappa_squared = drift.kappa_a.powi(2) + drift.kappa_x.powi(2);
-        excess += kappa_squared + 2.0 * drift.bias_squared;
+        excess += 2.0 * (drift.kappa_a.powi(2) + drift.kappa_x.powi(2) + drift.bias_squared);
         useful += drift.local_squared;
     }
     let kept = if excess > useful { useful / excess } else { 1.0 };
@@ -77,9 +76,9 @@ mod tests {
     #[test]
     fn with_more_drift_less_is_kept_and_more_corrected() {
         let correction = |kappa: f64| wanted([drift(kappa, 1.0)].iter(), 10);
-        let all = [0.0, 1.0, 2.0, 100.0].map(correction);
-        assert_eq!(all.map(|correction| correction.kept), [1.0, 1.0, 0.25, 1e-4]);
-        assert_eq!(all.map(|correction| correction.steps), [1, 1, 23, 30]);
+        let all = [0.0, 0.7, 2.0, 100.0].map(correction);
+        assert_eq!(all.map(|correction| correction.kept), [1.0, 1.0, 0.125, 5e-5]);
+        assert_eq!(all.map(|correction| correction.steps), [1, 1, 26, 30]);
     }
 
     #[test]

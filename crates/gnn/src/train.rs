@@ -300,7 +300,7 @@ impl Trainer {
             weights: start,
             seed: self.settings.seed,
             round,
-            fanout: self.settings.local.fanout,
+            fanout: self.settings.local.seen(),
             full: self.settings.server.fanout,
         };
         let local_squared = squares.sum();

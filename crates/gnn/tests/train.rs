@@ -206,3 +206,17 @@ fn a_model_comes_back_from_its_file() {
         assert!(save::open_model(&path).is_err(), "{len} bytes are no model");
     }
 }
+
+/// A worker that sees its whole part in every step draws nothing, whatever the fanout says.
+#[test]
+fn drawing_costs_nothing_where_nothing_is_drawn() {
+    let bias = |batch| {
+        let mut settings = settings(Mode::PsgdPa);
+        settings.local.batch = batch;
+        let mut trainer = trainer(settings);
+        run(&mut trainer, 1);
+        trainer.rounds[0].drift.expect("measured in the first round").bias_squared
+    };
+    assert_eq!(bias(None), 0.0);
+    assert!(bias(Some(64)) > 0.0);
+}
