@@ -1,10 +1,11 @@
 //! How much of an average is worth taking, and how much the server corrects it.
 //!
-//! The theory compares drift with progress: d = 2(κA² + κX² + σ²) / G, the 2 on κ because both add
-//! up, ‖a + b‖² ≤ 2(‖a‖² + ‖b‖²). With d up to 1 local steps are worth what they cost. Beyond, it asks the server for steps in proportion to d − 1 times the
-//! local ones, without end: late in training G is small, and the server would spend its time on
-//! undoing what workers did. `auto` therefore lets the global model go only 1/d of the way to the
-//! average, which leaves 1 − 1/d times the local steps to correct. That, and the factor, are ours.
+//! The theory compares drift with progress, (κA² + κX² + 2σ²) / G, up to a factor. Here that is
+//! d = 2(κA² + κX² + σ²) / G, as both drifts may add up: ‖a + b‖² ≤ 2(‖a‖² + ‖b‖²). With d up to 1
+//! local steps are worth what they cost. Beyond, the server is to take d − 1 times as many, without
+//! end: late in training G is small, and it would spend its time on undoing what workers did. `auto`
+//! therefore lets the global model go only 1/d of the way to the average, which leaves 1 − 1/d times
+//! the local steps to correct. That, and the factors, are ours.
 
 use hither_core::record::train::{Drift, Round};
 use serde::{Deserialize, Serialize};

@@ -289,7 +289,7 @@ impl Trainer {
         let cut = matches!(self.settings.mode, Mode::PsgdPa | Mode::Llcg | Mode::LlcgStale);
         let every = self.settings.probe_every;
         // Drift changes fastest in the beginning.
-        let due = round <= every || (every > 0 && round.is_multiple_of(every));
+        let due = round <= every || round.is_multiple_of(every);
         if !cut || !due {
             return None;
         }

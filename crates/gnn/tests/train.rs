@@ -13,8 +13,8 @@ use hither_gnn::sample::Fanout;
 use hither_gnn::train::{Mode, Settings, Trainer};
 use hither_gnn::{Dataset, Error, checkpoint, save};
 
-fn graph() -> (Arc<Dataset>, Partition) {
-    let family = generate::Settings::of(Family::NoisyFeatures, 1500, 1);
+fn graph(family: Family, nodes: usize) -> (Arc<Dataset>, Partition) {
+    let family = generate::Settings::of(family, nodes, 1);
     let settings = generate::Settings { communities: 16, ..family };
     let data = generate::generate(&settings).expect("a graph");
     let cut = partition::Settings {
@@ -66,7 +66,7 @@ fn model(data: &Dataset) -> Model {
 }
 
 fn trainer(settings: Settings) -> Trainer {
-    let (data, partition) = graph();
+    let (data, partition) = graph(Family::NoisyFeatures, 1500);
     Trainer::new(settings, model(&data), data, &partition)
 }
 
@@ -167,18 +167,7 @@ fn bytes_are_those_that_a_network_would_carry() {
 
 #[test]
 fn correction_undoes_what_cut_edges_did() {
-    let family = generate::Settings::of(Family::CutHomophily, 3000, 1);
-    let cut = generate::Settings { communities: 16, ..family };
-    let data = Arc::new(generate::generate(&cut).expect("a graph"));
-    let by = partition::Settings {
-        method: partition::Method::Metis,
-        parts: 4,
-        seed: 1,
-        imbalance: 1.05,
-        balance_train: false,
-    };
-    let partition =
-        partition::partition(&data.graph, &data.labels, &data.split.train, &by).expect("parts");
+    let (data, partition) = graph(Family::CutHomophily, 3000);
     let test = |mode: Mode| {
         let settings = Settings { rounds: 15, local_steps: 5, rho: 1.0, ..settings(mode) };
         let mut trainer = Trainer::new(settings, model(&data), data.clone(), &partition);
