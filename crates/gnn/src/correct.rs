@@ -1,20 +1,20 @@
-//! How much of an average is worth taking, and how much the server corrects it.
+//! How many steps the server takes, and how much of an average is worth taking.
 //!
-//! The theory compares drift with progress, (κA² + κX² + 2σ²) / G, up to a factor. Here that is
-//! d = 2(κA² + κX² + σ²) / G, as both drifts may add up: ‖a + b‖² ≤ 2(‖a‖² + ‖b‖²). With d up to 1
-//! local steps are worth what they cost. Beyond, the server is to take d − 1 times as many, without
-//! end: late in training G is small, and it would spend its time on undoing what workers did. `auto`
-//! therefore lets the global model go only 1/d of the way to the average, which leaves 1 − 1/d times
-//! the local steps to correct. That, and the factors, are ours.
+//! The theory asks the server for (κA² + κX² + 2σ²) / G − 1 times the local steps, up to a factor:
+//! drift against progress. Late in training G falls and drift does not; a server that followed it
+//! would take steps without end, only to undo what the workers just did. `auto` therefore stops at
+//! `MOST` times the local steps, and looks whether there is something to undo: it goes towards the
+//! average only as far as the loss of the whole graph falls. Both are ours, not the theory's.
 
 use hither_core::record::train::{Drift, Round};
 use serde::{Deserialize, Serialize};
 
 /// Measurements that a decision rests on: single ones jump.
 const RECENT: usize = 5;
-/// The theory leaves it open. Found by trying: with 1 some graphs stayed a point behind one
-/// machine, with 2 one still did.
-const FACTOR: f64 = 3.0;
+/// Steps of the server at most, to one of a worker. Found by trying.
+const MOST: f64 = 3.0;
+/// Training nodes of the whole graph whose loss is compared.
+pub const JUDGES: usize = 256;
 
 /// Steps of the server after each averaging.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,24 +27,12 @@ pub enum ServerSteps {
     Like(Vec<u32>),
 }
 
-/// What becomes of an average.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Correction {
-    /// How far the global model goes to it, of the whole way.
-    pub kept: f64,
-    /// What the server then does.
-    pub steps: u32,
-}
-
 impl ServerSteps {
     /// For `round`, with `local` steps of each worker, after what was measured so far.
-    pub fn of(&self, round: u32, local: u32, now: Option<&Drift>, past: &[Round]) -> Correction {
+    pub fn of(&self, round: u32, local: u32, now: Option<&Drift>, past: &[Round]) -> u32 {
         match self {
-            Self::Fixed(steps) => Correction { kept: 1.0, steps: *steps },
-            Self::Like(steps) => {
-                let steps = steps.get(round as usize - 1).copied().unwrap_or(0);
-                Correction { kept: 1.0, steps }
-            }
+            Self::Fixed(steps) => *steps,
+            Self::Like(steps) => steps.get(round as usize - 1).copied().unwrap_or(0),
             Self::Auto => {
                 let past = past.iter().rev().filter_map(|round| round.drift.as_ref());
                 wanted(now.into_iter().chain(past).take(RECENT), local)
@@ -53,17 +41,28 @@ impl ServerSteps {
     }
 }
 
-/// The more of a local step is drift, the less of it is kept and the more is corrected; at least
-/// one step.
-fn wanted<'a>(drifts: impl Iterator<Item = &'a Drift>, local: u32) -> Correction {
-    let (mut excess, mut useful) = (0.0, 0.0);
+/// The more of a local step is drift, the more is corrected; at least one step.
+fn wanted<'a>(drifts: impl Iterator<Item = &'a Drift>, local: u32) -> u32 {
+    let (mut drifted, mut learnt) = (0.0, 0.0);
     for drift in drifts {
-        excess += 2.0 * (drift.kappa_a.powi(2) + drift.kappa_x.powi(2) + drift.bias_squared);
-        useful += drift.local_squared;
+        drifted += drift.kappa_a.powi(2) + drift.kappa_x.powi(2) + 2.0 * drift.bias_squared;
+        learnt += drift.local_squared;
     }
-    let kept = if excess > useful { useful / excess } else { 1.0 };
-    let steps = (FACTOR * (1.0 - kept) * f64::from(local)).round() as u32;
-    Correction { kept, steps: steps.max(1) }
+    let excess = if drifted > learnt { (drifted / learnt - 1.0).min(MOST) } else { 0.0 };
+    let steps = (excess * f64::from(local)).round() as u32;
+    steps.max(1)
+}
+
+/// Where, from 0 to 1, a parabola through the losses at 0, ½ and 1 is lowest.
+pub fn lowest([start, half, end]: [f64; 3]) -> f64 {
+    let curvature = start - 2.0 * half + end;
+    if curvature > 0.0 {
+        ((3.0 * start - 4.0 * half + end) / (4.0 * curvature)).clamp(0.0, 1.0)
+    } else if end <= start {
+        1.0
+    } else {
+        0.0
+    }
 }
 
 #[cfg(test)]
@@ -75,25 +74,35 @@ mod tests {
     }
 
     #[test]
-    fn with_more_drift_less_is_kept_and_more_corrected() {
-        let correction = |kappa: f64| wanted([drift(kappa, 1.0)].iter(), 10);
-        let all = [0.0, 0.7, 2.0, 100.0].map(correction);
-        assert_eq!(all.map(|correction| correction.kept), [1.0, 1.0, 0.125, 5e-5]);
-        assert_eq!(all.map(|correction| correction.steps), [1, 1, 26, 30]);
+    fn with_more_drift_more_is_corrected() {
+        let steps = |kappa: f64| wanted([drift(kappa, 1.0)].iter(), 10);
+        assert_eq!([0.0, 1.0, 1.5, 100.0].map(steps), [1, 1, 13, 30]);
     }
 
     #[test]
-    fn without_measurements_all_is_kept() {
-        let nothing = Correction { kept: 1.0, steps: 1 };
-        assert_eq!(wanted([].iter(), 10), nothing);
-        assert_eq!(wanted([drift(0.0, 0.0)].iter(), 10), nothing);
-        // Nobody learns anything, and still everybody drifts.
-        assert_eq!(wanted([drift(1.0, 0.0)].iter(), 10), Correction { kept: 0.0, steps: 30 });
+    fn without_progress_drift_is_all_there_is() {
+        assert_eq!(wanted([].iter(), 10), 1);
+        assert_eq!(wanted([drift(0.0, 0.0)].iter(), 10), 1);
+        assert_eq!(wanted([drift(1.0, 0.0)].iter(), 10), 30);
     }
 
     #[test]
     fn another_runs_steps_end_with_it() {
         let like = ServerSteps::Like(vec![3, 4]);
-        assert_eq!([1, 2, 3].map(|round| like.of(round, 10, None, &[]).steps), [3, 4, 0]);
+        assert_eq!([1, 2, 3].map(|round| like.of(round, 10, None, &[])), [3, 4, 0]);
+    }
+
+    #[test]
+    fn the_lowest_point_is_the_parabolas() {
+        for at in [0.0, 0.25, 0.7, 1.0] {
+            let loss = |t: f64| 3.0 + 2.0 * (t - at).powi(2);
+            assert!((lowest([0.0, 0.5, 1.0].map(loss)) - at).abs() < 1e-12);
+        }
+        // Beyond the average, or back beyond the start, nobody goes.
+        assert_eq!(lowest([3.0, 2.0, 1.5]), 1.0);
+        assert_eq!(lowest([1.0, 2.0, 3.5]), 0.0);
+        // Nothing lost is worth taking; of a hill, the lower side.
+        assert_eq!(lowest([1.0, 1.0, 1.0]), 1.0);
+        assert_eq!(lowest([1.0, 3.0, 2.0]), 0.0);
     }
 }

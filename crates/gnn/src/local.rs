@@ -123,6 +123,20 @@ impl Learner {
         learnt
     }
 
+    /// What several models lose over the same nodes.
+    pub fn losses<const N: usize>(
+        &mut self,
+        model: &Model,
+        weights: [&Weights; N],
+        nodes: Vec<u32>,
+        fanout: Fanout,
+        name: (u64, &str),
+    ) -> [f64; N] {
+        let mut random = seed::stream(name.0, name.1);
+        let batch = self.sampler.batch(&self.data, nodes, fanout, model.needs(), &mut random);
+        weights.map(|weights| model.loss(weights, &self.data, &batch))
+    }
+
     /// The gradient over some nodes, without learning from it.
     pub fn gradient(
         &mut self,

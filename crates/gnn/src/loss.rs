@@ -1,7 +1,5 @@
 //! Cross-entropy of classes; binary cross-entropy of yes-or-no answers. Both as means.
 
-use rayon::prelude::*;
-
 use crate::Labels;
 
 /// The mean loss of `rows` of the outputs, which are these `nodes`; its gradient is added to `dy`.
@@ -22,17 +20,14 @@ pub fn gradient(
     total / rows.len().max(1) as f64
 }
 
-/// The mean loss of nodes whose outputs stand in the rows of their own numbers.
-pub fn value(logits: &[f32], labels: &Labels, nodes: &[u32]) -> f64 {
+/// The same without its gradient.
+pub fn value(logits: &[f32], labels: &Labels, rows: &[u32], nodes: &[u32]) -> f64 {
     let count = labels.count();
-    let losses: Vec<f64> = nodes
-        .par_iter()
-        .map(|node| {
-            let at = *node as usize * count..(*node as usize + 1) * count;
-            row_loss(&logits[at], labels, *node, None)
-        })
-        .collect();
-    losses.iter().sum::<f64>() / nodes.len().max(1) as f64
+    let loss = |(row, node): (&u32, &u32)| {
+        let at = *row as usize * count..(*row as usize + 1) * count;
+        row_loss(&logits[at], labels, *node, None)
+    };
+    rows.iter().zip(nodes).map(loss).sum::<f64>() / rows.len().max(1) as f64
 }
 
 fn row_loss(

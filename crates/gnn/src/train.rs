@@ -7,18 +7,19 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use hither_core::Seconds;
 use hither_core::record::train::{Bytes, Drift, Header, Round, Summary, Times};
+use hither_core::{Seconds, seed};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::average::{add_change, average, between};
-use crate::correct::{Correction, ServerSteps};
+use crate::correct::{JUDGES, ServerSteps, lowest};
 use crate::drift::Probe;
 use crate::local::{Learner, Learnt, Pace, Steps};
 use crate::model::{Model, Weights};
 use crate::optim::{self, Optimiser};
 use crate::partition::Partition;
+use crate::sample::draw;
 use crate::{Dataset, Error, parts};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -206,9 +207,9 @@ impl Trainer {
         let (learnt, meanwhile) = rayon::join(
             || learn(&mut self.workers, &self.settings, &self.model, &start, round, local_steps),
             || {
-                let correction = (mode == Mode::LlcgStale).then_some(blind)?;
                 let (server, settings, model) = (&mut self.server, &self.settings, &self.model);
-                Some(correct(server, settings, model, &start, round, correction.steps))
+                (mode == Mode::LlcgStale)
+                    .then(|| correct(server, settings, model, &start, round, blind))
             },
         );
         let local_s = watch.lap();
@@ -216,20 +217,22 @@ impl Trainer {
         // Measure how far apart that led, where it was cut edges that led there.
         let drift = self.measure(round, &start, &learnt);
         let probe_s = watch.lap();
-
-        let Correction { kept, steps } = match mode {
+        let steps = match mode {
             Mode::LlcgStale => blind,
             Mode::Llcg | Mode::ServerOnly => {
                 let now = drift.as_ref();
                 self.settings.server_steps.of(round, local_steps, now, &self.rounds)
             }
-            _ => Correction { kept: 1.0, steps: 0 },
+            _ => 0,
         };
 
-        // Average, and go there as far as drift leaves it worth going.
+        // Average, and go there as far as it is worth going.
+        let mut kept = 1.0;
         if !learnt.is_empty() {
             let models: Vec<&Weights> = learnt.iter().map(|learnt| &learnt.weights).collect();
-            self.global = between(&start, &average(&models, &self.shares), kept as f32);
+            let average = average(&models, &self.shares);
+            kept = self.worth(round, &start, &average);
+            self.global = between(&start, &average, kept as f32);
         }
 
         // Correct globally.
@@ -306,6 +309,21 @@ impl Trainer {
         let local_squared = squares.sum();
         let (workers, server) = (&mut self.workers, &mut self.server);
         Some(probe.measure(workers, &self.globals, &self.shares, server, local_squared))
+    }
+
+    /// How far it is worth going to the average, of the whole way: to where the loss of the whole
+    /// graph is lowest.
+    fn worth(&mut self, round: u32, start: &Weights, average: &Weights) -> f64 {
+        let settings = &self.settings;
+        let corrects = matches!(settings.mode, Mode::Llcg | Mode::LlcgStale);
+        if !corrects || settings.server_steps != ServerSteps::Auto {
+            return 1.0;
+        }
+        let name = format!("judge/{round}");
+        let nodes = draw(&self.server.train, JUDGES, &mut seed::stream(settings.seed, &name));
+        let half = between(start, average, 0.5);
+        let (fanout, name) = (settings.server.fanout, (settings.seed, name.as_str()));
+        lowest(self.server.losses(&self.model, [start, &half, average], nodes, fanout, name))
     }
 
     /// What crossed the network: every worker's model both ways, and what workers fetched.

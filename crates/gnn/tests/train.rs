@@ -180,6 +180,28 @@ fn correction_undoes_what_cut_edges_did() {
     assert_eq!(corrected.1, local.1, "correction sends nothing");
 }
 
+/// At first parts teach much that holds for the whole graph, later what misleads.
+#[test]
+fn only_what_helps_the_whole_graph_is_kept() {
+    let (data, partition) = graph(Family::CutHomophily, 3000);
+    let kept = |mode: Mode, server_steps: ServerSteps| -> Vec<f64> {
+        let settings = settings(mode);
+        let local = Pace { batch: None, ..settings.local };
+        let settings = Settings { rounds: 15, local, server_steps, ..settings };
+        let mut trainer = Trainer::new(settings, model(&data), data.clone(), &partition);
+        run(&mut trainer, 15);
+        trainer.rounds.iter().map(|round| round.kept).collect()
+    };
+    for mode in [Mode::Llcg, Mode::LlcgStale] {
+        let auto = kept(mode, ServerSteps::Auto);
+        let late = auto[10..].iter().sum::<f64>() / 5.0;
+        assert!(auto[0] > 0.8 && late < 0.4, "{}: {auto:?}", mode.name());
+    }
+    // The published algorithms take averages as they are.
+    assert_eq!(kept(Mode::Llcg, ServerSteps::Fixed(3)), [1.0; 15]);
+    assert_eq!(kept(Mode::PsgdPa, ServerSteps::Auto), [1.0; 15]);
+}
+
 #[test]
 fn a_model_comes_back_from_its_file() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -128,7 +128,7 @@ pub struct LocalArgs {
 #[command(next_help_heading = "Server steps")]
 pub struct ServerArgs {
     /// Steps of the server after each averaging, or `auto`: as many as the measured drift asks for,
-    /// which also decides how much of the average is taken
+    /// and of the average only as much as lowers the whole graph's loss
     #[arg(long, value_name = "S", default_value = "auto", value_parser = server_steps)]
     #[arg(allow_negative_numbers = true)]
     pub server_steps: ServerSteps,

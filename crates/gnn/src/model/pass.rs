@@ -4,11 +4,11 @@ use hither_kernels::memory::zeros;
 use hither_kernels::vector::{self, Dropout};
 
 use super::{Model, Weights};
+use crate::Dataset;
 use crate::batch_norm::{self, BatchNorm};
 use crate::layer::{Kept, Layer, Rows, Seen};
 use crate::loss;
 use crate::sample::Batch;
-use crate::{Dataset, Labels};
 
 /// A layer and what follows it.
 #[derive(Clone, Debug)]
@@ -108,10 +108,19 @@ impl Model {
         }
     }
 
+    /// The mean loss over the batch, as it counts when the model is used.
+    pub fn loss(&self, weights: &Weights, data: &Dataset, batch: &Batch) -> f64 {
+        let logits = self.outputs(weights, data, batch).logits;
+        loss::value(&logits, &data.labels, &batch.rows, &batch.nodes)
+    }
+
     /// What the model says of every node of the graph, all neighbours seen, layer by layer: the
     /// embeddings (the input of the last layer) and the outputs.
     pub fn infer(&self, weights: &Weights, data: &Dataset) -> Inference {
-        let batch = Batch::whole(data, &[], self.needs());
+        self.outputs(weights, data, &Batch::whole(data, &[], self.needs()))
+    }
+
+    fn outputs(&self, weights: &Weights, data: &Dataset, batch: &Batch) -> Inference {
         let mut embeddings: Option<Vec<f32>> = None;
         let mut hops = &batch.hops[..];
         let mut outputs = vec![];
@@ -152,10 +161,5 @@ impl Inference {
     /// The score of these nodes, from 0 to 1.
     pub fn score(&self, data: &Dataset, nodes: &[u32]) -> f64 {
         crate::score::score(&self.logits, self.classes, &data.labels, data.metric, nodes)
-    }
-
-    /// The mean loss over these nodes.
-    pub fn loss(&self, labels: &Labels, nodes: &[u32]) -> f64 {
-        loss::value(&self.logits, labels, nodes)
     }
 }
