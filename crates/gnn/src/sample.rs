@@ -5,6 +5,7 @@
 //! names, so that a step draws the same whatever ran before it or beside it.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use hither_kernels::spmm::{Csr, Own};
 use rand::RngExt;
@@ -47,6 +48,14 @@ impl Hop<'_> {
 
     pub fn own(&self) -> Own<'_> {
         self.own.as_deref().map_or(Own::Prefix(self.targets()), Own::Ids)
+    }
+
+    /// The own rows of some targets, by number.
+    pub fn own_of(&self, targets: Range<usize>) -> Cow<'_, [u32]> {
+        match &self.own {
+            Some(ids) => Cow::Borrowed(&ids[targets]),
+            None => targets.map(|target| target as u32).collect(),
+        }
     }
 
     /// Neighbours of a target that are here.

@@ -4,6 +4,7 @@ mod common;
 
 use common::{Fixture, apart, spec};
 use hither_core::seed;
+use hither_gnn::generate::{self, Family};
 use hither_gnn::model::{Kind, Model, Pass, Weights};
 use hither_gnn::sample::{Batch, Fanout, Needs, Sampler, draw};
 use hither_gnn::{Dataset, Features};
@@ -76,6 +77,27 @@ fn batches_with_all_neighbours_have_the_gradient_of_the_whole_graph() {
                 assert!(off < 1e-5, "{stack:?}: gradients differ by {off}");
             }
         }
+    }
+}
+
+/// Who only looks sums large graphs block by block and keeps nothing; the numbers are the same.
+#[test]
+fn looking_loses_what_learning_does() {
+    let mut settings = generate::Settings::of(Family::NoisyFeatures, 20_000, 1);
+    settings.feature_dim = 4;
+    let data = generate::generate(&settings).expect("a graph");
+    let nodes = &data.split.valid;
+    let mut sampler = Sampler::new(data.graph.nodes());
+    for stack in STACKS {
+        let model = Model::new(spec(stack, &data)).expect("a model");
+        let weights = model.start(3);
+        let whole = Batch::whole(&data, nodes, model.needs());
+        let learnt = gradient(&model, &weights, &data, &whole).0;
+        assert_eq!(model.loss(&weights, &data, &whole), learnt, "{stack:?}");
+        let mut random = seed::stream(0, "test");
+        let batch = sampler.batch(&data, nodes.clone(), Fanout::All, model.needs(), &mut random);
+        let drawn = model.loss(&weights, &data, &batch);
+        assert!((drawn - learnt).abs() < 1e-5, "{stack:?}: {drawn} is not {learnt}");
     }
 }
 

@@ -19,7 +19,7 @@ pub struct Gcn {
 }
 
 impl Gcn {
-    pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop) -> (Vec<f32>, Kept) {
+    pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop, keep: bool) -> (Vec<f32>, Kept) {
         let outputs = self.bias.len();
         let scales = self.norm.scales(hop);
         let bias = &params[self.bias.clone()];
@@ -31,12 +31,13 @@ impl Gcn {
             return (y, Kept::Nothing);
         }
         let Rows::Dense { values, dim } = x else { unreachable!("sparse rows are projected") };
-        let means = scales.forward(values, *dim);
         let mut y = zeros(hop.targets() * outputs);
-        let rows = Rows::dense(&means, *dim);
-        let all = Own::Prefix(hop.targets());
-        rows.project(all, &self.weight, params, Some(bias), &mut y, false);
-        (y, Kept::Means(means))
+        let kept = scales.forward_blocks(values, *dim, keep, |targets, means| {
+            let y = &mut y[targets.start * outputs..targets.end * outputs];
+            let (means, all) = (Rows::dense(means, *dim), Own::Prefix(targets.len()));
+            means.project(all, &self.weight, params, Some(bias), y, false);
+        });
+        (y, kept)
     }
 
     pub fn backward(

@@ -1,10 +1,16 @@
 //! The weighted sum over neighbours that all layers but attention are made of.
 
+use std::ops::Range;
+
 use hither_kernels::memory::zeros;
 use hither_kernels::spmm::{self, Csr, Gather, Own};
-
-use crate::sample::Hop;
 use serde::{Deserialize, Serialize};
+
+use super::Kept;
+use crate::sample::Hop;
+
+/// Targets whose rows are summed at once where they need not be kept.
+const BLOCK: usize = 1 << 14;
 
 /// How neighbours are weighted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,16 +59,43 @@ impl Norm {
 impl Scales<'_> {
     /// One row a target, of the rows `x` of the inputs.
     pub fn forward(&self, x: &[f32], dim: usize) -> Vec<f32> {
-        let own = self.own.as_deref().map(|scale| (self.hop.own(), Some(scale)));
+        let mut out = zeros(self.hop.targets() * dim);
+        self.sum(0..self.hop.targets(), x, dim, &mut out);
+        out
+    }
+
+    /// Gives `take` the same rows and whose they are, all at once if they are to be `kept`, else
+    /// block by block, so that they never leave the cache.
+    pub fn forward_blocks(
+        &self,
+        x: &[f32],
+        dim: usize,
+        kept: bool,
+        mut take: impl FnMut(Range<usize>, &[f32]),
+    ) -> Kept {
+        let targets = self.hop.targets();
+        let size = if kept { targets } else { BLOCK.min(targets) };
+        let mut rows = zeros(size * dim);
+        for start in (0..targets).step_by(size.max(1)) {
+            let block = start..(start + size).min(targets);
+            let rows = &mut rows[..block.len() * dim];
+            self.sum(block.clone(), x, dim, rows);
+            take(block, rows);
+        }
+        if kept { Kept::Means(rows) } else { Kept::Nothing }
+    }
+
+    fn sum(&self, targets: Range<usize>, x: &[f32], dim: usize, out: &mut [f32]) {
+        let ids = self.own.as_ref().map(|_| self.hop.own_of(targets.clone()));
+        let scale = self.own.as_ref().map(|scale| &scale[targets.clone()]);
+        let Csr { offsets, columns } = self.hop.csr();
         let gather = Gather {
             source_scale: self.source,
-            target_scale: Some(&self.target),
-            own,
-            ..plain(self.hop.csr())
+            target_scale: Some(&self.target[targets.clone()]),
+            own: ids.as_deref().map(|ids| (Own::Ids(ids), scale)),
+            ..plain(Csr { offsets: &offsets[targets.start..targets.end + 1], columns })
         };
-        let mut out = zeros(self.hop.targets() * dim);
-        spmm::gather(&gather, x, dim, &mut out, false);
-        out
+        spmm::gather(&gather, x, dim, out, false);
     }
 
     /// One row an input, of the gradients `dy` of the targets.

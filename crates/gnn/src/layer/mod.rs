@@ -97,10 +97,11 @@ impl Layer {
         }
     }
 
-    pub fn forward(&self, params: &[f32], x: &Rows, hops: &[Hop]) -> (Vec<f32>, Kept) {
+    /// Without `keep`, nobody will go back.
+    pub fn forward(&self, params: &[f32], x: &Rows, hops: &[Hop], keep: bool) -> (Vec<f32>, Kept) {
         match self {
-            Self::Sage(layer) => layer.forward(params, x, &hops[0]),
-            Self::Gcn(layer) => layer.forward(params, x, &hops[0]),
+            Self::Sage(layer) => layer.forward(params, x, &hops[0], keep),
+            Self::Gcn(layer) => layer.forward(params, x, &hops[0], keep),
             Self::Attention(layer) => layer.forward(params, x, &hops[0]),
             Self::Propagate(layer) => (layer.forward(x, hops), Kept::Nothing),
             Self::Linear(layer) => (layer.forward(params, x), Kept::Nothing),

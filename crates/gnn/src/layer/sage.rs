@@ -21,13 +21,13 @@ pub struct Sage {
 }
 
 impl Sage {
-    pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop) -> (Vec<f32>, Kept) {
+    pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop, keep: bool) -> (Vec<f32>, Kept) {
         let outputs = self.bias.len();
         let scales = Norm::Neighbours.scales(hop);
         let bias = Some(&params[self.bias.clone()]);
         let mut y = zeros(hop.targets() * outputs);
-        x.project(hop.own(), &self.own, params, bias, &mut y, false);
         if project_first(x, hop, outputs) {
+            x.project(hop.own(), &self.own, params, bias, &mut y, false);
             let mut projected = zeros(x.count() * outputs);
             let all = Own::Prefix(x.count());
             x.project(all, &self.neighbours, params, None, &mut projected, false);
@@ -35,11 +35,19 @@ impl Sage {
             return (y, Kept::Nothing);
         }
         let Rows::Dense { values, dim } = x else { unreachable!("sparse rows are projected") };
-        let means = scales.forward(values, *dim);
-        let rows = Rows::dense(&means, *dim);
-        let all = Own::Prefix(hop.targets());
-        rows.project(all, &self.neighbours, params, None, &mut y, true);
-        (y, Kept::Means(means))
+        let kept = scales.forward_blocks(values, *dim, keep, |targets, means| {
+            let y = &mut y[targets.start * outputs..targets.end * outputs];
+            let (rows, own) = match hop.own() {
+                Own::Ids(ids) => (&values[..], Own::Ids(&ids[targets.clone()])),
+                Own::Prefix(_) => {
+                    (&values[targets.start * dim..targets.end * dim], Own::Prefix(targets.len()))
+                }
+            };
+            Rows::dense(rows, *dim).project(own, &self.own, params, bias, y, false);
+            let (means, all) = (Rows::dense(means, *dim), Own::Prefix(targets.len()));
+            means.project(all, &self.neighbours, params, None, y, true);
+        });
+        (y, kept)
     }
 
     pub fn backward(

@@ -54,7 +54,7 @@ impl Model {
             let (here, later) = hops.split_at(stage.layer.hops());
             hops = later;
             let input = self.input_of(index, batch, &traces);
-            let (mut y, kept) = stage.layer.forward(&weights.params, &input, here);
+            let (mut y, kept) = stage.layer.forward(&weights.params, &input, here, true);
             let batch_norm = stage.batch_norm.as_ref().map(|norm| {
                 let stats = matches!(pass, Pass::Learn { .. }).then_some(&mut weights.stats[..]);
                 norm.learn(&weights.params, stats, &mut y)
@@ -132,7 +132,7 @@ impl Model {
                 (Some(values), Some(dim)) => Rows::dense(values, dim),
                 _ => batch.input.borrow(),
             };
-            let (mut y, _) = stage.layer.forward(&weights.params, &input, here);
+            let (mut y, _) = stage.layer.forward(&weights.params, &input, here, false);
             if let Some(norm) = &stage.batch_norm {
                 norm.apply(&weights.params, &weights.stats, &mut y);
             }
