@@ -1,20 +1,21 @@
-//! How many steps the server takes, and how much of an average is worth taking.
+//! How much of an average is worth taking, and how many steps the server corrects it by.
 //!
 //! The theory asks the server for (κA² + κX² + 2σ²) / G − 1 times the local steps, up to a factor:
 //! drift against progress. Late in training G falls and drift does not; a server that followed it
-//! would take steps without end, only to undo what the workers just did. `auto` therefore stops at
-//! `MOST` times the local steps, and looks whether there is something to undo: it goes towards the
-//! average only as far as the loss of the whole graph falls. Both are ours, not the theory's.
+//! would take steps without end, only to undo what the workers just did. `auto` therefore goes
+//! towards the average only as far as the loss of the whole graph falls, and corrects by the theory's
+//! steps for the share of the way that it did not go, each local step by no more than `MOST`. What is
+//! kept and the bound are ours, not the theory's.
 
 use hither_core::record::train::{Drift, Round};
 use serde::{Deserialize, Serialize};
 
 /// Measurements that a decision rests on: single ones jump.
 const RECENT: usize = 5;
-/// Steps of the server at most, to one of a worker. Found by trying.
-const MOST: f64 = 3.0;
+/// Steps of the server at most, to one of a worker that is not kept. Found by trying.
+const MOST: f64 = 5.0;
 /// Training nodes of the whole graph whose loss is compared.
-pub const JUDGES: usize = 256;
+pub const JUDGES: usize = 512;
 
 /// Steps of the server after each averaging.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,29 +28,42 @@ pub enum ServerSteps {
     Like(Vec<u32>),
 }
 
+/// What a round says of its local steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Found {
+    /// How much of their average was worth taking.
+    pub kept: f64,
+    pub drift: Option<Drift>,
+}
+
 impl ServerSteps {
-    /// For `round`, with `local` steps of each worker, after what was measured so far.
-    pub fn of(&self, round: u32, local: u32, now: Option<&Drift>, past: &[Round]) -> u32 {
+    /// For `round`, with `local` steps of each worker, after what was found now and before.
+    pub fn of(&self, round: u32, local: u32, now: Option<Found>, past: &[Round]) -> u32 {
         match self {
             Self::Fixed(steps) => *steps,
             Self::Like(steps) => steps.get(round as usize - 1).copied().unwrap_or(0),
             Self::Auto => {
-                let past = past.iter().rev().filter_map(|round| round.drift.as_ref());
-                wanted(now.into_iter().chain(past).take(RECENT), local)
+                let past =
+                    past.iter().rev().map(|round| Found { kept: round.kept, drift: round.drift });
+                let found: Vec<Found> = now.into_iter().chain(past).collect();
+                wanted(&found, local)
             }
         }
     }
 }
 
-/// The more of a local step is drift, the more is corrected; at least one step.
-fn wanted<'a>(drifts: impl Iterator<Item = &'a Drift>, local: u32) -> u32 {
+/// The more of a local step is drift, and the less of it was kept, the more is corrected; at least
+/// one step. The newest is first.
+fn wanted(found: &[Found], local: u32) -> u32 {
     let (mut drifted, mut learnt) = (0.0, 0.0);
-    for drift in drifts {
+    for drift in found.iter().filter_map(|found| found.drift).take(RECENT) {
         drifted += drift.kappa_a.powi(2) + drift.kappa_x.powi(2) + 2.0 * drift.bias_squared;
         learnt += drift.local_squared;
     }
     let excess = if drifted > learnt { (drifted / learnt - 1.0).min(MOST) } else { 0.0 };
-    let steps = (excess * f64::from(local)).round() as u32;
+    let recent = &found[..found.len().min(RECENT)];
+    let kept = recent.iter().map(|found| found.kept).sum::<f64>() / recent.len().max(1) as f64;
+    let steps = (excess * (1.0 - kept) * f64::from(local)).round() as u32;
     steps.max(1)
 }
 
@@ -69,21 +83,31 @@ pub fn lowest([start, half, end]: [f64; 3]) -> f64 {
 mod tests {
     use super::*;
 
-    fn drift(kappa_a: f64, local_squared: f64) -> Drift {
-        Drift { kappa_a, kappa_x: 0.0, bias_squared: 0.0, local_squared }
+    fn found(kept: f64, kappa_a: f64, local_squared: f64) -> Found {
+        let drift = Drift { kappa_a, kappa_x: 0.0, bias_squared: 0.0, local_squared };
+        Found { kept, drift: Some(drift) }
     }
 
     #[test]
     fn with_more_drift_more_is_corrected() {
-        let steps = |kappa: f64| wanted([drift(kappa, 1.0)].iter(), 10);
-        assert_eq!([0.0, 1.0, 1.5, 100.0].map(steps), [1, 1, 13, 30]);
+        let steps = |kappa: f64| wanted(&[found(0.0, kappa, 1.0)], 10);
+        assert_eq!([0.0, 1.0, 1.5, 100.0].map(steps), [1, 1, 13, 50]);
+    }
+
+    #[test]
+    fn what_is_kept_is_not_corrected() {
+        let steps = |kept: f64| wanted(&[found(kept, 2.0, 1.0)], 10);
+        assert_eq!([0.0, 0.5, 1.0].map(steps), [30, 15, 1]);
+        // Rounds without a measurement count for what they kept.
+        let unmeasured = Found { kept: 1.0, drift: None };
+        assert_eq!(wanted(&[unmeasured, found(0.0, 2.0, 1.0)], 10), 15);
     }
 
     #[test]
     fn without_progress_drift_is_all_there_is() {
-        assert_eq!(wanted([].iter(), 10), 1);
-        assert_eq!(wanted([drift(0.0, 0.0)].iter(), 10), 1);
-        assert_eq!(wanted([drift(1.0, 0.0)].iter(), 10), 30);
+        assert_eq!(wanted(&[], 10), 1);
+        assert_eq!(wanted(&[found(0.0, 0.0, 0.0)], 10), 1);
+        assert_eq!(wanted(&[found(0.0, 1.0, 0.0)], 10), 50);
     }
 
     #[test]

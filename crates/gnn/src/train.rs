@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::average::{add_change, average, between};
-use crate::correct::{JUDGES, ServerSteps, lowest};
+use crate::correct::{Found, JUDGES, ServerSteps, lowest};
 use crate::drift::Probe;
 use crate::local::{Learner, Learnt, Pace, Steps};
 use crate::model::{Model, Weights};
@@ -217,14 +217,6 @@ impl Trainer {
         // Measure how far apart that led, where it was cut edges that led there.
         let drift = self.measure(round, &start, &learnt);
         let probe_s = watch.lap();
-        let steps = match mode {
-            Mode::LlcgStale => blind,
-            Mode::Llcg | Mode::ServerOnly => {
-                let now = drift.as_ref();
-                self.settings.server_steps.of(round, local_steps, now, &self.rounds)
-            }
-            _ => 0,
-        };
 
         // Average, and go there as far as it is worth going.
         let mut kept = 1.0;
@@ -236,6 +228,14 @@ impl Trainer {
         }
 
         // Correct globally.
+        let steps = match mode {
+            Mode::LlcgStale => blind,
+            Mode::Llcg | Mode::ServerOnly => {
+                let now = Some(Found { kept, drift });
+                self.settings.server_steps.of(round, local_steps, now, &self.rounds)
+            }
+            _ => 0,
+        };
         let corrected = match (mode, meanwhile) {
             (Mode::LlcgStale, Some(corrected)) => {
                 add_change(&mut self.global, &start, &corrected.weights);
