@@ -70,7 +70,7 @@ fn wanted(found: &[Found], local: u32) -> u32 {
 /// Where, from 0 to 1, a parabola through the losses at 0, ½ and 1 is lowest.
 pub fn lowest([start, half, end]: [f64; 3]) -> f64 {
     let curvature = start - 2.0 * half + end;
-    if curvature > 0.0 {
+    if curvature > 0.0 && curvature.is_finite() {
         ((3.0 * start - 4.0 * half + end) / (4.0 * curvature)).clamp(0.0, 1.0)
     } else if end <= start {
         1.0
@@ -128,5 +128,8 @@ mod tests {
         // Nothing lost is worth taking; of a hill, the lower side.
         assert_eq!(lowest([1.0, 1.0, 1.0]), 1.0);
         assert_eq!(lowest([1.0, 3.0, 2.0]), 0.0);
+        // An average that lost its way is not gone to.
+        assert_eq!(lowest([1.0, 2.0, f64::INFINITY]), 0.0);
+        assert_eq!(lowest([1.0, f64::NAN, f64::NAN]), 0.0);
     }
 }
