@@ -55,13 +55,10 @@ impl<'a> Ahead<'a> {
     /// Called at `edge`, and again at the edge that is returned, or before it.
     #[inline(always)]
     pub fn reach(&mut self, edge: usize) -> usize {
-        if self.next >= self.end {
-            return usize::MAX;
-        }
-        if self.next < edge + self.half {
+        if self.next < self.end.min(edge + self.half) {
             self.burst(edge + 2 * self.half);
         }
-        self.next - self.half + 1
+        if self.next < self.end { self.next - self.half + 1 } else { usize::MAX }
     }
 
     #[inline(never)]
