@@ -47,14 +47,14 @@ impl Hop<'_> {
     }
 
     pub fn own(&self) -> Own<'_> {
-        self.own.as_deref().map_or(Own::Prefix(self.targets()), Own::Ids)
+        self.own_of(0..self.targets())
     }
 
-    /// The own rows of some targets, by number.
-    pub fn own_of(&self, targets: Range<usize>) -> Cow<'_, [u32]> {
+    /// The own rows of some targets.
+    pub fn own_of(&self, targets: Range<usize>) -> Own<'_> {
         match &self.own {
-            Some(ids) => Cow::Borrowed(&ids[targets]),
-            None => targets.map(|target| target as u32).collect(),
+            Some(ids) => Own::Ids(&ids[targets]),
+            None => Own::Run { first: targets.start, len: targets.len() },
         }
     }
 

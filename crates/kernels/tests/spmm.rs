@@ -98,8 +98,9 @@ proptest! {
         let target_scale = target.then(|| numbers.floats(rows));
         let own_scale = numbers.floats(rows);
         let ids: Vec<u32> = (0..rows).map(|_| numbers.below(inputs)).collect();
-        let prefix = rows.min(inputs).saturating_sub(2);
-        let rows_own = if by_ids { Own::Ids(&ids) } else { Own::Prefix(prefix) };
+        let first = numbers.below(inputs.max(1)) as usize;
+        let len = rows.min(inputs - first).saturating_sub(2);
+        let rows_own = if by_ids { Own::Ids(&ids) } else { Own::Run { first, len } };
         let gather = Gather {
             csr: sparse.csr(),
             edge_weights: edge_weights.as_deref(),
@@ -123,9 +124,9 @@ proptest! {
                     magnitude += term.abs();
                 }
                 sum *= target_scale.as_ref().map_or(1.0, |s| f64::from(s[row]));
-                let has_own = own && (by_ids || row < prefix);
+                let has_own = own && (by_ids || row < len);
                 if has_own {
-                    let input = if by_ids { ids[row] as usize } else { row };
+                    let input = if by_ids { ids[row] as usize } else { first + row };
                     let scale = if accumulate { 1.0 } else { f64::from(own_scale[row]) };
                     sum += scale * f64::from(x[input * dim + d]);
                     magnitude += 1.0;

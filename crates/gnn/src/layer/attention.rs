@@ -54,7 +54,7 @@ impl Attention {
     pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop) -> (Vec<f32>, super::Kept) {
         let (heads, dim) = (self.heads, self.dim());
         let mut projected = zeros(x.count() * heads * dim);
-        x.project(Own::Prefix(x.count()), &self.weight, params, None, &mut projected, false);
+        x.project(Own::prefix(x.count()), &self.weight, params, None, &mut projected, false);
         let sources = self.scores(&projected, &params[self.source.clone()]);
         let own = &projected[..hop.targets() * heads * dim];
         let targets = self.scores(own, &params[self.target.clone()]);
@@ -125,7 +125,7 @@ impl Attention {
         spmm::gather_heads(back, &kept.weights, order, dy, heads, dim, &mut dh, false);
         self.through_scores(&dsources, params, &self.source, kept, &mut dh, grads);
         self.through_scores(&dtargets, params, &self.target, kept, &mut dh, grads);
-        x.weight_gradient(Own::Prefix(x.count()), &self.weight, &dh, grads);
+        x.weight_gradient(Own::prefix(x.count()), &self.weight, &dh, grads);
         wanted.then(|| self.weight.input_gradient(params, &dh))
     }
 

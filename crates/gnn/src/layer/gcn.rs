@@ -25,7 +25,7 @@ impl Gcn {
         let bias = &params[self.bias.clone()];
         if project_first(x, hop, outputs) {
             let mut projected = zeros(x.count() * outputs);
-            x.project(Own::Prefix(x.count()), &self.weight, params, None, &mut projected, false);
+            x.project(Own::prefix(x.count()), &self.weight, params, None, &mut projected, false);
             let mut y = scales.forward(&projected, outputs);
             add_to_rows(&mut y, bias);
             return (y, Kept::Nothing);
@@ -34,7 +34,7 @@ impl Gcn {
         let mut y = zeros(hop.targets() * outputs);
         let kept = scales.forward_blocks(values, *dim, keep, |targets, means| {
             let y = &mut y[targets.start * outputs..targets.end * outputs];
-            let (means, all) = (Rows::dense(means, *dim), Own::Prefix(targets.len()));
+            let (means, all) = (Rows::dense(means, *dim), Own::prefix(targets.len()));
             means.project(all, &self.weight, params, Some(bias), y, false);
         });
         (y, kept)
@@ -53,12 +53,12 @@ impl Gcn {
         vector::column_sums(dy, outputs, &mut grads[self.bias.clone()]);
         if let Kept::Means(means) = kept {
             let rows = Rows::dense(means, inputs);
-            rows.weight_gradient(Own::Prefix(hop.targets()), &self.weight, dy, grads);
+            rows.weight_gradient(Own::prefix(hop.targets()), &self.weight, dy, grads);
             return wanted
                 .then(|| scales.backward(&self.weight.input_gradient(params, dy), inputs));
         }
         let dprojected = scales.backward(dy, outputs);
-        x.weight_gradient(Own::Prefix(x.count()), &self.weight, &dprojected, grads);
+        x.weight_gradient(Own::prefix(x.count()), &self.weight, &dprojected, grads);
         wanted.then(|| self.weight.input_gradient(params, &dprojected))
     }
 }

@@ -18,7 +18,7 @@ impl Linear {
     pub fn forward(&self, params: &[f32], x: &Rows) -> Vec<f32> {
         let mut y = zeros(x.count() * self.bias.len());
         let bias = Some(&params[self.bias.clone()]);
-        x.project(Own::Prefix(x.count()), &self.weight, params, bias, &mut y, false);
+        x.project(Own::prefix(x.count()), &self.weight, params, bias, &mut y, false);
         y
     }
 
@@ -31,7 +31,7 @@ impl Linear {
     ) -> InputGradient {
         let Seen { params, x, .. } = seen;
         vector::column_sums(dy, self.bias.len(), &mut grads[self.bias.clone()]);
-        x.weight_gradient(Own::Prefix(x.count()), &self.weight, dy, grads);
+        x.weight_gradient(Own::prefix(x.count()), &self.weight, dy, grads);
         wanted.then(|| self.weight.input_gradient(params, dy))
     }
 }

@@ -86,13 +86,15 @@ impl Scales<'_> {
     }
 
     fn sum(&self, targets: Range<usize>, x: &[f32], dim: usize, out: &mut [f32]) {
-        let ids = self.own.as_ref().map(|_| self.hop.own_of(targets.clone()));
-        let scale = self.own.as_ref().map(|scale| &scale[targets.clone()]);
+        let own = self
+            .own
+            .as_deref()
+            .map(|scale| (self.hop.own_of(targets.clone()), Some(&scale[targets.clone()])));
         let Csr { offsets, columns } = self.hop.csr();
         let gather = Gather {
             source_scale: self.source,
             target_scale: Some(&self.target[targets.clone()]),
-            own: ids.as_deref().map(|ids| (Own::Ids(ids), scale)),
+            own,
             ..plain(Csr { offsets: &offsets[targets.start..targets.end + 1], columns })
         };
         spmm::gather(&gather, x, dim, out, false);
@@ -113,7 +115,7 @@ impl Scales<'_> {
             padded.resize(self.hop.inputs, 0.0);
             padded
         });
-        let own = padded.as_deref().map(|scale| (Own::Prefix(self.target.len()), Some(scale)));
+        let own = padded.as_deref().map(|scale| (Own::prefix(self.target.len()), Some(scale)));
         let gather = Gather {
             source_scale: Some(&self.target),
             target_scale: self.source,

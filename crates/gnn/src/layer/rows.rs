@@ -100,10 +100,12 @@ impl<'a> Rows<'a> {
         matches!(self, Self::Sparse { .. })
     }
 
-    /// The first `n` rows or those with given numbers, as one side of a product.
+    /// Some rows, as one side of a product.
     fn view<'b>(values: &'b [f32], dim: usize, own: Own<'b>) -> View<'b> {
         match own {
-            Own::Prefix(n) => View::new(&values[..n * dim], n, dim),
+            Own::Run { first, len } => {
+                View::new(&values[first * dim..(first + len) * dim], len, dim)
+            }
             Own::Ids(ids) => View::rows_of(values, dim, ids),
         }
     }
@@ -125,7 +127,7 @@ impl<'a> Rows<'a> {
                 product(Self::view(values, *dim, own), weights, bias, out, accumulate);
             }
             Self::Sparse { offsets, indices, values, .. } => {
-                let Own::Prefix(rows) = own else { unreachable!("sparse rows are collected") };
+                let rows = collected(own);
                 // A sparse row times the weights is a sum of their columns.
                 let columns = transposed(weights, weight.outputs, weight.inputs);
                 let csr = Csr { offsets: &offsets[..rows + 1], columns: indices };
@@ -148,7 +150,7 @@ impl<'a> Rows<'a> {
                 product(dy.t(), rows, None, grads, true);
             }
             Self::Sparse { offsets, indices, values, dim } => {
-                let Own::Prefix(rows) = own else { unreachable!("sparse rows are collected") };
+                let rows = collected(own);
                 let used = offsets[rows] as usize;
                 let csr = Csr { offsets: &offsets[..rows + 1], columns: &indices[..used] };
                 let by_feature = spmm::transpose(csr, *dim);
@@ -164,6 +166,12 @@ impl<'a> Rows<'a> {
             }
         }
     }
+}
+
+/// How many rows of a sparse table are meant: it holds what a batch collected, targets in front.
+fn collected(own: Own) -> usize {
+    let Own::Run { first: 0, len } = own else { unreachable!("sparse rows are collected") };
+    len
 }
 
 /// Columns of a matrix as rows, in blocks that fit the first-level cache.

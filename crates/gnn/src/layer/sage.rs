@@ -29,7 +29,7 @@ impl Sage {
         if project_first(x, hop, outputs) {
             x.project(hop.own(), &self.own, params, bias, &mut y, false);
             let mut projected = zeros(x.count() * outputs);
-            let all = Own::Prefix(x.count());
+            let all = Own::prefix(x.count());
             x.project(all, &self.neighbours, params, None, &mut projected, false);
             vector::add_scaled(&mut y, 1.0, &scales.forward(&projected, outputs));
             return (y, Kept::Nothing);
@@ -37,14 +37,8 @@ impl Sage {
         let Rows::Dense { values, dim } = x else { unreachable!("sparse rows are projected") };
         let kept = scales.forward_blocks(values, *dim, keep, |targets, means| {
             let y = &mut y[targets.start * outputs..targets.end * outputs];
-            let (rows, own) = match hop.own() {
-                Own::Ids(ids) => (&values[..], Own::Ids(&ids[targets.clone()])),
-                Own::Prefix(_) => {
-                    (&values[targets.start * dim..targets.end * dim], Own::Prefix(targets.len()))
-                }
-            };
-            Rows::dense(rows, *dim).project(own, &self.own, params, bias, y, false);
-            let (means, all) = (Rows::dense(means, *dim), Own::Prefix(targets.len()));
+            x.project(hop.own_of(targets.clone()), &self.own, params, bias, y, false);
+            let (means, all) = (Rows::dense(means, *dim), Own::prefix(targets.len()));
             means.project(all, &self.neighbours, params, None, y, true);
         });
         (y, kept)
@@ -65,12 +59,12 @@ impl Sage {
         let mut dx = match kept {
             Kept::Means(means) => {
                 let rows = Rows::dense(means, inputs);
-                rows.weight_gradient(Own::Prefix(hop.targets()), &self.neighbours, dy, grads);
+                rows.weight_gradient(Own::prefix(hop.targets()), &self.neighbours, dy, grads);
                 wanted.then(|| scales.backward(&self.neighbours.input_gradient(params, dy), inputs))
             }
             _ => {
                 let dprojected = scales.backward(dy, outputs);
-                x.weight_gradient(Own::Prefix(x.count()), &self.neighbours, &dprojected, grads);
+                x.weight_gradient(Own::prefix(x.count()), &self.neighbours, &dprojected, grads);
                 wanted.then(|| self.neighbours.input_gradient(params, &dprojected))
             }
         };

@@ -52,10 +52,17 @@ pub struct Csr<'a> {
 /// Which input row is the output row's own.
 #[derive(Clone, Copy, Debug)]
 pub enum Own<'a> {
-    /// Input row `i` is output row `i`'s own, for the first so many; the others have none.
-    Prefix(usize),
+    /// Input row `first + i` is output row `i`'s own, for so many; the others have none.
+    Run { first: usize, len: usize },
     /// Input row `ids[i]` is output row `i`'s own.
     Ids(&'a [u32]),
+}
+
+impl Own<'_> {
+    /// Input row `i` is output row `i`'s own, for the first so many.
+    pub fn prefix(len: usize) -> Self {
+        Self::Run { first: 0, len }
+    }
 }
 
 /// What is summed, with which factors.
@@ -156,8 +163,9 @@ impl Gather<'_> {
         if let Some((own, scale)) = self.own {
             assert!(scale.is_none_or(|s| s.len() == rows), "own scales of {rows} rows");
             match own {
-                Own::Prefix(count) => {
-                    assert!(count <= inputs.min(rows), "{count} own rows of {rows}");
+                Own::Run { first, len } => {
+                    let fits = inputs.checked_sub(first).is_some_and(|left| len <= left);
+                    assert!(fits && len <= rows, "{len} own rows of {rows}, from {first}");
                 }
                 Own::Ids(ids) => assert_eq!(ids.len(), rows, "own ids"),
             }
@@ -188,7 +196,7 @@ impl Gather<'_> {
     fn own_of(&self, row: usize) -> Option<(usize, f32)> {
         let (own, scale) = self.own?;
         let input = match own {
-            Own::Prefix(count) => (row < count).then_some(row)?,
+            Own::Run { first, len } => (row < len).then_some(first + row)?,
             Own::Ids(ids) => ids[row] as usize,
         };
         Some((input, scale.map_or(1.0, |scale| scale[row])))
