@@ -10,6 +10,7 @@ use hither_sched::profile::Library;
 use hither_sched::topo::to_toml;
 use hither_sched::trace::{self, Arrivals, Demand, Duration, Generate};
 
+use crate::outputs::{Existing, Force, Kind, OutputDir};
 use crate::{Common, outputs, record, simulate};
 
 /// Draw two weeks of large jobs, run them under six policies, and write a report
@@ -23,6 +24,8 @@ pub struct Args {
     /// Directory for the trace, the cluster and the results
     #[arg(long, short, value_name = "DIR", default_value = "hither-demo")]
     output: PathBuf,
+    #[command(flatten)]
+    force: Force,
 }
 
 const POLICIES: &str = "dally,tiresias,gandiva,themis,fifo,srtf";
@@ -40,10 +43,17 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let dir = &args.output;
     let topology = Topology::uniform(4, 8, 8);
     let jobs = trace::generate(&workload(topology.gpus() as u32), &Library::builtin())?;
-    outputs::make_dir(dir)?;
     let (trace_path, cluster_path) = (dir.join("trace.csv"), dir.join("cluster.toml"));
-    outputs::write_file(&trace_path, trace::write(&jobs).as_bytes())?;
-    outputs::write_file(&cluster_path, to_toml(&topology).as_bytes())?;
+    let (trace_text, cluster_text) = (trace::write(&jobs), to_toml(&topology));
+    // An earlier demo is made again as it was; anything else is somebody's work.
+    let is_same = std::fs::read(&trace_path).is_ok_and(|earlier| earlier == trace_text.as_bytes());
+    let existing = if is_same { Existing::Replace } else { args.force.into() };
+    let mut output = OutputDir::open(dir, Kind::Simulation, existing)?;
+    output.create()?;
+    outputs::write_file(&trace_path, trace_text.as_bytes())?;
+    outputs::write_file(&cluster_path, cluster_text.as_bytes())?;
+    // The simulation takes the lock itself.
+    drop(output);
     let days = jobs.last().map_or(0.0, |job| job.submit_s) / 86_400.0;
     let seed = SEED.to_string();
     let line = [
@@ -59,6 +69,8 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         seed.as_ref(),
         "-o".as_ref(),
         dir.as_os_str(),
+        // The trace and the cluster are in the directory already.
+        "--force".as_ref(),
     ];
     let shown: Vec<_> = line.iter().map(|word| word.to_string_lossy()).collect();
     common.say(&format!(

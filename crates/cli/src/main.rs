@@ -30,6 +30,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::builder::FalseyValueParser;
 use clap::{CommandFactory, Parser, Subcommand};
+use hither_data::scratch;
 use hither_kernels::detect;
 use hither_sched::sim;
 
@@ -52,11 +53,17 @@ struct Cli {
 /// What every subcommand takes.
 #[derive(Debug, clap::Args)]
 pub struct Common {
-    /// Say nothing on standard error but errors
-    #[arg(long, short, global = true, env = "HITHER_QUIET", value_parser = FalseyValueParser::new())]
+    /// Print only errors to standard error
+    #[arg(long, short, global = true, help_heading = "Global options", env = "HITHER_QUIET", value_parser = FalseyValueParser::new())]
     pub quiet: bool,
     /// Threads to run on; results are the same for any number [default: all cores]
-    #[arg(long, global = true, value_name = "N", env = "HITHER_THREADS")]
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Global options",
+        value_name = "N",
+        env = "HITHER_THREADS"
+    )]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 }
@@ -125,6 +132,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     detect::requested().context("HITHER_ISA")?;
     // Before any thread is started: later ones could not use all that the processor has.
     detect::cpu();
+    scratch::remove_on_signal().context("cannot handle signals")?;
     let common = &cli.common;
     match cli.command {
         Command::Demo(args) => demo::run(&args, common),
