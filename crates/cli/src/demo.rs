@@ -1,5 +1,6 @@
 //! `hither demo`: two weeks of a busy, congested cluster under six policies.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -13,19 +14,22 @@ use hither_sched::trace::{self, Arrivals, Demand, Duration, Generate};
 use crate::outputs::{Existing, Force, Kind, OutputDir};
 use crate::{Common, outputs, record, simulate};
 
-/// Draw two weeks of large jobs, run them under six policies, and write a report
+/// Generate two weeks of large jobs, simulate six policies, and write a report
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   hither demo -o demo/
 
-It is nothing but `hither trace generate` and `hither simulate`, and prints the latter's command.")]
+The demo runs `hither trace generate` and `hither simulate`, and prints the command of the second.")]
 pub struct Args {
     /// Directory for the trace, the cluster and the results
     #[arg(long, short, value_name = "DIR", default_value = "hither-demo")]
     output: PathBuf,
     #[command(flatten)]
     force: Force,
+    /// Print the figures as JSON instead of a table
+    #[arg(long)]
+    json: bool,
 }
 
 const POLICIES: &str = "dally,tiresias,gandiva,themis,fifo,srtf";
@@ -56,7 +60,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     drop(output);
     let days = jobs.last().map_or(0.0, |job| job.submit_s) / 86_400.0;
     let seed = SEED.to_string();
-    let line = [
+    let mut line: Vec<&OsStr> = vec![
         "simulate".as_ref(),
         trace_path.as_os_str(),
         "--cluster".as_ref(),
@@ -72,10 +76,13 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         // The trace and the cluster are in the directory already.
         "--force".as_ref(),
     ];
+    if args.json {
+        line.push("--json".as_ref());
+    }
     let shown: Vec<_> = line.iter().map(|word| word.to_string_lossy()).collect();
     common.say(&format!(
-        "Draws {} jobs of 1 to 64 GPUs that arrive within {days:.0} days (seed {SEED}),\n\
-         runs them on {} GPUs in {} racks whose network others keep busy (congestion 4), as does\n  \
+        "{} jobs of 1 to 64 GPUs arrive within {days:.0} days (seed {SEED})\n\
+         on {} GPUs in {} racks with a congested network (congestion 4). The same as:\n  \
          hither {}",
         jobs.len(),
         topology.gpus(),
@@ -84,8 +91,9 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     ));
     let line = Line::try_parse_from(line).context("the demo's own command")?;
     let code = simulate::run(&line.args, common)?;
-    let page = dir.join(record::REPORT);
-    outputs::print(&format!("\nreport: {}\n", page.display()))?;
+    if !args.json {
+        outputs::print(&format!("\nreport: {}\n", dir.join(record::REPORT).display()))?;
+    }
     Ok(code)
 }
 

@@ -1,4 +1,4 @@
-//! Rows to files.
+//! Writes rows to files.
 
 use std::io::Write;
 
@@ -77,7 +77,7 @@ fn cells(policy: &str, header: &Header, job: &JobRow) -> [String; 22] {
     let turnaround_s = job.jct_s();
     let machine = |&(id, _): &(u32, u32)| header.cluster.machines[id as usize].name.as_str();
     let hosts: Vec<&str> = job.machines.iter().map(machine).collect();
-    // What never ran has no start and no stretch.
+    // A job that never ran has no start and no stretch.
     let or_empty = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
     [
         policy.into(),
