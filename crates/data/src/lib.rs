@@ -12,6 +12,7 @@ pub mod npy;
 pub mod npz;
 pub mod pickle;
 pub mod safetensors;
+mod shards;
 pub mod tensor;
 pub mod torch;
 

@@ -175,7 +175,7 @@ fn what_is_no_archive() {
     for bytes in [&b"PK\x03\x04"[..], b"hello", &[0; 100]] {
         let (_dir, path) = write(bytes);
         let error = Npz::open(&path).expect_err("no archive").to_string();
-        assert!(error.contains("is no readable npz archive"), "{error}");
+        assert!(error.contains("is not a readable npz archive"), "{error}");
     }
     assert!(Npz::open(Path::new("/nowhere")).is_err());
 }
