@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::map::Bytes;
-use crate::pickle::{Node, NodeId, Pickle, Value};
+use crate::pickle::{Node, NodeId, Pickle, Value, numpy};
 use crate::{Checkpoint, Dtype, Error, Tensor};
 use archive::Archive;
 use rebuild::Rebuild;
@@ -19,6 +19,8 @@ const DEPTH_MAX: usize = 64;
 const VALUES_MAX: usize = 1 << 18;
 /// A dotted name, or a text that is kept.
 const TEXT_MAX: usize = 1000;
+/// Upper bound on all NumPy arrays of one file, which are copied: many names may share one array.
+const ARRAYS_MAX: usize = 1 << 30;
 
 pub fn read(path: &Path, bytes: &Bytes) -> Result<Checkpoint, Error> {
     let archive = Archive::open(path, bytes)?;
@@ -30,12 +32,13 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<Checkpoint, Error> {
         path,
         pickle: &pickle,
         values: 0,
+        arrays: 0,
         tensors: BTreeMap::new(),
         metadata: BTreeMap::new(),
         order: Vec::new(),
     };
     match pickle.root {
-        Value::Node(id) if matches!(pickle.node(id), Node::Call { .. }) => {
+        Value::Node(id) if is_lone_tensor(pickle.node(id)) => {
             flat.walk(pickle.root, "0".into(), 0)?; // A lone tensor, as a list of one.
         }
         root => flat.walk(root, String::new(), 0)?,
@@ -62,6 +65,18 @@ const ELEMENTS: [&str; 10] = [
     "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool",
 ];
 
+/// Classes of PyTorch Geometric that only hold values: their attributes are read as a dictionary.
+fn is_record(callee: (&str, &str)) -> bool {
+    matches!(
+        callee,
+        ("torch_geometric.data.data", "Data") | ("torch_geometric.data.storage", "GlobalStorage")
+    )
+}
+
+fn is_lone_tensor(node: &Node<'_>) -> bool {
+    matches!(node, Node::Call { callee, .. } if !is_record(*callee))
+}
+
 /// The names that are understood, and what to do about others.
 fn allow(module: &str, name: &str) -> Result<(), &'static str> {
     match (module, name) {
@@ -71,6 +86,20 @@ fn allow(module: &str, name: &str) -> Result<(), &'static str> {
         | ("numpy", "dtype")
         | ("numpy.core.multiarray" | "numpy._core.multiarray", "scalar")
         | ("_codecs", "encode") => Ok(()),
+        (module, name) if is_record((module, name)) => Ok(()),
+        ("torch_geometric.data.data", "DataEdgeAttr" | "DataTensorAttr") => Ok(()),
+        ("torch_geometric.data.hetero_data", _) => {
+            Err("heterogeneous graphs are not read: save `data.to_homogeneous()`")
+        }
+        ("torch_sparse.tensor", _) => {
+            Err("save `edge_index` instead of `adj_t`, without the transform ToSparseTensor")
+        }
+        (module, _) if module.starts_with("torch_geometric.") => {
+            Err("save one torch_geometric.data.Data of plain tensors, or `data.to_dict()`")
+        }
+        ("numpy", "ndarray")
+        | ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct")
+        | ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => Ok(()),
         ("torch", "QUInt8Storage" | "QInt8Storage" | "QInt32Storage" | "QUInt4x2Storage")
         | ("torch._utils", "_rebuild_qtensor") => {
             Err("quantised tensors are not read: save `tensor.dequantize()`, and quantise here")
@@ -94,6 +123,8 @@ struct Flat<'a> {
     pickle: &'a Pickle<'a>,
     rebuild: Rebuild<'a>,
     values: usize,
+    /// Bytes of NumPy arrays so far.
+    arrays: usize,
     tensors: BTreeMap<String, Tensor>,
     metadata: BTreeMap<String, String>,
     order: Vec<String>,
@@ -129,6 +160,9 @@ impl<'a> Flat<'a> {
                     }
                     Ok(())
                 }
+                Node::Call { callee, state, .. } if is_record(*callee) => {
+                    self.record(*state, name, depth)
+                }
                 Node::Call { .. } => self.call(id, name),
                 Node::Persistent(_) => {
                     Err(self.bad(format!("`{name}` is a bare storage; save a tensor")))
@@ -146,11 +180,41 @@ impl<'a> Flat<'a> {
         }
     }
 
+    /// The attributes of an object, but for the reference to the object that holds it.
+    fn record(
+        &mut self,
+        state: Option<Value<'a>>,
+        name: String,
+        depth: usize,
+    ) -> Result<(), Error> {
+        let Some(Value::Node(id)) = state else { return Ok(()) };
+        let Node::Dict(attributes) = self.pickle.node(id) else {
+            return Err(self.bad(format!("the attributes of `{name}` are no dictionary")));
+        };
+        for (key, value) in attributes {
+            let key = self.key(*key, &name)?;
+            if key != "_parent" {
+                self.walk(*value, join(&name, &key), depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+
     fn call(&mut self, id: NodeId, name: String) -> Result<(), Error> {
         if let Some(text) = self.rebuild.scalar(id) {
             return self.say(name, text);
         }
-        let tensor = self.rebuild.tensor(id, &name)?;
+        let tensor = match numpy::tensor(self.pickle, Value::Node(id)) {
+            Ok(array) => {
+                self.arrays += array.bytes.len();
+                if self.arrays > ARRAYS_MAX {
+                    let problem = "its NumPy arrays take more than 1 GiB; save tensors".into();
+                    return Err(self.bad(problem));
+                }
+                array
+            }
+            Err(_) => self.rebuild.tensor(id, &name)?,
+        };
         self.check_new(&name)?;
         self.order.push(name.clone());
         self.tensors.insert(name, tensor);
