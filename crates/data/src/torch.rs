@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::map::Bytes;
-use crate::pickle::{Call, Node, Pickle, Value};
+use crate::pickle::{Call, Node, Pickle, Value, numpy};
 use crate::{Checkpoint, Dtype, Error, Tensor};
 use archive::Archive;
 use rebuild::Rebuild;
@@ -22,6 +22,8 @@ const DEPTH_MAX: usize = 64;
 const VALUES_MAX: usize = 1 << 18;
 /// Upper bound on the bytes of a dotted name; longer texts are cut.
 const TEXT_MAX: usize = 1000;
+/// Upper bound on all NumPy arrays of one file, which are copied: many names may share one array.
+const ARRAYS_MAX: usize = 1 << 30;
 
 pub fn read(path: &Path, bytes: &Bytes) -> Result<Checkpoint, Error> {
     let archive = Archive::open(path, bytes)?;
@@ -41,6 +43,7 @@ fn flatten(path: &Path, pickle: &Pickle<'_>, storages: &Storages<'_>) -> Result<
         path,
         pickle,
         values: 0,
+        arrays: 0,
         tensors: BTreeMap::new(),
         metadata: BTreeMap::new(),
         order: Vec::new(),
@@ -73,8 +76,13 @@ const ELEMENTS: [&str; 10] = [
 /// Objects whose attributes are read as a dictionary: the settings that people save beside their
 /// weights, and the graphs of PyTorch Geometric.
 fn is_record(class: (&str, &str)) -> bool {
-    matches!(class, ("argparse", "Namespace") | ("types", "SimpleNamespace"))
-        || class.0.starts_with("torch_geometric.data.")
+    matches!(
+        class,
+        ("argparse", "Namespace")
+            | ("types", "SimpleNamespace")
+            | ("torch_geometric.data.data", "Data")
+            | ("torch_geometric.data.storage", "GlobalStorage")
+    )
 }
 
 /// Objects that stand beside the weights and are skipped.
@@ -107,6 +115,19 @@ fn allow(module: &str, name: &str) -> Result<(), &'static str> {
         | ("numpy", "dtype")
         | ("numpy.core.multiarray" | "numpy._core.multiarray", "scalar")
         | ("_codecs", "encode") => Ok(()),
+        ("torch_geometric.data.data", "DataEdgeAttr" | "DataTensorAttr") => Ok(()),
+        ("torch_geometric.data.hetero_data", _) => {
+            Err("heterogeneous graphs are not read: save `data.to_homogeneous()`")
+        }
+        ("torch_sparse.tensor", _) => {
+            Err("save `edge_index` instead of `adj_t`, without the transform ToSparseTensor")
+        }
+        (module, _) if module.starts_with("torch_geometric.") => {
+            Err("save one torch_geometric.data.Data of plain tensors, or `data.to_dict()`")
+        }
+        ("numpy", "ndarray")
+        | ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct")
+        | ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => Ok(()),
         ("torch", "QUInt8Storage" | "QInt8Storage" | "QInt32Storage" | "QUInt4x2Storage")
         | ("torch._utils", "_rebuild_qtensor") => {
             Err("save `tensor.dequantize()`, and quantise the model with `hither model quantise`")
@@ -120,7 +141,6 @@ fn allow(module: &str, name: &str) -> Result<(), &'static str> {
         _ if module.contains("shard") || module.contains("distributed") => {
             Err("save with torch.distributed.checkpoint, or gather the tensors into one process")
         }
-        _ if module.starts_with("numpy") => Err("save `torch.from_numpy(array)`"),
         _ => Err("save only the weights: torch.save(model.state_dict(), \"weights.pt\")"),
     }
 }
@@ -131,6 +151,8 @@ struct Flat<'f, 'a> {
     pickle: &'f Pickle<'a>,
     rebuild: Rebuild<'f, 'a>,
     values: usize,
+    /// Bytes of NumPy arrays so far.
+    arrays: usize,
     tensors: BTreeMap<String, Tensor>,
     metadata: BTreeMap<String, String>,
     order: Vec<String>,
@@ -191,7 +213,7 @@ impl<'a> Flat<'_, 'a> {
                 _ => callee,
             };
             if is_record(class) {
-                return state.map_or(Ok(()), |state| self.walk(state, name, depth + 1));
+                return self.record(state, name, depth);
             }
             if is_inert(class) {
                 return Ok(());
@@ -200,10 +222,40 @@ impl<'a> Flat<'_, 'a> {
         if let Some(text) = self.rebuild.scalar(value) {
             return self.say(name, text);
         }
-        let tensor = self.rebuild.tensor(value, &name)?;
+        let tensor = match numpy::tensor(self.pickle, value) {
+            Ok(array) => {
+                self.arrays += array.bytes.len();
+                if self.arrays > ARRAYS_MAX {
+                    let problem = "its NumPy arrays take more than 1 GiB; save tensors".into();
+                    return Err(self.bad(problem));
+                }
+                array
+            }
+            Err(_) => self.rebuild.tensor(value, &name)?,
+        };
         self.check_new(&name)?;
         self.order.push(name.clone());
         self.tensors.insert(name, tensor);
+        Ok(())
+    }
+
+    /// The attributes of an object, but for the reference to the object that holds it.
+    fn record(
+        &mut self,
+        state: Option<Value<'a>>,
+        name: String,
+        depth: usize,
+    ) -> Result<(), Error> {
+        let Some(state) = state else { return Ok(()) };
+        let Some(attributes) = self.pickle.pairs(state) else {
+            return Err(self.bad(format!("the attributes of `{name}` are not a dictionary")));
+        };
+        for (key, value) in attributes {
+            let key = self.key(*key, &name)?;
+            if key != "_parent" {
+                self.walk(*value, join(&name, &key), depth + 1)?;
+            }
+        }
         Ok(())
     }
 
