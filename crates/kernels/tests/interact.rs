@@ -13,17 +13,20 @@ struct Case {
     rows: usize,
     dim: usize,
     tables: usize,
+    itself: bool,
     dense: Vec<f32>,
     pooled: Vec<f32>,
 }
 
 fn cases() -> impl Strategy<Value = Case> {
-    (0..5usize, prop::sample::select(&DIMS[..]), 0..30usize).prop_flat_map(|(rows, dim, tables)| {
+    let shapes = (0..5usize, prop::sample::select(&DIMS[..]), 0..30usize, any::<bool>());
+    shapes.prop_flat_map(|(rows, dim, tables, itself)| {
         let values = |count| prop::collection::vec(-1.0f32..1.0, count);
         (values(rows * dim), values(rows * dim * tables)).prop_map(move |(dense, pooled)| Case {
             rows,
             dim,
             tables,
+            itself,
             dense,
             pooled,
         })
@@ -39,8 +42,15 @@ impl Case {
         Rows::new(&self.pooled, self.rows, self.dim * self.tables)
     }
 
+    fn layer(&self, isa: Isa) -> Dot {
+        match self.itself {
+            true => Dot::with_itself(self.dim, self.tables, isa),
+            false => Dot::new(self.dim, self.tables, isa),
+        }
+    }
+
     fn dot(&self, isa: Isa) -> Vec<f32> {
-        let dot = Dot::new(self.dim, self.tables, isa);
+        let dot = self.layer(isa);
         let mut out = vec![f32::NAN; self.rows * dot.width()];
         dot.forward(self.dense(), self.pooled(), RowsMut::new(&mut out, self.rows, dot.width()));
         out
@@ -55,8 +65,8 @@ impl Case {
             let pooled = &self.pooled[row * self.dim * self.tables..][..self.dim * self.tables];
             features.extend(pooled.chunks(self.dim));
             all.extend(features[0].iter().map(|x| (f64::from(*x), 0.0)));
-            for i in 1..features.len() {
-                for j in 0..i {
+            for i in 0..features.len() {
+                for j in 0..i + usize::from(self.itself) {
                     let products = features[i]
                         .iter()
                         .zip(features[j])
@@ -90,7 +100,7 @@ proptest! {
     #[test]
     fn a_sample_does_not_depend_on_those_beside_it(case in cases()) {
         for isa in Isa::available() {
-            let dot = Dot::new(case.dim, case.tables, isa);
+            let dot = case.layer(isa);
             let together = case.dot(isa);
             for row in 0..case.rows {
                 let mut out = vec![0.0; dot.width()];
@@ -106,7 +116,7 @@ proptest! {
     #[test]
     fn gaps_between_rows_are_left_alone(case in cases()) {
         for isa in Isa::available() {
-            let dot = Dot::new(case.dim, case.tables, isa);
+            let dot = case.layer(isa);
             let stride = dot.width() + 2;
             let mut out = vec![9.0; case.rows * stride];
             dot.forward(case.dense(), case.pooled(), RowsMut::new(&mut out, case.rows, stride));
