@@ -71,6 +71,7 @@ impl Shape {
             dtype: self.dtype,
             pooling: self.pooling,
             padding: None,
+            shares: None,
         };
         let mut spec = Spec {
             name: name.into(),

@@ -1,4 +1,4 @@
-//! Between the perceptrons: dense features meet pooled rows.
+//! The layer between the two MLPs, which combines dense features and pooled rows.
 
 use hither_kernels::detect::Cpu;
 use hither_kernels::gemm::{Activation, Linear, Precision, Rows, RowsMut};
@@ -14,7 +14,7 @@ pub enum Interactor {
     Dcn(Widths, Vec<LowRank>),
 }
 
-/// Elements of a sample's dense features and of all its pooled rows.
+/// Elements of a sample's dense features, and of its pooled rows together.
 #[derive(Clone, Copy, Debug)]
 pub struct Widths {
     dense: usize,
@@ -35,6 +35,9 @@ impl Interactor {
         let widths = Widths { dense, pooled: spec.concatenated_width() - dense };
         match spec.interaction {
             Interaction::Dot => Self::Dot(Dot::new(dense, spec.tables.len(), cpu.isa)),
+            Interaction::DotItself => {
+                Self::Dot(Dot::with_itself(dense, spec.tables.len(), cpu.isa))
+            }
             Interaction::Cat => Self::Cat(widths),
             Interaction::Dcn => {
                 let pack = |layer| LowRank::pack(layer, widths.total(), precision, cpu);
@@ -43,7 +46,7 @@ impl Interactor {
         }
     }
 
-    /// Elements that a sample has afterwards.
+    /// Outputs per sample.
     pub fn width(&self) -> usize {
         match self {
             Self::Dot(dot) => dot.width(),
@@ -51,7 +54,7 @@ impl Interactor {
         }
     }
 
-    /// All rows, in this thread. A row's result depends on nothing but the row.
+    /// Computes all rows in this thread. A row's result depends on nothing but the row.
     ///
     /// # Panics
     /// If the matrices differ in rows or do not hold rows of these widths.

@@ -66,7 +66,7 @@ fn file(dir: &Path) -> Vec<u8> {
 #[test]
 fn every_form_is_written_and_opened() {
     for dtype in Dtype::ALL {
-        for interaction in [Interaction::Dot, Interaction::Cat, Interaction::Dcn] {
+        for interaction in Interaction::ALL {
             let (_dir, model) = made(dtype, interaction);
             assert_eq!(model.spec, shape(dtype, interaction).spec("small"));
             assert_eq!(model.tables().len(), 3);
@@ -327,12 +327,12 @@ fn imports_of_wrong_shapes() {
         ("top_l.0.weight", F32, &[1, 7]),
         ("top_l.0.bias", F32, &[1]),
     ];
-    let cases: [(Change<'_>, &str); 13] = [
+    let cases: [(Change<'_>, &str); 15] = [
         (&[("bot_l.0.bias", None)], "tensor `bot_l.0.bias` is missing"),
         (&[("bot_l.0.weight", None)], "tensor `bot_l.0.weight` is missing"),
         (&[("bot_l.0.weight", None), ("bot_l.0.bias", None)], "the bottom MLP has no layers"),
         (&[("emb_l.0.weight", None)], "tensor `emb_l.0.weight` is missing"),
-        (&[("emb_l.0.weight", None), ("emb_l.1.weight", None)], "no model that is known"),
+        (&[("emb_l.0.weight", None), ("emb_l.1.weight", None)], "not a known model"),
         (&[("bot_l.0.bias", Some((F32, &[5])))], "`bot_l.0.bias` is fp32 [5], expected floats [4]"),
         (&[("bot_l.0.weight", Some((F32, &[4])))], "expected a matrix [outputs, inputs]"),
         (
@@ -341,9 +341,31 @@ fn imports_of_wrong_shapes() {
         ),
         (&[("emb_l.1.weight", Some((F32, &[20])))], "expected a matrix [rows, dim]"),
         (&[("emb_l.1.weight", Some((F32, &[0, 4])))], "has 0 rows"),
-        (&[("top_l.0.weight", Some((F32, &[1, 8])))], "expected 7 inputs for dot products or 12"),
-        (&[("top_l.0.weight", Some((F32, &[1, 10])))], "of products of features with themselves"),
-        (&[("v_W_l.0", Some((F32, &[1])))], "tensor `v_W_l.0` belongs to no part of the model"),
+        (
+            &[("top_l.0.weight", Some((F32, &[1, 8])))],
+            "`top_l.0.weight` takes 8 inputs; with 2 features, dot needs 7, dot-itself needs 10, cat needs 12",
+        ),
+        (
+            &[("emb_l.0.other", Some((F32, &[1])))],
+            "tensor `emb_l.0.other` belongs to no known part",
+        ),
+        (
+            &[("v_W_l.0", Some((F32, &[10])))],
+            "(--weighted-pooling learned) are not supported; before saving, multiply them into the \
+             rows: emb_l[0].weight.data *= v_W_l[0][:, None]",
+        ),
+        (
+            &[
+                ("emb_l.0.weight", None),
+                ("emb_l.0.weight_q", Some((F32, &[3, 4]))),
+                ("emb_l.0.weight_r", Some((F32, &[4, 4]))),
+            ],
+            "`emb_l.0.weight_q`: quotient-remainder tables (--qr-flag) are not supported",
+        ),
+        (
+            &[("emb_l.1.weight", None), ("emb_l.1.embs.weight", Some((F32, &[20, 2])))],
+            "`emb_l.1.embs.weight`: tables of mixed dimensions (--md-flag) are not supported",
+        ),
     ];
     let dir = tempfile::tempdir().expect("a directory");
     Import::read(&zeros(dir.path(), &good), &Options::default()).expect("good");
@@ -363,5 +385,53 @@ fn imports_of_wrong_shapes() {
     assert!(error.contains("no table `emb_l.2`; there are emb_l.0, emb_l.1"), "{error}");
     let options = Options { interaction: Some(Interaction::Cat), ..Options::default() };
     let error = Import::read(&checkpoint, &options).expect_err("not cat").to_string();
-    assert!(error.contains("expected 7 inputs for dot products or 12"), "{error}");
+    let expected = "--interaction cat: `top_l.0.weight` takes 7 inputs, which fits dot; leave out";
+    assert!(error.contains(expected), "{error}");
+}
+
+/// Three features of three elements: six products and three elements, or nine elements.
+#[test]
+fn an_interaction_that_shapes_do_not_tell_is_asked_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let checkpoint = zeros(
+        dir.path(),
+        &[
+            ("bot_l.0.weight", Element::F32, &[3, 2]),
+            ("bot_l.0.bias", Element::F32, &[3]),
+            ("emb_l.0.weight", Element::F32, &[10, 3]),
+            ("emb_l.1.weight", Element::F32, &[20, 3]),
+            ("top_l.0.weight", Element::F32, &[1, 9]),
+            ("top_l.0.bias", Element::F32, &[1]),
+        ],
+    );
+    let error = Import::read(&checkpoint, &Options::default()).expect_err("two fit").to_string();
+    let expected = "fits dot-itself and cat; say which with --interaction dot-itself or cat";
+    assert!(error.contains(expected), "{error}");
+    for interaction in [Interaction::DotItself, Interaction::Cat] {
+        let options = Options { interaction: Some(interaction), ..Options::default() };
+        let import = Import::read(&checkpoint, &options).expect("as said");
+        assert_eq!(import.spec.interaction, interaction);
+    }
+}
+
+#[test]
+fn tables_that_share_nothing() {
+    let spec = shape(Dtype::F32, Interaction::Cat).spec("small");
+    let sharing = |table: usize, owner: &str| {
+        let mut spec = spec.clone();
+        spec.tables[table].shares = Some(owner.into());
+        spec
+    };
+    sharing(2, "t0").check().expect("shared");
+    assert_eq!(sharing(2, "t0").owner(2), 0);
+    for (table, owner) in [(0, "t1"), (1, "t1"), (1, "t9")] {
+        let error = sharing(table, owner).check().expect_err(owner);
+        assert!(error.contains("no table before it with rows of its own"), "{error}");
+    }
+    let mut chain = sharing(1, "t0");
+    chain.tables[2].shares = Some("t1".into());
+    assert!(chain.check().expect_err("a chain").contains("with rows of its own"));
+    let mut other = sharing(1, "t0");
+    other.tables[1].rows = 7;
+    assert!(other.check().expect_err("other rows").contains("differs from it in rows"));
 }

@@ -1,4 +1,5 @@
 //! `model.toml`: the shape of a model. The names and shapes of all its tensors follow from it.
+//! A table stands for one sparse feature; features that share rows name the table that owns them.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use crate::Error;
 
 /// Rows are addressed by 32 bits.
 pub const ROWS_MAX: usize = u32::MAX as usize;
-/// Far more than any model has: what is above is a mistake.
+/// Upper bounds; larger values indicate a corrupt file.
 const TABLES_MAX: usize = 100_000;
 const WIDTH_MAX: usize = 1 << 20;
 const LAYERS_MAX: usize = 1000;
@@ -23,9 +24,9 @@ const LAYER_MAX: usize = 1 << 28;
 pub struct Spec {
     pub name: String,
     pub interaction: Interaction,
-    /// Whether the top MLP ends in a sigmoid; without, the model's outputs are logits.
+    /// Whether the top MLP ends in a sigmoid; otherwise the outputs are logits.
     pub sigmoid: bool,
-    /// Sizes of the bottom MLP from the dense features to what meets the tables.
+    /// Sizes of the bottom MLP, from the dense features to the input of the interaction.
     pub bottom: Vec<usize>,
     /// Sizes of the top MLP from the interaction's output to the model's.
     pub top: Vec<usize>,
@@ -36,12 +37,14 @@ pub struct Spec {
     pub tables: Vec<TableSpec>,
 }
 
-/// How dense features and pooled rows meet.
+/// How dense features and pooled rows are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Interaction {
     /// All dot products of two of them, behind the dense features.
     Dot,
+    /// As `Dot`, and the product of each with itself.
+    DotItself,
     /// Side by side.
     Cat,
     /// Side by side, then cross layers of low rank.
@@ -49,9 +52,12 @@ pub enum Interaction {
 }
 
 impl Interaction {
+    pub const ALL: [Self; 4] = [Self::Dot, Self::DotItself, Self::Cat, Self::Dcn];
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Dot => "dot",
+            Self::DotItself => "dot-itself",
             Self::Cat => "cat",
             Self::Dcn => "dcn",
         }
@@ -62,12 +68,14 @@ impl std::str::FromStr for Interaction {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let known = [Self::Dot, Self::Cat, Self::Dcn].into_iter().find(|kind| kind.name() == name);
-        known.ok_or_else(|| format!("`{name}` is no interaction: dot, cat or dcn"))
+        let known = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        known.ok_or_else(|| {
+            format!("`{name}` is not an interaction; expected dot, dot-itself, cat or dcn")
+        })
     }
 }
 
-/// `x' = x0 · (W (V x) + bias) + x`, so many times.
+/// Cross layers, each `x' = x0 · (W (V x) + bias) + x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cross {
@@ -85,9 +93,12 @@ pub struct TableSpec {
     pub dtype: Dtype,
     #[serde(with = "PoolingName")]
     pub pooling: Pooling,
-    /// An id that counts for nothing.
+    /// An id that adds nothing to a bag, and is not counted in a mean.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub padding: Option<i64>,
+    /// The table before this one whose rows this feature looks up; `None` for rows of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -144,21 +155,22 @@ impl Spec {
         self.bottom.first().copied().unwrap_or(0)
     }
 
-    /// What the bottom MLP gives.
+    /// Outputs of the bottom MLP.
     pub fn bottom_width(&self) -> usize {
         self.bottom.last().copied().unwrap_or(0)
     }
 
-    /// What the interaction gives to the top MLP.
+    /// Outputs of the interaction, which are the inputs of the top MLP.
     pub fn interaction_width(&self) -> usize {
         let pairs = self.tables.len() * (self.tables.len() + 1) / 2;
         match self.interaction {
             Interaction::Dot => self.bottom_width() + pairs,
+            Interaction::DotItself => self.bottom_width() + pairs + self.tables.len() + 1,
             Interaction::Cat | Interaction::Dcn => self.concatenated_width(),
         }
     }
 
-    /// Dense features and pooled rows side by side.
+    /// Elements of the dense features and the pooled rows together.
     pub fn concatenated_width(&self) -> usize {
         self.bottom_width() + self.tables.iter().map(|table| table.dim).sum::<usize>()
     }
@@ -171,7 +183,13 @@ impl Spec {
         })
     }
 
-    /// What is wrong with it, if anything.
+    /// The index of the table that owns the rows of this one: itself, unless it shares.
+    pub fn owner(&self, index: usize) -> usize {
+        let owner = self.tables[index].shares.as_ref();
+        owner.and_then(|owner| self.tables.iter().position(|t| t.name == *owner)).unwrap_or(index)
+    }
+
+    /// Checks all sizes and names; an error says what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let sizes = |name: &str, sizes: &[usize]| {
             if !(2..=LAYERS_MAX).contains(&sizes.len()) {
@@ -194,10 +212,13 @@ impl Spec {
         if !(1..=TABLES_MAX).contains(&self.tables.len()) {
             return Err(format!("{} tables; 1 to {TABLES_MAX} are possible", self.tables.len()));
         }
-        let mut names = std::collections::BTreeSet::new();
+        let mut names = std::collections::BTreeMap::new();
         for table in &self.tables {
             self.check_table(table)?;
-            if !names.insert(&table.name) {
+            if let Some(owner) = &table.shares {
+                check_sharing(table, names.get(owner).copied(), owner)?;
+            }
+            if names.insert(&table.name, table).is_some() {
                 return Err(format!("more than one table is named `{}`", table.name));
             }
         }
@@ -230,7 +251,8 @@ impl Spec {
         if !(1..=WIDTH_MAX).contains(dim) {
             return Err(format!("table `{name}` has dim {dim}; 1 to {WIDTH_MAX} is possible"));
         }
-        if self.interaction == Interaction::Dot && *dim != self.bottom_width() {
+        let products = matches!(self.interaction, Interaction::Dot | Interaction::DotItself);
+        if products && *dim != self.bottom_width() {
             let width = self.bottom_width();
             return Err(format!(
                 "table `{name}` has dim {dim}, and dot products need the bottom's width, {width}"
@@ -239,7 +261,7 @@ impl Spec {
         Ok(())
     }
 
-    /// All tensors in the order of the file: what is small first.
+    /// All tensors in the order of the file, small ones first.
     pub fn tensors(&self) -> Vec<(Part, Entry)> {
         let mut tensors = Vec::new();
         let mut mlp = |name: &str, sizes: &[usize], parts: [fn(usize) -> Part; 2]| {
@@ -267,10 +289,28 @@ impl Spec {
             }
         }
         for (index, table) in self.tables.iter().enumerate() {
-            tensors.extend(table.tensors(index));
+            if table.shares.is_none() {
+                tensors.extend(table.tensors(index));
+            }
         }
         tensors
     }
+}
+
+/// `owner` is the table that `table` names, if it stands before it.
+fn check_sharing(table: &TableSpec, owner: Option<&TableSpec>, name: &str) -> Result<(), String> {
+    let TableSpec { name: own, rows, dim, dtype, .. } = table;
+    let Some(owner) = owner.filter(|owner| owner.shares.is_none()) else {
+        return Err(format!(
+            "table `{own}` shares `{name}`, and no table before it with rows of its own has that name"
+        ));
+    };
+    if (owner.rows, owner.dim, owner.dtype) != (*rows, *dim, *dtype) {
+        return Err(format!(
+            "table `{own}` shares `{name}`, and differs from it in rows, dim or dtype"
+        ));
+    }
+    Ok(())
 }
 
 impl TableSpec {
@@ -287,19 +327,22 @@ impl TableSpec {
         }
     }
 
-    /// From one row to the next.
+    /// Bytes from one row to the next.
     pub fn row_bytes(&self) -> usize {
         self.dtype.row_bytes(self.dim)
     }
 
-    /// Of the rows, with their scales and biases.
+    /// Bytes of the rows with their scales and biases; 0 where another table owns them.
     pub fn bytes(&self) -> u64 {
+        if self.shares.is_some() {
+            return 0;
+        }
         let params = if self.dtype.is_quantised() { 4 } else { 0 };
         self.rows as u64 * (self.row_bytes() + params) as u64
     }
 }
 
-/// How a table's elements are stored, where it is not quantised.
+/// The element type of a table in the file; `None` where it is quantised.
 pub fn element(dtype: Dtype) -> Option<Element> {
     match dtype {
         Dtype::F32 => Some(Element::F32),

@@ -92,10 +92,11 @@ fn interact(model: &Model, vectors: &[Vec<Near>], unit: f64) -> Vec<Near> {
     let mut x = vectors.concat();
     match model.spec.interaction {
         Interaction::Cat => {}
-        Interaction::Dot => {
+        Interaction::Dot | Interaction::DotItself => {
+            let itself = usize::from(model.spec.interaction == Interaction::DotItself);
             x.truncate(vectors[0].len());
             for (i, a) in vectors.iter().enumerate() {
-                for b in &vectors[..i] {
+                for b in &vectors[..i + itself] {
                     let products = a.iter().zip(b).map(|(a, b)| a.times(*b));
                     x.push(products.fold(Near::exactly(0.0), Near::plus));
                 }
