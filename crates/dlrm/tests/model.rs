@@ -209,7 +209,7 @@ fn wrong_descriptions() {
         ("rank = 3", "rank = 0", "[cross] has no possible size"),
         ("rank = 3", "rank = 4", "`cross_l.0.w` is fp32 [68, 3], expected fp32 [68, 4]"),
         ("layers = 2", "layers = 3", "tensor `cross_l.2.w` is missing"),
-        ("layers = 2", "layers = 1", "tensor `cross_l.1.bias` belongs to no part"),
+        ("layers = 2", "layers = 1", "tensor `cross_l.1.bias` belongs to no known part"),
         (
             "rows = 2500",
             "rows = 2501",
