@@ -131,6 +131,7 @@ impl<'a> File<'a, '_> {
         let bottom_width = bottom_sizes.last().copied().unwrap_or(0);
         let (tables, sources) = self.tables(bottom_width, padding)?;
         let stem = self.checkpoint.path.file_stem().unwrap_or_default().to_string_lossy();
+        let stem = stem.strip_suffix(".safetensors.index").unwrap_or(&stem);
         let mut spec = Spec {
             name: options.name.clone().unwrap_or_else(|| stem.into()),
             interaction: Interaction::Dcn,

@@ -72,11 +72,7 @@ fn features_that_share_a_table_are_described() {
     stdout_of(&["model", "import", file.str(), "--tables", tables, "-o", dir.str()]);
     let text = stdout_of(&["model", "info", dir.str()]);
     assert!(text.contains("rows of viewer"), "{text}");
-    assert_eq!(
-        text,
-        stdout_of(&["model", "info", file.str(), "--tables", tables])
-            .replace("torchrec_shared", "model")
-    );
+    assert_eq!(text, stdout_of(&["model", "info", file.str(), "--tables", tables]));
     let int8 = place.path("int8");
     stdout_of(&[
         "model",

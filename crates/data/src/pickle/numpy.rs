@@ -77,13 +77,13 @@ pub fn tensor<'a>(pickle: &Pickle<'a>, value: Value<'a>) -> Result<Tensor, Strin
         _ => return Err(none.into()),
     };
     let dtype = dtype(pickle, kind)?;
-    let shape = pickle.sizes(shape).ok_or("its shape is no tuple of sizes")?;
+    let shape = pickle.sizes(shape).ok_or("its shape is not a tuple of sizes")?;
     if fortran && shape.len() > 1 {
-        return Err("it is in Fortran's order; save `numpy.ascontiguousarray(array)`".into());
+        return Err("it is in Fortran order; save `numpy.ascontiguousarray(array)`".into());
     }
-    let data = raw(pickle, data).ok_or("its elements are no bytes")?;
+    let data = raw(pickle, data).ok_or("its elements are not bytes")?;
     if byte_len(dtype, &shape) != Some(data.len()) {
-        return Err(format!("its shape {shape:?} is not that of {} bytes", data.len()));
+        return Err(format!("its shape {shape:?} does not fit {} bytes", data.len()));
     }
     let mut buffer = Buffer::zeroed(data.len(), Pages::Small).map_err(|error| error.to_string())?;
     buffer.as_mut_slice().copy_from_slice(&data);
@@ -92,7 +92,7 @@ pub fn tensor<'a>(pickle: &Pickle<'a>, value: Value<'a>) -> Result<Tensor, Strin
 
 /// `dtype('i4', 0, 1)` with the state `(3, '<', …)`.
 fn dtype<'a>(pickle: &Pickle<'a>, value: Value<'a>) -> Result<Dtype, String> {
-    let none = "its type is no dtype of NumPy";
+    let none = "its type is not a dtype of NumPy";
     let Call { callee, arguments, state } = pickle.call(value).ok_or(none)?;
     let kind = arguments.first().and_then(|kind| text(*kind)).ok_or(none)?;
     if callee.1 != "dtype" {

@@ -73,10 +73,13 @@ impl Shape {
         let sizes = |object, name| pickle.sizes(attribute(pickle, object, name)?);
         let chunk = |chunk: &Value<'a>| Some((sizes(*chunk, "offsets")?, sizes(*chunk, "sizes")?));
         let chunks = pickle.items(attribute(pickle, info, "chunks")?)?;
-        Some(Self {
-            size: sizes(info, "size")?,
-            chunks: chunks.iter().map(chunk).collect::<Option<_>>()?,
-        })
+        let mut chunks: Vec<_> = chunks.iter().map(chunk).collect::<Option<_>>()?;
+        let size = sizes(info, "size")?;
+        // A process without a share of the tensor may list an empty chunk and store none.
+        if !size.contains(&0) {
+            chunks.retain(|(_, sizes)| !sizes.contains(&0));
+        }
+        Some(Self { size, chunks })
     }
 
     /// Whether every chunk lies inside and none overlaps another.
