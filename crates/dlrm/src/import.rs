@@ -29,6 +29,8 @@ pub struct Options {
     pub interaction: Option<Interaction>,
     /// Pooling of all tables; `None` means sum.
     pub pooling: Option<Pooling>,
+    /// Pooling of single features, where it differs.
+    pub poolings: Vec<(String, Pooling)>,
     /// Tables in the order of the features that look them up, each as `TABLE` or `FEATURE=TABLE`.
     /// A table that is named several times serves several features.
     pub tables: Option<Vec<String>>,
@@ -225,6 +227,15 @@ impl<'a> File<'a, '_> {
             });
             sources.push(source);
         }
+        for (name, pooling) in &self.options.poolings {
+            let table = specs.iter_mut().find(|table| table.name == *name);
+            let known = || self.features.iter().map(|f| f.name.as_str()).collect::<Vec<_>>();
+            let table = table.ok_or_else(|| Error::UnknownTable {
+                name: name.clone(),
+                known: known().join(", "),
+            })?;
+            table.pooling = *pooling;
+        }
         Ok((specs, sources))
     }
 
@@ -248,7 +259,7 @@ impl<'a> File<'a, '_> {
                 (width, Dtype::F32, Source::Float(tensor.dtype, bytes))
             }
             (Element::U8, Some(batched), _) => {
-                let table = batched.table(table, rows, width, bytes);
+                let table = batched.table(index, table, [rows, width], bytes);
                 table.map_err(|problem| self.bad(problem))?
             }
             (Element::U8, None, Some(layout)) => {

@@ -12,7 +12,7 @@ use hither_dlrm::model::{Interaction, Layout};
 use hither_dlrm::plan::Plan;
 use hither_dlrm::run::{Batch, Engine, Workspace};
 use hither_kernels::bag::quant::Foreign;
-use hither_kernels::bag::{Dtype, OutOfRange};
+use hither_kernels::bag::{Dtype, OutOfRange, Pooling};
 
 /// The model's outputs for the inputs that were saved with the expected ones.
 fn evaluate(model: &Model, inputs: &Checkpoint) -> Vec<f32> {
@@ -82,7 +82,7 @@ fn what_the_file_does_not_say_can_be_said() {
     let options = Options {
         name: Some("mine".into()),
         tables: Some(order),
-        pooling: Some(hither_kernels::bag::Pooling::Max),
+        pooling: Some(Pooling::Max),
         logits: Some(false),
         ..Options::default()
     };
@@ -90,7 +90,7 @@ fn what_the_file_does_not_say_can_be_said() {
     let names: Vec<_> = spec.tables.iter().take(4).map(|table| table.name.as_str()).collect();
     assert_eq!(names, ["t_cat_3", "t_cat_1", "t_cat_0", "t_cat_2"]);
     assert!(spec.sigmoid && spec.name == "mine");
-    assert_eq!(spec.tables[0].pooling, hither_kernels::bag::Pooling::Max);
+    assert_eq!(spec.tables[0].pooling, Pooling::Max);
 }
 
 #[test]
@@ -204,8 +204,24 @@ fn quantised_modules_compute_what_they_computed() {
     ];
     assert_eq!(named, expected);
     engine_computes("torchrec_quantised", &model);
-    let Imported { model, .. } = import("torchrec_int8.pt", &Options::default());
-    engine_computes("torchrec_int8", &model);
+    for name in ["torchrec_int8", "torchrec_int4"] {
+        let Imported { model, .. } = import(&format!("{name}.pt"), &Options::default());
+        engine_computes(name, &model);
+    }
+}
+
+#[test]
+fn poolings_that_differ_are_asked_for() {
+    let advice = "such as --tables b,c,a --pooling sum,a=mean";
+    refused("torchrec_poolings.pt", &Options::default(), advice);
+    refused("torchrec_poolings.pt", &tables(&["b", "a", "c"]), advice);
+    let poolings = vec![("a".into(), Pooling::Mean)];
+    let options = Options { poolings, ..tables(&["b", "a", "c"]) };
+    engine_computes("torchrec_poolings", &import("torchrec_poolings.pt", &options).model);
+    let unknown = Options { poolings: vec![("x".into(), Pooling::Mean)], ..options };
+    let checkpoint = Checkpoint::open(fixture("torchrec_poolings.pt")).expect("opened");
+    let error = Import::read(&checkpoint, &unknown).expect_err("no feature").to_string();
+    assert!(error.contains("there is no table `x`; there are b, a, c"), "{error}");
 }
 
 #[test]

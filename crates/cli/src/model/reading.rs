@@ -13,9 +13,9 @@ pub struct Reading {
     /// Interaction, if the shapes fit several: dot, dot-itself, cat or dcn
     #[arg(long, value_name = "KIND")]
     interaction: Option<Interaction>,
-    /// Pooling of all tables: sum, mean or max [default: sum]
-    #[arg(long, value_name = "HOW", value_parser = pooling)]
-    pooling: Option<Pooling>,
+    /// Pooling: sum, mean or max, or FEATURE=HOW for single features [default: sum]
+    #[arg(long, value_name = "HOW,…", value_delimiter = ',', value_parser = feature_pooling)]
+    pooling: Vec<(Option<String>, Pooling)>,
     /// Tables in the order of the features, each as TABLE or FEATURE=TABLE; name a shared table
     /// once per feature; tables not named follow [default: as saved, or by name]
     #[arg(long, value_name = "TABLE,…", value_delimiter = ',')]
@@ -36,7 +36,10 @@ impl Reading {
         Options {
             name: name.cloned(),
             interaction: self.interaction,
-            pooling: self.pooling,
+            pooling: self.pooling.iter().find(|(name, _)| name.is_none()).map(|(_, how)| *how),
+            poolings: (self.pooling.iter())
+                .filter_map(|(name, how)| Some((name.clone()?, *how)))
+                .collect(),
             tables: self.tables.clone(),
             rows: self.rows,
             logits: (self.logits || self.sigmoid).then_some(self.logits),
@@ -47,12 +50,20 @@ impl Reading {
     pub fn given(&self) -> Option<&'static str> {
         let given = [
             (self.interaction.is_some(), "--interaction"),
-            (self.pooling.is_some(), "--pooling"),
+            (!self.pooling.is_empty(), "--pooling"),
             (self.tables.is_some(), "--tables"),
             (self.rows.is_some(), "--rows"),
             (self.logits, "--logits"),
             (self.sigmoid, "--sigmoid"),
         ];
         given.into_iter().find_map(|(given, name)| given.then_some(name))
+    }
+}
+
+/// `mean`, or `item=mean`.
+fn feature_pooling(text: &str) -> Result<(Option<String>, Pooling), String> {
+    match text.rsplit_once('=') {
+        Some((feature, how)) => Ok((Some(feature.into()), pooling(how)?)),
+        None => Ok((None, pooling(text)?)),
     }
 }

@@ -16,6 +16,8 @@ pub struct Batched {
     /// Modules; tables of different poolings are in different ones.
     pub groups: usize,
     lookups: Vec<Lookup>,
+    /// How many features look up each table; `None` where the file does not tell.
+    pub lookups_per_table: Option<Vec<usize>>,
 }
 
 /// What a feature looks up.
@@ -80,19 +82,29 @@ impl Batched {
                 lookups.push(Lookup { rows, dim, kind: *kind });
             }
         }
-        Ok(Some(Self { groups: names.batched.len(), lookups }))
+        let lookups_per_table = lookups_per_table(&lookups, checkpoint, names);
+        Ok(Some(Self { groups: names.batched.len(), lookups, lookups_per_table }))
     }
 
-    /// Dim, element type and rows of the table that has so many rows of `width` bytes. Tables are
-    /// found by their size, because not every file keeps their order.
+    pub fn features(&self) -> usize {
+        self.lookups.len()
+    }
+
+    /// Dim, element type and rows of the table of this index. Where the file does not keep the
+    /// order of its tables, it is found by its size.
     pub fn table(
         &self,
+        index: usize,
         name: &str,
-        rows: usize,
-        width: usize,
+        [rows, width]: [usize; 2],
         bytes: Bytes,
     ) -> Result<(usize, Dtype, Source), String> {
-        let mut fitting = self.lookups.iter().filter(|lookup| lookup.fits(rows, width));
+        let own = self.lookups_per_table.as_ref().map(|counts| {
+            let first: usize = counts[..index].iter().sum();
+            &self.lookups[first..first + 1]
+        });
+        let candidates = own.unwrap_or(&self.lookups).iter();
+        let mut fitting = candidates.filter(|lookup| lookup.fits(rows, width));
         let Some(Lookup { dim, kind, .. }) = fitting.next().copied() else {
             return Err(match self.lookups.iter().find(|lookup| lookup.rows == rows) {
                 Some(Lookup { kind, .. }) if form(*kind).is_none() => format!(
@@ -123,47 +135,34 @@ impl Batched {
             }
         })
     }
+}
 
-    /// How many features look up each table. FBGEMM lists the features table by table, so that
-    /// tables of different sizes tell them apart.
-    pub fn lookups_per_table(
-        &self,
-        checkpoint: &Checkpoint,
-        names: &Names,
-    ) -> Result<Vec<usize>, String> {
-        if self.lookups.len() == names.tables.len() {
-            return Ok(vec![1; names.tables.len()]);
+/// How many features look up each table. FBGEMM lists the features table by table, so that tables
+/// of different sizes tell them apart; `None` where they do not, or where their order was lost.
+fn lookups_per_table(
+    lookups: &[Lookup],
+    checkpoint: &Checkpoint,
+    names: &Names,
+) -> Option<Vec<usize>> {
+    checkpoint.order.as_ref()?;
+    let size = |(_, tensor): &(String, String)| match checkpoint.tensors.get(tensor)?.shape[..] {
+        [rows, width] => Some((rows, width)),
+        _ => None,
+    };
+    let sizes: Vec<_> = names.tables.iter().map(size).collect::<Option<_>>()?;
+    let mut counts = Vec::new();
+    let mut rest = lookups;
+    for tables in sizes.chunk_by(|a, b| a == b) {
+        let (rows, width) = tables[0];
+        let run = rest.iter().take_while(|lookup| lookup.fits(rows, width)).count();
+        rest = &rest[run..];
+        match tables.len() {
+            1 if run > 0 => counts.push(run),
+            count if count == run => counts.extend(vec![1; count]),
+            _ => return None,
         }
-        let ambiguous = || {
-            format!(
-                "{} features look up {} tables, and the file does not say which; name the tables in \
-                 the order of the features, a shared one several times: --tables {}",
-                self.lookups.len(),
-                names.tables.len(),
-                names.example_tables()
-            )
-        };
-        let size = |(_, tensor): &(String, String)| match checkpoint.tensors.get(tensor)?.shape[..]
-        {
-            [rows, width] => Some((rows, width)),
-            _ => None,
-        };
-        let sizes: Option<Vec<_>> = names.tables.iter().map(size).collect();
-        let sizes = sizes.filter(|_| checkpoint.order.is_some()).ok_or_else(ambiguous)?;
-        let mut counts = Vec::new();
-        let mut rest = &self.lookups[..];
-        for tables in sizes.chunk_by(|a, b| a == b) {
-            let (rows, width) = tables[0];
-            let run = rest.iter().take_while(|lookup| lookup.fits(rows, width)).count();
-            rest = &rest[run..];
-            match tables.len() {
-                1 if run > 0 => counts.push(run),
-                count if count == run => counts.extend(vec![1; count]),
-                _ => return Err(ambiguous()),
-            }
-        }
-        if rest.is_empty() { Ok(counts) } else { Err(ambiguous()) }
     }
+    rest.is_empty().then_some(counts)
 }
 
 impl Lookup {

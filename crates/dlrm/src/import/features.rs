@@ -23,6 +23,15 @@ pub fn find(
     notes: &mut Vec<String>,
 ) -> Result<Vec<Feature>, Error> {
     let bad = |problem| Error::Import { path: checkpoint.path.clone(), problem };
+    let told = options.tables.is_some() && !options.poolings.is_empty();
+    if batched.is_some_and(|batched| batched.groups > 1) && !told {
+        return Err(bad(format!(
+            "the tables have different poolings, which the file does not name, and their order is \
+             not that of the features; give both, such as --tables {0} --pooling sum,{1}=mean",
+            names.tables.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(","),
+            names.tables.last().map_or("", |(name, _)| name),
+        )));
+    }
     if let Some(wanted) = &options.tables {
         return as_named(names, wanted).map_err(|error| match error {
             Named::Unknown(name) => Error::UnknownTable { name, known: names.known_tables() },
@@ -38,18 +47,20 @@ pub fn find(
             names.known_tables()
         ));
     }
+    let one_each = vec![1; names.tables.len()];
     let lookups = match batched {
-        None => vec![1; names.tables.len()],
-        Some(batched) => {
-            if batched.groups > 1 {
-                notes.push(format!(
-                    "the tables are in {} groups of different pooling, which the file does not \
-                     name; check `pooling` in model.toml, and the order of the tables",
-                    batched.groups
-                ));
-            }
-            batched.lookups_per_table(checkpoint, names).map_err(bad)?
+        Some(batched) if batched.features() != names.tables.len() => {
+            batched.lookups_per_table.clone().ok_or_else(|| {
+                bad(format!(
+                    "{} features look up {} tables, and the file does not say which; name the \
+                     tables in the order of the features, a shared one several times: --tables {}",
+                    batched.features(),
+                    names.tables.len(),
+                    names.example_tables()
+                ))
+            })?
         }
+        _ => one_each,
     };
     let mut features = Vec::new();
     let mut used = BTreeSet::new();
