@@ -80,6 +80,7 @@ impl Shape {
             bottom: self.bottom.clone(),
             top: Vec::new(),
             cross: self.cross,
+            projection: None,
             tables: (0..self.tables).map(table).collect(),
         };
         spec.top.push(spec.interaction_width());

@@ -15,7 +15,9 @@ use hither_kernels::bag::quant::Foreign;
 use hither_kernels::bag::{Dtype, Pooling};
 
 use crate::Error;
-use crate::model::{Conversion, Cross, Interaction, Part, Source, Spec, TableSpec, shown, write};
+use crate::model::{
+    Conversion, Cross, Interaction, Part, Projection, Source, Spec, TableSpec, shown, write,
+};
 use batched::Batched;
 use features::Feature;
 use names::{Family, Names};
@@ -50,6 +52,8 @@ pub struct Import<'a> {
     bottom: Vec<Layer<'a>>,
     top: Vec<Layer<'a>>,
     cross: Vec<[Cow<'a, [f32]>; 3]>,
+    /// The left and the right MLP.
+    projection: [Vec<Layer<'a>>; 2],
 }
 
 #[derive(Debug)]
@@ -86,6 +90,10 @@ impl<'a> Import<'a> {
                 Part::CrossW(layer) => &self.cross[layer][0],
                 Part::CrossV(layer) => &self.cross[layer][1],
                 Part::CrossBias(layer) => &self.cross[layer][2],
+                Part::LeftWeight(layer) => &self.projection[0][layer].weight,
+                Part::LeftBias(layer) => &self.projection[0][layer].bias,
+                Part::RightWeight(layer) => &self.projection[1][layer].weight,
+                Part::RightBias(layer) => &self.projection[1][layer].bias,
                 Part::Weight(index) | Part::Rows(index) | Part::Params(index) => {
                     let (source, table) = (&self.tables[index], &self.spec.tables[index]);
                     return Conversion { source, table }.write(writer, done);
@@ -141,16 +149,18 @@ impl<'a> File<'a, '_> {
             bottom: bottom_sizes,
             top: top_sizes,
             cross: None,
+            projection: None,
             tables,
         };
         let cross = self.cross(&mut spec)?;
+        let projection = self.projection(&mut spec)?;
         spec.interaction = interaction::choose(&spec, names, options).map_err(|p| self.bad(p))?;
         spec.check().map_err(|problem| self.bad(problem))?;
         if spec.interaction == Interaction::Dot && names.family == Family::Torchrec {
             let first = top[0].weight.to_mut();
             lower_triangle_columns(first, spec.bottom_width(), spec.tables.len() + 1);
         }
-        Ok(Import { spec, notes: Vec::new(), tables: sources, bottom, top, cross })
+        Ok(Import { spec, notes: Vec::new(), tables: sources, bottom, top, cross, projection })
     }
 
     fn bad(&self, problem: String) -> Error {
@@ -276,6 +286,27 @@ impl<'a> File<'a, '_> {
             _ => return Err(self.mismatch(name, tensor, "floats")),
         };
         Ok((rows, dim, dtype, source))
+    }
+
+    fn projection(&self, spec: &mut Spec) -> Result<[Vec<Layer<'a>>; 2], Error> {
+        let [left_names, right_names] = &self.names.projection;
+        if left_names.is_empty() && right_names.is_empty() {
+            return Ok([Vec::new(), Vec::new()]);
+        }
+        let (left, left_layers) = self.mlp(left_names, "left projection")?;
+        let (right, right_layers) = self.mlp(right_names, "right projection")?;
+        if left[0] != spec.concatenated_width() {
+            let hint = interaction::sharing(spec, self.names, left[0]).unwrap_or_default();
+            return Err(self.bad(format!(
+                "`{}.weight` takes {} inputs; {} features side by side have {}{hint}",
+                left_names[0],
+                left[0],
+                spec.tables.len(),
+                spec.concatenated_width()
+            )));
+        }
+        spec.projection = Some(Projection { left, right });
+        Ok([left_layers, right_layers])
     }
 
     fn cross(&self, spec: &mut Spec) -> Result<Vec<[Cow<'a, [f32]>; 3]>, Error> {

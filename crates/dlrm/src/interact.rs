@@ -2,16 +2,18 @@
 
 use hither_kernels::detect::Cpu;
 use hither_kernels::gemm::{Activation, Linear, Precision, Rows, RowsMut};
-use hither_kernels::interact::{Dot, cat, cross};
+use hither_kernels::interact::{Dot, cat, cross, products};
 
-use crate::mlp::{ROWS_AT_ONCE, Scratch, view, view_mut};
-use crate::model::{CrossLayer, Interaction, Spec};
+use crate::mlp::{Mlp, ROWS_AT_ONCE, Scratch, view, view_mut};
+use crate::model::{CrossLayer, Interaction, Model};
 
 /// An [`Interaction`] made ready to compute.
 pub enum Interactor {
     Dot(Dot),
     Cat(Widths),
     Dcn(Widths, Vec<LowRank>),
+    /// The left and the right MLP.
+    Projection(Widths, Mlp, Mlp),
 }
 
 /// Elements of a sample's dense features, and of its pooled rows together.
@@ -28,9 +30,8 @@ pub struct LowRank {
 }
 
 impl Interactor {
-    /// # Panics
-    /// If tensors of `layers` do not have the sizes of `spec`, which opening a model has checked.
-    pub fn new(spec: &Spec, layers: &[CrossLayer<'_>], precision: Precision, cpu: Cpu) -> Self {
+    pub fn new(model: &Model, precision: Precision, cpu: Cpu) -> Self {
+        let spec = &model.spec;
         let dense = spec.bottom_width();
         let widths = Widths { dense, pooled: spec.concatenated_width() - dense };
         match spec.interaction {
@@ -41,7 +42,12 @@ impl Interactor {
             Interaction::Cat => Self::Cat(widths),
             Interaction::Dcn => {
                 let pack = |layer| LowRank::pack(layer, widths.total(), precision, cpu);
-                Self::Dcn(widths, layers.iter().map(pack).collect())
+                Self::Dcn(widths, model.cross().iter().map(pack).collect())
+            }
+            Interaction::Projection => {
+                let [left, right] = model.projection().unwrap_or_default();
+                let mlp = |layers: &[_]| Mlp::new(layers, Activation::Relu, precision, cpu);
+                Self::Projection(widths, mlp(&left), mlp(&right))
             }
         }
     }
@@ -51,6 +57,10 @@ impl Interactor {
         match self {
             Self::Dot(dot) => dot.width(),
             Self::Cat(widths) | Self::Dcn(widths, _) => widths.total(),
+            Self::Projection(widths, left, right) => {
+                let vectors = |mlp: &Mlp| mlp.outputs() / widths.dense;
+                widths.dense + vectors(left) * vectors(right)
+            }
         }
     }
 
@@ -77,8 +87,34 @@ impl Interactor {
                     run(layers, widths.total(), some, scratch);
                 }
             }
+            Self::Projection(widths, left, right) => {
+                project(*widths, [left, right], dense, pooled, out, scratch);
+            }
         }
     }
+}
+
+/// All features side by side through both MLPs, whose outputs are multiplied.
+fn project(
+    widths: Widths,
+    mlps: [&Mlp; 2],
+    dense: Rows<'_, f32>,
+    pooled: Rows<'_, f32>,
+    out: RowsMut<'_, f32>,
+    scratch: &mut Scratch,
+) {
+    let (rows, total) = (dense.rows, widths.total());
+    let [mut joined, mut left, mut right] = std::mem::take(&mut scratch.projected);
+    let x = view_mut::<f32>(&mut joined, rows, total);
+    cat(Rows::new(dense.data, rows, dense.stride), widths.dense, pooled, widths.pooled, x);
+    for (mlp, buffer) in mlps.into_iter().zip([&mut left, &mut right]) {
+        let y = view_mut::<f32>(buffer, rows, mlp.outputs());
+        mlp.forward(view(&joined, rows, total), y, scratch);
+    }
+    let [lefts, rights] = mlps.map(Mlp::outputs);
+    let (x, y) = (view(&left, rows, lefts), view(&right, rows, rights));
+    products(dense, widths.dense, (x, lefts), (y, rights), out);
+    scratch.projected = [joined, left, right];
 }
 
 impl Widths {
@@ -100,7 +136,7 @@ impl LowRank {
 /// All cross layers on `x`, in place.
 fn run(layers: &[LowRank], width: usize, x: RowsMut<'_, f32>, scratch: &mut Scratch) {
     let RowsMut { data, rows, stride } = x;
-    let Scratch { kernel, buffers: [first, gate], low } = scratch;
+    let Scratch { kernel, buffers: [first, gate], low, .. } = scratch;
     let copy = view_mut::<f32>(first, rows, width);
     for row in 0..rows {
         copy.data[row * copy.stride..][..width].copy_from_slice(&data[row * stride..][..width]);

@@ -17,7 +17,7 @@ pub use export::Layout;
 pub(crate) use rows::floats;
 pub(crate) use rows::write_params;
 pub use rows::{Conversion, Source, store};
-pub use spec::{Cross, Interaction, Part, ROWS_MAX, Spec, TableSpec, element};
+pub use spec::{Cross, Interaction, Part, Projection, ROWS_MAX, Spec, TableSpec, element};
 pub use write::write;
 
 pub const SPEC_FILE: &str = "model.toml";
@@ -149,6 +149,12 @@ impl Model {
                 bias: self.floats(&format!("cross_l.{layer}.bias")),
             })
             .collect()
+    }
+
+    /// The left and the right MLP of a projection.
+    pub fn projection(&self) -> Option<[Vec<Layer<'_>>; 2]> {
+        let Projection { left, right } = self.spec.projection.as_ref()?;
+        Some([self.mlp("left_l", left), self.mlp("right_l", right)])
     }
 
     /// The bytes of a tensor of this model, as they lie in the file.

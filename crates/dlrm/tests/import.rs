@@ -154,6 +154,18 @@ fn a_table_of_two_features_is_stored_once() {
 }
 
 #[test]
+fn torchrec_with_a_projection() {
+    let options = tables(&["user", "user"]);
+    let Imported { model, .. } = import("torchrec_projection.pt", &options);
+    assert_eq!(model.spec.interaction, Interaction::Projection);
+    engine_computes("torchrec_projection", &model);
+    let hint = "40 would fit 4 features: if features share a table";
+    refused("torchrec_projection.pt", &Options::default(), hint);
+    let cat = Options { interaction: Some(Interaction::Cat), ..options };
+    refused("torchrec_projection.pt", &cat, "which fits projection; leave out --interaction");
+}
+
+#[test]
 fn shared_rows_are_quantised_and_exported() {
     let Imported { model, dir, .. } = import("torchrec_shared.pt", &tables(&["user", "user"]));
     let out = dir.path().join("int8");

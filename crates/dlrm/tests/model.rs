@@ -8,11 +8,15 @@ use hither_data::safetensors::{Entry, Writer};
 use hither_data::{Checkpoint, Dtype as Element};
 use hither_dlrm::generate::{PRESETS, Shape, generate};
 use hither_dlrm::import::{Import, Options};
-use hither_dlrm::model::{Cross, Interaction, Layout, Spec};
+use hither_dlrm::model::{Cross, Interaction, Layout, Projection, Spec};
 use hither_dlrm::{Error, Model};
 use hither_kernels::bag::quant::{Foreign, Params, int4_element};
 use hither_kernels::bag::{Dtype, Pooling};
 use tempfile::TempDir;
+
+/// Interactions of generated models.
+const DRAWN: [Interaction; 4] =
+    [Interaction::Dot, Interaction::DotItself, Interaction::Cat, Interaction::Dcn];
 
 fn shape(dtype: Dtype, interaction: Interaction) -> Shape {
     let cross = (interaction == Interaction::Dcn).then_some(Cross { layers: 2, rank: 3 });
@@ -66,7 +70,7 @@ fn file(dir: &Path) -> Vec<u8> {
 #[test]
 fn every_form_is_written_and_opened() {
     for dtype in Dtype::ALL {
-        for interaction in Interaction::ALL {
+        for interaction in DRAWN {
             let (_dir, model) = made(dtype, interaction);
             assert_eq!(model.spec, shape(dtype, interaction).spec("small"));
             assert_eq!(model.tables().len(), 3);
@@ -412,6 +416,28 @@ fn an_interaction_that_shapes_do_not_tell_is_asked_for() {
         let import = Import::read(&checkpoint, &options).expect("as said");
         assert_eq!(import.spec.interaction, interaction);
     }
+}
+
+#[test]
+fn projections_of_impossible_sizes() {
+    let mut spec = shape(Dtype::F32, Interaction::Cat).spec("small");
+    spec.projection = Some(Projection { left: vec![68, 34], right: vec![68, 9, 17] });
+    assert!(spec.check().expect_err("cat").contains("is for interaction = \"projection\" only"));
+    spec.interaction = Interaction::Projection;
+    spec.top[0] = 17 + 2;
+    spec.check().expect("two products");
+    for (left, told) in [
+        (vec![67, 34], "must begin with 68"),
+        (vec![68, 33], "end with a multiple of 17"),
+        (vec![68], "needs at least an input and an output size"),
+        (vec![68, 0], "has a layer of 0"),
+    ] {
+        spec.projection = Some(Projection { left, right: vec![68, 17] });
+        let error = spec.check().expect_err(told);
+        assert!(error.contains(told), "{error}");
+    }
+    spec.projection = None;
+    assert!(spec.check().expect_err("none").contains("needs [projection] with left and right"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use hither_kernels::detect::{Isa, cpu};
 use hither_kernels::gemm::{Rows, RowsMut};
-use hither_kernels::interact::{Dot, cat, cross};
+use hither_kernels::interact::{Dot, cat, cross, products};
 use proptest::prelude::*;
 
 const DIMS: [usize; 12] = [1, 2, 3, 7, 8, 9, 16, 17, 33, 64, 100, 128];
@@ -160,6 +160,21 @@ fn cross_adds_the_gated_first_features() {
     let (first, gate, mut x) = ([1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [1.0; 4]);
     cross(Rows::new(&first, 2, 2), Rows::new(&gate, 2, 2), RowsMut::new(&mut x, 2, 2), 2);
     assert_eq!(x, [6.0, 13.0, 22.0, 33.0]);
+}
+
+#[test]
+fn products_are_those_of_a_matrix_per_row() {
+    // [[1, 2], [3, 4], [5, 6]] times [[1, 10], [100, 1000]], behind two dense features.
+    let (left, right) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1.0, 10.0, 100.0, 1000.0]);
+    let mut out = [0.0; 8];
+    products(
+        Rows::new(&[7.0, 8.0], 1, 2),
+        2,
+        (Rows::new(&left, 1, 6), 6),
+        (Rows::new(&right, 1, 4), 4),
+        RowsMut::new(&mut out, 1, 8),
+    );
+    assert_eq!(out, [7.0, 8.0, 201.0, 2010.0, 403.0, 4030.0, 605.0, 6050.0]);
 }
 
 #[test]

@@ -6,10 +6,11 @@ use super::{Interaction, Options, Spec};
 /// Upper bound on the features that a hint about shared tables considers.
 const FEATURES_MAX: usize = 1000;
 
-/// The interaction that fits the top MLP, or why none is chosen. An `Spec::cross` settles it.
+/// The interaction that fits the top MLP, or why none is chosen. Cross layers or a projection settle it.
 pub fn choose(spec: &Spec, names: &Names, options: &Options) -> Result<Interaction, String> {
     let kinds = match (spec.cross, names.family) {
         (Some(_), _) => &[Interaction::Dcn][..],
+        _ if spec.projection.is_some() => &[Interaction::Projection],
         (None, Family::Facebook) => &[Interaction::Dot, Interaction::DotItself, Interaction::Cat],
         (None, Family::Torchrec) => &[Interaction::Dot, Interaction::Cat],
     };
@@ -85,7 +86,8 @@ pub fn sharing(spec: &Spec, names: &Names, width: usize) -> Option<String> {
         return None;
     }
     let dim = spec.bottom_width();
-    let products = |features: usize| match spec.cross.is_some() || !names.cross.is_empty() {
+    let side_by_side = !names.cross.is_empty() || !names.projection[0].is_empty();
+    let products = |features: usize| match side_by_side {
         true => dim * (features + 1),
         false => dim + features * (features + 1) / 2,
     };

@@ -26,6 +26,8 @@ pub struct Names {
     pub top: Vec<String>,
     /// W, V and bias.
     pub cross: Vec<[String; 3]>,
+    /// Layers of the left and the right MLP of a projection.
+    pub projection: [Vec<String>; 2],
     /// FBGEMM's modules of quantised tables, by the part before the names of their tensors.
     pub batched: Vec<String>,
     /// Tensors that are not part of the model, such as an optimiser's.
@@ -61,7 +63,8 @@ impl Names {
 
     fn add_prefix(&mut self, prefix: &str) {
         let names = self.tables.iter_mut().map(|(_, tensor)| tensor);
-        let layers = self.bottom.iter_mut().chain(&mut self.top);
+        let projection = self.projection.iter_mut().flatten();
+        let layers = self.bottom.iter_mut().chain(&mut self.top).chain(projection);
         let modules = self.cross.iter_mut().flatten().chain(&mut self.batched);
         for name in names.chain(layers).chain(modules) {
             name.insert_str(0, prefix);
@@ -90,7 +93,7 @@ impl Names {
             }
         }
         let mut used: BTreeSet<String> = self.tables.iter().map(|(_, name)| name.clone()).collect();
-        for layer in self.bottom.iter().chain(&self.top) {
+        for layer in self.bottom.iter().chain(&self.top).chain(self.projection.iter().flatten()) {
             used.extend([format!("{layer}.weight"), format!("{layer}.bias")]);
         }
         used.extend(self.cross.iter().flatten().cloned());
@@ -143,10 +146,6 @@ fn trick(own: &str, name: &str) -> Option<String> {
         _ if own.starts_with("inter_arch.crossnet.kernels.") => format!(
             "`{name}`: cross layers of full rank are not supported; train with \
              LowRankCrossNet, as TorchRec's DLRM_DCN does"
-        ),
-        _ if own.starts_with("inter_arch.interaction_branch") => format!(
-            "`{name}`: the projected interaction of DLRM_Projection is not supported; train \
-             TorchRec's DLRM or DLRM_DCN"
         ),
         _ if own.ends_with(".weight_qscale") || own.ends_with(".weight_qbias") => format!(
             "`{name}`: scales apart from their rows are not supported; quantise without \
@@ -207,6 +206,7 @@ fn facebook(names: &BTreeSet<&str>) -> Names {
         cross: cross
             .map(|i| ["w", "v", "bias"].map(|kind| format!("cross_l.{i}.{kind}")))
             .collect(),
+        projection: [Vec::new(), Vec::new()],
         batched: Vec::new(),
         ignored: Vec::new(),
     }
@@ -242,6 +242,11 @@ fn torchrec(names: &BTreeSet<&str>, checkpoint: &Checkpoint, prefix: &str) -> Na
                     .map(|kind| format!("inter_arch.crossnet.{kind}.{i}"))
             })
             .collect(),
+        projection: [
+            "inter_arch.interaction_branch1.model",
+            "inter_arch.interaction_branch2.model",
+        ]
+        .map(layers),
         batched: (0..count(names, &format!("{COLLECTION}tbes."), ".weights_tys"))
             .map(|module| format!("{COLLECTION}tbes.{module}."))
             .collect(),

@@ -33,6 +33,9 @@ pub struct Spec {
     /// For `dcn` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cross: Option<Cross>,
+    /// For `projection` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub projection: Option<Projection>,
     #[serde(rename = "table")]
     pub tables: Vec<TableSpec>,
 }
@@ -49,10 +52,13 @@ pub enum Interaction {
     Cat,
     /// Side by side, then cross layers of low rank.
     Dcn,
+    /// Side by side through two MLPs, then the dot products of their outputs, behind the dense
+    /// features.
+    Projection,
 }
 
 impl Interaction {
-    pub const ALL: [Self; 4] = [Self::Dot, Self::DotItself, Self::Cat, Self::Dcn];
+    pub const ALL: [Self; 5] = [Self::Dot, Self::DotItself, Self::Cat, Self::Dcn, Self::Projection];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -60,6 +66,7 @@ impl Interaction {
             Self::DotItself => "dot-itself",
             Self::Cat => "cat",
             Self::Dcn => "dcn",
+            Self::Projection => "projection",
         }
     }
 }
@@ -70,7 +77,8 @@ impl std::str::FromStr for Interaction {
     fn from_str(name: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|kind| kind.name() == name);
         known.ok_or_else(|| {
-            format!("`{name}` is not an interaction; expected dot, dot-itself, cat or dcn")
+            let known = Self::ALL.map(Self::name).join(", ");
+            format!("`{name}` is not an interaction; expected one of {known}")
         })
     }
 }
@@ -81,6 +89,23 @@ impl std::str::FromStr for Interaction {
 pub struct Cross {
     pub layers: usize,
     pub rank: usize,
+}
+
+/// Sizes of the two MLPs of a projection, from all features side by side to vectors that have the
+/// width of the dense features each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Projection {
+    pub left: Vec<usize>,
+    pub right: Vec<usize>,
+}
+
+impl Projection {
+    /// Dot products of each vector of one side with each of the other.
+    fn products(&self, dim: usize) -> usize {
+        let vectors = |sizes: &[usize]| sizes.last().map_or(0, |size| size / dim.max(1));
+        vectors(&self.left).saturating_mul(vectors(&self.right))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -131,6 +156,10 @@ pub enum Part {
     CrossW(usize),
     CrossV(usize),
     CrossBias(usize),
+    LeftWeight(usize),
+    LeftBias(usize),
+    RightWeight(usize),
+    RightBias(usize),
     /// Rows of a table that is not quantised.
     Weight(usize),
     /// Quantised rows.
@@ -167,6 +196,10 @@ impl Spec {
             Interaction::Dot => self.bottom_width() + pairs,
             Interaction::DotItself => self.bottom_width() + pairs + self.tables.len() + 1,
             Interaction::Cat | Interaction::Dcn => self.concatenated_width(),
+            Interaction::Projection => {
+                let dim = self.bottom_width();
+                dim + self.projection.as_ref().map_or(0, |projection| projection.products(dim))
+            }
         }
     }
 
@@ -232,6 +265,7 @@ impl Spec {
             (_, Some(_)) => return Err("[cross] is for interaction = \"dcn\" only".into()),
             (_, None) => {}
         }
+        self.check_projection(sizes)?;
         if self.top[0] != self.interaction_width() {
             return Err(format!(
                 "top begins with {}, and the interaction `{}` gives {}",
@@ -239,6 +273,34 @@ impl Spec {
                 self.interaction.name(),
                 self.interaction_width()
             ));
+        }
+        Ok(())
+    }
+
+    fn check_projection(
+        &self,
+        check_sizes: impl Fn(&str, &[usize]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let Projection { left, right } = match (self.interaction, &self.projection) {
+            (Interaction::Projection, Some(projection)) => projection,
+            (Interaction::Projection, None) => {
+                return Err("projection needs [projection] with left and right".into());
+            }
+            (_, Some(_)) => {
+                return Err("[projection] is for interaction = \"projection\" only".into());
+            }
+            (_, None) => return Ok(()),
+        };
+        let (width, dim) = (self.concatenated_width(), self.bottom_width());
+        for (name, sizes) in [("projection left", left), ("projection right", right)] {
+            check_sizes(name, sizes)?;
+            let last = sizes.last().copied().unwrap_or(0);
+            if sizes[0] != width || last % dim != 0 {
+                return Err(format!(
+                    "{name} = {sizes:?} must begin with {width}, all features side by side, and \
+                     end with a multiple of {dim}, the bottom's width"
+                ));
+            }
         }
         Ok(())
     }
@@ -276,6 +338,10 @@ impl Spec {
         };
         mlp("bot_l", &self.bottom, [Part::BottomWeight, Part::BottomBias]);
         mlp("top_l", &self.top, [Part::TopWeight, Part::TopBias]);
+        if let Some(Projection { left, right }) = &self.projection {
+            mlp("left_l", left, [Part::LeftWeight, Part::LeftBias]);
+            mlp("right_l", right, [Part::RightWeight, Part::RightBias]);
+        }
         let width = self.concatenated_width();
         if let Some(Cross { layers, rank }) = self.cross {
             for layer in 0..layers {

@@ -102,6 +102,21 @@ fn interact(model: &Model, vectors: &[Vec<Near>], unit: f64) -> Vec<Near> {
                 }
             }
         }
+        Interaction::Projection => {
+            let dim = vectors[0].len();
+            let [left, right] = model
+                .projection()
+                .expect("its MLPs")
+                .map(|layers| mlp(&layers, x.clone(), Last::Relu, unit));
+            let columns = right.len() / dim;
+            x.truncate(dim);
+            for row in left.chunks(dim) {
+                for column in 0..columns {
+                    let products = (0..dim).map(|k| row[k].times(right[k * columns + column]));
+                    x.push(products.fold(Near::exactly(0.0), Near::plus));
+                }
+            }
+        }
         Interaction::Dcn => {
             let first = x.clone();
             for layer in model.cross() {

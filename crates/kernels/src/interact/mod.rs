@@ -96,6 +96,34 @@ pub fn cross(first: Rows<'_, f32>, gate: Rows<'_, f32>, mut x: RowsMut<'_, f32>,
     }
 }
 
+/// The dense features, then the product of two matrices per row: `[lefts / dim, dim]` in a row of
+/// `left` and `[dim, rights / dim]` in a row of `right`. A plain loop, because few models have it.
+///
+/// # Panics
+/// If the matrices differ in rows or do not hold rows of these widths.
+pub fn products(
+    dense: Rows<'_, f32>,
+    dim: usize,
+    (left, lefts): (Rows<'_, f32>, usize),
+    (right, rights): (Rows<'_, f32>, usize),
+    mut out: RowsMut<'_, f32>,
+) {
+    let columns = rights / dim;
+    let width = dim + lefts / dim * columns;
+    check(&left, lefts, &right, rights, &out, width);
+    dense.check(dim);
+    for row in 0..left.rows {
+        let (head, products) = out.row(row, width).split_at_mut(dim);
+        head.copy_from_slice(dense.row(row, dim));
+        let (left, right) = (left.row(row, lefts), right.row(row, rights));
+        for (at, product) in products.iter_mut().enumerate() {
+            let vector = &left[at / columns * dim..][..dim];
+            let column = right[at % columns..].iter().step_by(columns);
+            *product = vector.iter().zip(column).map(|(a, b)| a * b).sum();
+        }
+    }
+}
+
 fn check(
     a: &Rows<'_, f32>,
     a_width: usize,
