@@ -7,7 +7,7 @@ use hither_data::Checkpoint;
 use hither_data::output::show_bytes;
 use hither_dlrm::Model;
 use hither_dlrm::import::Import;
-use hither_dlrm::model::{Cross, Spec, TableSpec};
+use hither_dlrm::model::{Cross, Projection, Spec, TableSpec};
 use serde::Serialize;
 
 use super::pooling_name;
@@ -39,6 +39,7 @@ struct Info<'a> {
     bottom: &'a [usize],
     top: &'a [usize],
     cross: Option<Cross>,
+    projection: Option<&'a Projection>,
     tables: Vec<TableInfo<'a>>,
     table_bytes: u64,
     mlp_bytes: u64,
@@ -94,6 +95,7 @@ fn describe(spec: &Spec, notes: Vec<String>) -> Info<'_> {
         bottom: &spec.bottom,
         top: &spec.top,
         cross: spec.cross,
+        projection: spec.projection.as_ref(),
         tables: spec.tables.iter().map(table_info).collect(),
         table_bytes,
         mlp_bytes: all - table_bytes,
@@ -122,9 +124,12 @@ fn shown(info: &Info<'_>) -> String {
     let cross = info.cross.map_or(String::new(), |cross| {
         format!(", {} cross layers of rank {}", cross.layers, cross.rank)
     });
+    let projection = info.projection.map_or(String::new(), |Projection { left, right }| {
+        format!(", left {}, right {}", sizes(left), sizes(right))
+    });
     let end = if info.sigmoid { "sigmoid" } else { "logits" };
     let mut text = format!(
-        "model        {}\nbottom MLP   {}\ninteraction  {}{cross}\ntop MLP      {}, {end}\n\
+        "model        {}\nbottom MLP   {}\ninteraction  {}{cross}{projection}\ntop MLP      {}, {end}\n\
          tables       {}, {}\nMLPs         {}\n\n",
         info.name,
         sizes(info.bottom),

@@ -10,7 +10,7 @@ use super::{pooling, rows};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Facts that a checkpoint may not contain")]
 pub struct Reading {
-    /// Interaction, if the shapes fit several: dot, dot-itself, cat or dcn
+    /// Interaction, if the shapes fit several: dot, dot-itself or cat
     #[arg(long, value_name = "KIND")]
     interaction: Option<Interaction>,
     /// Pooling: sum, mean or max, or FEATURE=HOW for single features [default: sum]

@@ -98,6 +98,24 @@ fn features_that_share_a_table_are_described() {
 }
 
 #[test]
+fn what_a_checkpoint_does_not_say_is_asked_for() {
+    let place = Place::new();
+    let out = place.path("out");
+    let file = fixture("torchrec_poolings.pt");
+    let import = ["model", "import", file.str(), "-o", out.str()];
+    refused(&import, "such as --tables b,c,a --pooling sum,a=mean");
+    let told = ["--tables", "b,a,c", "--pooling", "sum,a=mean"];
+    refused(&[&import[..], &["--pooling", "a=median"]].concat(), "sum, mean or max");
+    stdout_of(&[&import[..], &told].concat());
+    let info = json_of(&["model", "info", out.str(), "--json"]);
+    let poolings: Vec<_> = (0..3).map(|t| info["tables"][t]["pooling"].as_str()).collect();
+    assert_eq!(poolings, [Some("sum"), Some("mean"), Some("sum")]);
+    let file = fixture("torchrec_projection.pt");
+    let text = stdout_of(&["model", "info", file.str(), "--tables", "user,user"]);
+    assert!(text.contains("interaction  projection, left 40-18-24, right 40-16"), "{text}");
+}
+
+#[test]
 fn checkpoints_in_several_files() {
     let place = Place::new();
     let out = place.path("out");
@@ -210,7 +228,7 @@ fn flags_that_make_no_sense() {
         (&["generate", "--bottom", "13--128"], "`` is no size"),
         (&["generate", "--top", "0"], "`0` is no size"),
         (&["generate", "--top", "1048576-1048576"], "weights between"),
-        (&["generate", "--interaction", "fm"], "dot, dot-itself, cat or dcn"),
+        (&["generate", "--interaction", "fm"], "dot, dot-itself, cat, dcn, projection"),
         (&["generate", "--interaction", "dcn", "--cross-rank", "0"], "[cross]"),
         (&["generate", "--interaction", "dcn", "--cross-rank", "99999999999"], "[cross]"),
         (&["generate", "--dtype", "int2"], "int8 or int4"),
