@@ -14,6 +14,7 @@ pub mod output;
 pub mod pickle;
 pub mod safetensors;
 pub mod scratch;
+mod shards;
 pub mod tensor;
 pub mod torch;
 
