@@ -186,21 +186,23 @@ pub fn generate(settings: &Settings) -> Result<Dataset, Error> {
     });
     let features = Features::Dense { values: values.into(), dim };
     let labels = Labels::Classes { of: labels.into(), count: settings.classes };
-    let (name, metric) = (settings.name.clone(), Metric::Accuracy);
-    let dataset = Dataset { name, graph, features, labels, split, metric };
+    let name = settings.name.clone();
+    let dataset = Dataset::new(name, graph, features, labels, split, Metric::Accuracy);
     dataset.check()?;
     Ok(dataset)
 }
 
-/// The same graph, written in our own form; features never are in memory together.
+/// Writes the same graph in our own layout, without ever holding all features in memory.
 pub fn write(settings: &Settings, path: &Path) -> Result<(), Error> {
     let plan = Plan::new(settings)?;
     let (graph, of, split) = (plan.graph()?, plan.labels(), plan.split());
     let dim = settings.feature_dim;
     let labels = Labels::Classes { of: of.clone().into(), count: settings.classes };
-    let (name, metric) = (&settings.name, Metric::Accuracy);
-    let mut out = load::begin(path, name, &graph, &labels, &split, metric, Shape::Dense { dim })?;
-    drop((graph, labels, split));
+    let features = Features::Dense { values: vec![].into(), dim };
+    let name = settings.name.clone();
+    let dataset = Dataset::new(name, graph, features, labels, split, Metric::Accuracy);
+    let mut out = load::begin(path, &dataset, Shape::Dense { dim })?;
+    drop(dataset);
     let means = plan.means();
     let rows_at_once = BLOCK_NODES * BLOCKS_AT_ONCE;
     let mut values = vec![0.0; rows_at_once.min(settings.nodes) * dim];
