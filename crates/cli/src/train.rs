@@ -5,7 +5,9 @@ mod case;
 mod compare;
 mod drive;
 mod dry_run;
+mod estimate;
 mod figures;
+mod predictions;
 mod profile;
 mod store;
 

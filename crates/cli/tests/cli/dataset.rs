@@ -24,7 +24,7 @@ fn a_dataset_is_described() {
     let homophily = info["homophily"].as_f64().expect("a share");
     assert!((0.2..0.7).contains(&homophily), "{homophily}");
     let text = stdout_of(&["dataset", "info", &place.graph()]);
-    assert!(text.contains("nodes      400") && text.contains("judged by accuracy"), "{text}");
+    assert!(text.contains("nodes      400") && text.contains("scored by accuracy"), "{text}");
 }
 
 #[test]
@@ -82,12 +82,12 @@ fn what_is_no_dataset_is_refused() {
         refused(&[&words[..], &[out.str()], more].concat(), told);
     };
     generate(&["--nodes", "0"], "--nodes");
-    generate(&["--nodes", "100"], "100 nodes do not suffice");
+    generate(&["--nodes", "100"], "100 nodes are too few");
     generate(&["--classes", "1"], "--classes");
     generate(&["--leaving", "2"], "--leaving");
     generate(&["--degree", "1000000", "--nodes", "2000"], "degree");
     generate(&["--communities", "1"], "leaving");
-    generate(&["--train", "0.9", "--valid", "0.9"], "valid");
+    generate(&["--train", "0.9", "--valid", "0.9"], "train is 0.9 and valid is 0.9; expected");
     refused(&["dataset", "generate", "--family", "easy", "-o", "x"], "noisy-features");
     refused(&["dataset", "generate", "-o", "x"], "--family");
 }
