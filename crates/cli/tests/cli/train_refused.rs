@@ -85,7 +85,7 @@ fn flags_that_make_no_sense() {
         (&["--patience", "0"], "--patience"),
         (&["--runs", "0"], "--runs"),
         (&["--seed", "x"], "--seed"),
-        (&["--seed", "18446744073709551615", "--runs", "2"], "--seed"),
+        (&["--seed", "18446744073709551615", "--runs", "2"], "is too large for 2 runs"),
         (&["--checkpoint-every", "0"], "--checkpoint-every"),
         (&["--format", "excel"], "planetoid"),
     ];
