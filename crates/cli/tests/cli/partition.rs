@@ -51,7 +51,7 @@ fn flags_that_make_no_sense() {
         (&["--imbalance", "0.5"], "--imbalance"),
         (&["--imbalance", "nan"], "--imbalance"),
         (&["--balance-train=maybe"], "yes or no"),
-        (&["--method", "all", "-o", "x"], "--method all compares only"),
+        (&["--method", "all", "-o", "x"], "--method all only compares"),
         (&["-o", "no/where/parts"], "no/where/parts"),
         (&["--seed", "-1"], "--seed"),
     ];
