@@ -216,12 +216,15 @@ fn shown(info: &Info) -> String {
 fn shown_listed(listed: &Listed) -> String {
     let Listed { pairs, self_loops, repeated, reciprocal } = listed;
     let parts = [
-        (*self_loops, "self-loops dropped"),
-        (*repeated, "repeated pairs dropped"),
-        (*reciprocal, "pairs merged with the opposite direction"),
+        (*self_loops, "self-loop", "dropped"),
+        (*repeated, "repeated pair", "dropped"),
+        (*reciprocal, "pair", "merged with the opposite direction"),
     ];
-    let parts = parts.iter().filter(|(number, _)| *number > 0);
-    let parts: Vec<String> = parts.map(|(number, what)| format!("{number} {what}")).collect();
+    let parts = parts.iter().filter(|(number, _, _)| *number > 0);
+    let part = |(number, noun, fate): &(u64, &str, &str)| {
+        format!("{number} {noun}{} {fate}", if *number == 1 { "" } else { "s" })
+    };
+    let parts: Vec<String> = parts.map(part).collect();
     match parts[..] {
         [] => String::new(),
         _ => format!(", from {pairs} listed pairs: {}", parts.join(", ")),

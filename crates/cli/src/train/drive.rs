@@ -157,7 +157,7 @@ impl Progress {
         let (done, all) = (trainer.rounds.len(), trainer.settings.rounds);
         if let Some(left) = left {
             self.bar.set_prefix(format!(", {left} left"));
-            if std::mem::take(&mut self.is_first) && left.seconds > LONG_S {
+            if std::mem::take(&mut self.is_first) && left.most_s > LONG_S {
                 let line =
                     format!("{}: {left} for the other {} rounds", self.name, all - done as u32);
                 self.bar.suspend(|| common.say(&line));

@@ -1,6 +1,7 @@
 //! How long a run still takes. Rounds differ in their steps, so the estimate rests on the time per
-//! step: with a fixed number of steps it is right from the second round on, and with
-//! `--server-steps auto`, which grows as training goes on, it is an upper bound.
+//! step. With `--server-steps auto` the steps of later rounds are not known: the estimate then runs
+//! from the steps of the last round to the most that there can be, so that it never grows beyond
+//! what was said before.
 
 use std::time::Duration;
 
@@ -8,12 +9,11 @@ use hither_core::record::train::Round;
 use hither_gnn::correct::{MOST, ServerSteps};
 use hither_gnn::train::{Mode, Settings};
 
-/// The time that is left of a run.
+/// The time that is left of a run, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Left {
-    pub seconds: f64,
-    /// Whether it may well take less.
-    pub is_bound: bool,
+    pub least_s: f64,
+    pub most_s: f64,
 }
 
 /// The estimate after these rounds; none before the first.
@@ -32,18 +32,20 @@ pub fn left(settings: &Settings, rounds: &[Round]) -> Option<Left> {
 
     let has_server = matches!(settings.mode, Mode::Llcg | Mode::LlcgStale | Mode::ServerOnly);
     let has_workers = rounds.iter().any(|round| round.local_steps > 0);
-    let mut seconds = 0.0;
+    let last_steps = rounds.last().map_or(0.0, |round| round.server_steps.into());
+    let mut left = Left { least_s: 0.0, most_s: 0.0 };
     for round in rounds.len() as u32 + 1..=settings.rounds {
-        let growth = settings.rho.powi(round as i32 - 1);
-        let local = f64::from(settings.local_steps) * growth;
-        let server = match &settings.server_steps {
-            _ if !has_server => 0.0,
-            ServerSteps::Fixed(steps) => f64::from(*steps),
-            ServerSteps::Like(steps) => steps.get(round as usize - 1).copied().unwrap_or(0).into(),
-            ServerSteps::Auto => MOST * local,
+        let local = f64::from(settings.local_steps) * settings.rho.powi(round as i32 - 1);
+        let (least, most) = match &settings.server_steps {
+            _ if !has_server => (0.0, 0.0),
+            ServerSteps::Fixed(steps) => (f64::from(*steps), f64::from(*steps)),
+            ServerSteps::Like(steps) => {
+                let steps = steps.get(round as usize - 1).copied().unwrap_or(0);
+                (steps.into(), steps.into())
+            }
+            ServerSteps::Auto => (last_steps.min(MOST * local), MOST * local),
         };
-        seconds += if has_workers { local * local_s } else { 0.0 };
-        seconds += if has_server { round_s + server * server_s } else { round_s };
+        let mut seconds = round_s + if has_workers { local * local_s } else { 0.0 };
         if round.is_multiple_of(settings.evaluate_every) || round == settings.rounds {
             seconds += evaluate_s;
         }
@@ -51,9 +53,13 @@ pub fn left(settings: &Settings, rounds: &[Round]) -> Option<Left> {
         if probes > 0.0 && is_probed(settings.probe_every) {
             seconds += probe_s;
         }
+        left.least_s += seconds + least * server_s;
+        left.most_s += seconds + most * server_s;
     }
-    let is_bound = has_server && settings.server_steps == ServerSteps::Auto;
-    Some(Left { seconds, is_bound: is_bound || settings.patience.is_some() })
+    if settings.patience.is_some() {
+        left.least_s = 0.0;
+    }
+    Some(left)
 }
 
 /// Seconds of the server per round and per step: the line that fits the rounds best. Averaging and
@@ -75,11 +81,15 @@ fn server_cost(rounds: &[Round]) -> (f64, f64) {
     (seconds - step_s * steps, step_s)
 }
 
-/// As people say it: `about 3 min`, `at most 3 min`.
+/// As people say it: `about 3 min`, `1 min to 3 min`, `at most 3 min`.
 impl std::fmt::Display for Left {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let word = if self.is_bound { "at most" } else { "about" };
-        write!(f, "{word} {}", shown(self.seconds))
+        let (least, most) = (shown(self.least_s), shown(self.most_s));
+        match self.least_s {
+            0.0 if self.most_s > 0.0 => write!(f, "at most {most}"),
+            _ if least == most => write!(f, "about {most}"),
+            _ => write!(f, "{least} to {most}"),
+        }
     }
 }
 
@@ -147,7 +157,8 @@ mod tests {
     fn the_estimate_of_fixed_steps_is_right() {
         let settings = settings(ServerSteps::Fixed(5), 11);
         let left = left(&settings, &[round(1, 5)]).expect("an estimate");
-        assert!((left.seconds - 10.0 * 3.5).abs() < 1e-9 && !left.is_bound, "{left:?}");
+        assert!((left.most_s - 10.0 * 3.5).abs() < 1e-9, "{left:?}");
+        assert_eq!(left.to_string(), "about 35 s");
     }
 
     #[test]
@@ -158,8 +169,8 @@ mod tests {
         for number in 1..=50 {
             rounds.push(round(number, number.min(37)));
             let left = left(&settings, &rounds).expect("an estimate");
-            assert!(left.is_bound && left.seconds < before, "{left:?} after {before}");
-            before = left.seconds;
+            assert!(left.most_s < before && left.least_s <= left.most_s, "{left:?}, {before}");
+            before = left.most_s;
         }
         assert_eq!(before, 0.0);
     }

@@ -47,7 +47,7 @@ fn names_and_what_was_dropped_are_shown() {
     assert_eq!(info["notes"][0], "column 3 of edges.txt is not used: edges have no weights");
     let text = stdout_of(&["dataset", "info", &pages]);
     assert!(text.contains("film, old         6"), "{text}");
-    assert!(text.contains("edges      11, from 14 listed pairs: 1 self-loops dropped"), "{text}");
+    assert!(text.contains("edges      11, from 14 listed pairs: 1 self-loop dropped"), "{text}");
     // Through our own layout, with one note about it.
     let path = place.path("pages.graph.safetensors");
     let output = hither(&["dataset", "convert", &pages, "-o", path.str()]);

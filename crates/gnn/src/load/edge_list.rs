@@ -161,7 +161,8 @@ fn pairs(
                 Some(columns) => format!("{columns} as before"),
                 None => "two nodes, and perhaps a weight and a time".into(),
             };
-            let problem = format!("{found} columns; expected {expected}");
+            let plural = if found == 1 { "" } else { "s" };
+            let problem = format!("{found} column{plural}; expected {expected}");
             return Err(record.bad(problem));
         }
         if columns.replace(found).is_none() {
