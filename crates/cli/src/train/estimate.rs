@@ -32,7 +32,7 @@ pub fn left(settings: &Settings, rounds: &[Round]) -> Option<Left> {
 
     let has_server = matches!(settings.mode, Mode::Llcg | Mode::LlcgStale | Mode::ServerOnly);
     let has_workers = rounds.iter().any(|round| round.local_steps > 0);
-    let last_steps = rounds.last().map_or(0.0, |round| round.server_steps.into());
+    let last_steps: f64 = rounds.last().map_or(0.0, |round| round.server_steps.into());
     let mut left = Left { least_s: 0.0, most_s: 0.0 };
     for round in rounds.len() as u32 + 1..=settings.rounds {
         let local = f64::from(settings.local_steps) * settings.rho.powi(round as i32 - 1);
