@@ -287,7 +287,7 @@ fn what_cannot_be_done_is_told() {
     );
     assert!(told(&Settings { parts: 0, ..base }).contains("at least 1 part"));
     for imbalance in [0.5, f64::NAN, f64::INFINITY] {
-        assert!(told(&Settings { parts: 2, imbalance, ..base }).contains("not 1 or more"));
+        assert!(told(&Settings { parts: 2, imbalance, ..base }).contains("expected 1 or more"));
     }
     let no_train = partition(&graph, &labels, &[9], &settings(Method::Ldg, 2)).unwrap_err();
     assert!(no_train.to_string().contains("training node 9"), "{no_train}");

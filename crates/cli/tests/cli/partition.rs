@@ -46,7 +46,7 @@ fn flags_that_make_no_sense() {
     let graph = place.graph();
     let cases: [(&[&str], &str); 9] = [
         (&["--parts", "0"], "--parts"),
-        (&["--parts", "401"], "at most one part a node"),
+        (&["--parts", "401"], "at most one part per node"),
         (&["--method", "best"], "fennel"),
         (&["--imbalance", "0.5"], "--imbalance"),
         (&["--imbalance", "nan"], "--imbalance"),

@@ -129,7 +129,7 @@ fn a_run_writes_its_files() {
         assert!(read(out.join(tensors)).len() > 1000, "{tensors}");
     }
     let left = fs::read_dir(&out).expect("the directory").count();
-    assert_eq!(left, 8, "nothing else is left there");
+    assert_eq!(left, 9, "nothing else is left there");
 }
 
 #[test]
