@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use clap::builder::Resettable;
 use hither_gnn::load::{self, Format, Options};
 use hither_gnn::{Dataset, Labels};
 use serde_json::{Value, json};
@@ -40,23 +39,26 @@ pub fn run(command: &Command, common: &Common) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Heading of the options below; given to each, as a heading for all would go on behind them.
+const DATASET: &str = "Dataset";
+
 /// A dataset and how to read it.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Dataset")]
 pub struct DataArgs {
     /// File or folder with a graph: .graph.safetensors, .npz, PyTorch Geometric's data.pt, a list of
     /// edges with tables beside it, or a folder of OGB, Planetoid, MUSAE or GraphSAINT
-    #[arg(required = true, value_name = "DATASET", help_heading = Resettable::Reset)]
+    #[arg(required = true, value_name = "DATASET")]
     dataset: Option<PathBuf>,
     /// Layout of the files [default: recognised by the files]
-    #[arg(long, value_name = "NAME", id = "dataset_format")]
+    #[arg(long, value_name = "NAME", id = "dataset_format", help_heading = DATASET)]
     format: Option<Format>,
     /// Number of the split to use, from 0, if the dataset has several
-    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = DATASET)]
+    #[arg(allow_negative_numbers = true)]
     split_index: usize,
     /// Draw a split of 60 % training, 20 % validation and 20 % test nodes by the seed, even if the
     /// dataset has one
-    #[arg(long, conflicts_with = "split_index")]
+    #[arg(long, conflicts_with = "split_index", help_heading = DATASET)]
     draw_split: bool,
 }
 

@@ -38,9 +38,10 @@ Examples:
   hither train products/ … -o out/ --resume
   hither train compare tolokers.npz --modes single,psgd-pa,llcg,ggs,server-only -o compared/
 
-In each round every worker starts from the global model, takes --local-steps steps on its own part of
-the graph, and sends its model back. The server averages the models and takes --server-steps steps on
-the whole graph, which correct for the edges that the partition cut. Only models are sent. Modes:
+In each round every worker starts from the global model, takes --local-steps steps on its own part
+of the graph, and sends its model back. The server averages the models and takes --server-steps
+steps on the whole graph, which correct for the edges that the partition cut. Only models are sent.
+Modes:
   llcg         local steps, averaging, correction
   llcg-stale   as llcg, but the server corrects the previous model while the workers learn
   psgd-pa      local steps and averaging, no correction
@@ -49,9 +50,9 @@ the whole graph, which correct for the edges that the partition cut. Only models
   single       one machine with the whole graph
   server-only  the server's steps alone
 
-The model is scored on the whole graph with all neighbours. The one with the best validation score is
-tested and written, with its predictions for every node (predictions.csv). The same seed gives the
-same model for any number of threads, and after a kill and --resume. See docs/training.md.")]
+The model is scored on the whole graph with all neighbours. The one with the best validation score
+is tested and written, with its predictions for every node (predictions.csv). The same seed gives
+the same model for any number of threads, and after a kill and --resume. See docs/training.md.")]
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,

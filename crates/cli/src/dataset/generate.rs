@@ -14,7 +14,7 @@ use crate::outputs::Force;
 #[command(after_help = "\
 Examples:
   hither dataset generate --family cut-homophily -o cut.graph.safetensors
-  hither dataset generate --family noisy-features --nodes 10000000 --degree 20 -o big.graph.safetensors
+  hither dataset generate --family noisy-features --nodes 10000000 -o big.graph.safetensors
 
 Nodes belong to communities, which partitioners find, and to classes, which models learn. The
 features of one node say little about its class; those of all its neighbours together say much.

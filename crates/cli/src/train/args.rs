@@ -99,7 +99,7 @@ pub struct LocalArgs {
     #[arg(long, value_name = "K", default_value_t = 10, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1_000_000))]
     #[arg(allow_negative_numbers = true)]
     pub local_steps: u32,
-    /// Growth of the local steps per round, as a factor
+    /// Factor by which the local steps grow per round
     #[arg(long, value_name = "F", default_value_t = 1.0, value_parser = |t: &str| number(t, 0.1, 10.0))]
     #[arg(allow_negative_numbers = true)]
     pub rho: f64,
@@ -158,7 +158,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=ROUNDS_MAX))]
     #[arg(allow_negative_numbers = true)]
     pub eval_every: u32,
-    /// Measure drift in the first N rounds and every N rounds after that; 0 never does
+    /// Measure drift in the first N rounds and every N rounds after that; 0 turns it off
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<u32>::new().range(0..=ROUNDS_MAX))]
     #[arg(allow_negative_numbers = true)]
     pub probe_every: u32,

@@ -27,11 +27,11 @@ Examples:
       --server-batch 64 -o compared/
   hither train compare flickr.npz … -o compared/ --resume
 
-Every mode takes the same number of rounds and local steps. server-only takes as many server steps as
-llcg did, round by round: what llcg scores beyond it comes from the workers. DIR/MODE holds each mode's
-files, DIR the results of all modes and report.html. With --resume, finished runs are kept, and modes
-can be added. The number of runs is modes times --runs; after the first one the command says about how
-long the others take.")]
+Every mode takes the same number of rounds and local steps. server-only takes as many server steps
+as llcg did, round by round: what llcg scores beyond it comes from the workers. DIR/MODE holds each
+mode's files, DIR the results of all modes and report.html. With --resume, finished runs are kept,
+and modes can be added. The number of runs is modes times --runs; after the first one the command
+says about how long the others take.")]
 pub struct Args {
     /// Modes to compare, separated by commas, or `all`
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
