@@ -35,16 +35,19 @@ pub fn format(path: &Path) -> Result<Format, Error> {
         Some("npz") => Err(bad(path, "it is not an npz archive; was it cut off, or renamed?")),
         _ => match Checkpoint::open(path) {
             Ok(file) => tensors(&file),
-            Err(hither_data::Error::Safetensors { .. }) => Err(bad(
-                path,
-                "it is not a graph file that is known; expected a .graph.safetensors file, an .npz \
-                 archive, a data.pt of PyTorch Geometric, a text file with two nodes per line, or \
-                 a folder",
-            )),
+            Err(hither_data::Error::Safetensors { .. }) => {
+                Err(bad(path, format!("it is not a graph file that is known; {KNOWN}")))
+            }
+            Err(hither_data::Error::WrongKind { kind, .. }) => {
+                Err(bad(path, format!("it is {kind}, not a graph; {KNOWN}")))
+            }
             Err(error) => Err(error.into()),
         },
     }
 }
+
+const KNOWN: &str = "expected a .graph.safetensors file, an .npz archive, a data.pt of PyTorch \
+                     Geometric, a text file with two nodes per line, or a folder";
 
 /// Whether a file is text whose first line is two fields or more.
 fn is_text(bytes: &[u8]) -> bool {
