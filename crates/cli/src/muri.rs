@@ -24,7 +24,10 @@ const NOTE: &str =
 pub fn run(args: &PlanArgs, common: &Common) -> anyhow::Result<(Header, Vec<RunRecord>)> {
     let policies = policies(&args.policies.policy)?;
     let topology = match args.cluster.read()? {
-        Some(topology) => topology,
+        Some(cluster) => {
+            cluster.notes.iter().for_each(|note| common.say(&format!("note: {note}")));
+            cluster.topology
+        }
         // The cluster of the published results.
         None => Topology::uniform(1, 8, 8),
     };

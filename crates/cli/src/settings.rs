@@ -11,16 +11,20 @@ use crate::inputs::{shown, text};
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct PolicyArgs {
-    /// Policies to run, separated by commas, or `all`; see `hither policies` [default: dally]
+    /// Policies to run, separated by commas, or `all`; `hither policies` lists them
+    /// [default: dally,tiresias,gandiva,fifo,srtf]
     #[arg(long, short, value_name = "NAME,…", value_delimiter = ',')]
     pub policy: Vec<String>,
     /// Set an option of a policy, such as dally.score=slowdown (see `hither policies --options`)
     #[arg(long, value_name = "POLICY.OPTION=VALUE")]
     pub set: Vec<String>,
-    /// Options of policies as TOML: a table a policy; --set wins over it
+    /// Options of policies as TOML, one table per policy; --set overrides them
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
 }
+
+/// A comparison that is worth looking at: the two rivals, and a bound on either side.
+const DEFAULT: [&str; 5] = ["dally", "tiresias", "gandiva", "fifo", "srtf"];
 
 impl PolicyArgs {
     /// The policies asked for, each once, in the order asked.
@@ -39,7 +43,7 @@ impl PolicyArgs {
             }
         }
         if entries.is_empty() {
-            entries.extend(policy::find("dally"));
+            entries.extend(DEFAULT.iter().filter_map(|name| policy::find(name)));
         }
         Ok(entries)
     }

@@ -32,7 +32,7 @@ DIR/sweep.csv, DIR/sweep.json and DIR/sweep.html, and as tables to standard outp
 pub struct Args {
     #[command(flatten)]
     plan: PlanArgs,
-    /// What to vary: congestion, load, seed, or an option of a policy; several make a grid
+    /// Vary congestion, load, rate, seed, or an option of a policy; several make a grid
     #[arg(long, value_name = "KEY=VALUES", required = true)]
     vary: Vec<String>,
     /// Directory for the results
@@ -47,6 +47,10 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let axes: Vec<Axis> = args.vary.iter().map(|v| Axis::parse(v)).collect::<Result<_, _>>()?;
     let grid = grid::cells(&axes)?;
     let plan = Plan::new(&args.plan)?;
+    plan.case(&plan.cell(), false)?
+        .notes
+        .iter()
+        .for_each(|note| common.say(&format!("note: {note}")));
     // All values are looked at before the first simulation.
     let cells: Vec<Cell> =
         grid.iter().map(|values| grid::cell(&plan, &axes, values)).collect::<Result<_, _>>()?;

@@ -39,29 +39,32 @@ pub struct Cluster {
 pub fn read(files: &[(&[u8], &str)], gpus_per_machine: Option<u32>) -> Result<Cluster, Error> {
     let sources: Vec<Source<'_>> =
         files.iter().map(|(bytes, file)| Source::new(bytes, file)).collect::<Result<_, _>>()?;
-    let is_slurm = |source: &Source<'_>| yaml::is_yaml(*source) || slurm::is_slurm(*source);
-    if let Some(empty) = sources.iter().find(|source| source.lines().next().is_none()) {
-        return Err(
-            Error::about(empty.file, "is empty").hint("a description of a cluster is needed")
-        );
+    let (slurm, others): (Vec<Source<'_>>, Vec<Source<'_>>) =
+        sources.iter().partition(|source| yaml::is_yaml(**source) || slurm::is_slurm(**source));
+    if !slurm.is_empty() {
+        let mut cluster = slurm::read(&slurm, gpus_per_machine)?;
+        // Parts of slurm.conf that are about other things, in files of their own.
+        cluster.notes.extend(others.iter().map(|other| {
+            format!("{} is not used: it names no switches, blocks, nodes or GPUs", other.file)
+        }));
+        return Ok(cluster);
     }
-    let source = sources[0];
-    let first = source.lines().next().map_or("", |(_, line)| line);
-    let mut cluster = if sources.iter().any(is_slurm) {
-        if let Some(other) = sources.iter().find(|source| !is_slurm(source)) {
-            return Err(Error::about(other.file, "names no switches, blocks, nodes or GPUs")
-                .hint("only files of Slurm can be given together"));
-        }
-        return slurm::read(&sources, gpus_per_machine);
-    } else if let Some(other) = sources.get(1) {
+    if let Some(other) = sources.get(1) {
         return Err(Error::about(other.file, "is a second cluster")
             .hint("only files of Slurm can be given together"));
-    } else if tables::is_switches(first) {
+    }
+    let source = sources[0];
+    let Some((_, first)) = source.lines().next() else {
+        return Err(
+            Error::about(source.file, "is empty").hint("a description of a cluster is needed")
+        );
+    };
+    if tables::is_switches(first) {
         return tables::read_switches(source, gpus_per_machine);
-    } else if tables::is_spec(first) {
-        tables::read_spec(source)?
-    } else {
-        config::read(source)?
+    }
+    let mut cluster = match tables::is_spec(first) {
+        true => tables::read_spec(source)?,
+        false => config::read(source)?,
     };
     cluster.notes.extend(assumption(None, gpus_per_machine, ""));
     Ok(cluster)
