@@ -1,4 +1,4 @@
-//! Everything that is read from files: traces, clusters, profiles.
+//! Reads traces, clusters and profiles from files or standard input.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,7 +12,7 @@ use hither_sched::profile::Library;
 use hither_sched::topo::{self, Cluster};
 use hither_sched::trace::{self, Format, Generate, ReadOptions, Trace};
 
-/// Far above any known trace; below what would exhaust the memory of a small machine.
+/// Far above any known trace, and within the memory of a small machine.
 const BYTES_MAX: u64 = 2 << 30;
 
 /// The whole of a file, or of standard input for `-`.
@@ -46,7 +46,7 @@ pub fn shown(path: &Path) -> String {
     if is_stdin(path) { "standard input".into() } else { path.display().to_string() }
 }
 
-/// The file's own name, for records: they must not depend on where the file lies.
+/// The file's own name, for records: they must not depend on the folder.
 pub fn file_name(path: &Path) -> String {
     match path.file_name() {
         Some(name) if !is_stdin(path) => name.to_string_lossy().into_owned(),
@@ -244,7 +244,7 @@ impl ClusterArgs {
     }
 }
 
-/// A number within bounds, for flags: `inf`, `nan` and what would break the arithmetic stay out.
+/// A number within bounds, for flags. It refuses `inf` and `nan`.
 pub fn number(text: &str, min: f64, max: f64) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(value) if (min..=max).contains(&value) => Ok(value),

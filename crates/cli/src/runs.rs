@@ -85,7 +85,7 @@ pub fn load(text: &str) -> Result<f64, String> {
 /// Everything that is read from files, once.
 pub struct Plan {
     pub topology: Topology,
-    /// What the reader of the cluster had to decide.
+    /// Decisions of the cluster's reader: GPUs assumed, levels flattened.
     cluster_notes: Vec<String>,
     pub workload: Workload,
     pub policies: Vec<&'static Entry>,
@@ -111,14 +111,14 @@ pub struct Case<'a> {
     scenario: Scenario,
     options: Options,
     settings: Settings,
-    /// What the readers had to decide, and what in the scenario differs from the ordinary.
+    /// Decisions of the readers, and unusual settings of the scenario.
     pub notes: Vec<String>,
 }
 
 impl Plan {
     pub fn new(args: &PlanArgs) -> anyhow::Result<Self> {
         let settings = args.policies.table()?;
-        // Wrong options are told before a long trace is read.
+        // Report wrong options before a long trace is read.
         settings::settings(&settings)?;
         let policies = args.policies.entries()?;
         let (topology, cluster_notes) = match args.cluster.read()? {

@@ -65,7 +65,7 @@ struct Outcome {
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     common.say(&format!("seeds {} to {}", args.first, args.first + args.seeds - 1));
     let outer_hook = panic::take_hook();
-    // A panic is a failure of its seed, told with the others.
+    // A panic counts as a failure of its seed.
     panic::set_hook(Box::new(|info| PANIC.set(Some(info.to_string()))));
     let bar = common.bar(args.seeds, "scenarios");
     let pool = common.pool()?;

@@ -67,14 +67,14 @@ const GPUS: u32 = 512;
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let settings = settings(args)?;
     let library = library(args.profiles.as_deref())?;
-    let jobs = trace::generate(&settings, &library).map_err(|error| told(args, &error))?;
+    let jobs = trace::generate(&settings, &library).map_err(|error| named(args, &error))?;
     let span_h = jobs.last().map_or(0.0, |job| job.submit_s) / 3600.0;
     common.say(&format!("seed {}: {} jobs within {span_h:.1} h", settings.seed, jobs.len()));
     outputs::write_or_print(args.output.as_deref(), &trace::write(&jobs))
 }
 
 /// Names the flag or the file that set the value.
-fn told(args: &Args, error: &SettingError) -> anyhow::Error {
+fn named(args: &Args, error: &SettingError) -> anyhow::Error {
     let SettingError { key, found, must_be } = error;
     let flag = match &**key {
         "jobs" => args.jobs.map(|_| "--jobs"),

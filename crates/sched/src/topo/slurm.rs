@@ -82,7 +82,7 @@ struct Upper<'a> {
     children: Vec<String>,
 }
 
-/// What the lines say, before it is put together.
+/// The content of all files, before racks and machines are built from it.
 #[derive(Default)]
 pub(super) struct Slurm<'a> {
     leaves: Vec<Leaf<'a>>,
@@ -403,7 +403,7 @@ impl<'a> Slurm<'a> {
     }
 }
 
-/// What the files say of a node's GPUs.
+/// The GPUs of a node according to the files.
 enum Known {
     Gpus(Gpus),
     /// It has none.

@@ -211,7 +211,7 @@ impl<'a> Parser<'a> {
             if rest.is_empty() {
                 self.at += 1;
             } else {
-                // What follows the dash is a node of its own, indented to where it stands.
+                // The text after the dash is a node of its own, indented to its first letter.
                 let indent = indent + text.len() - rest.len();
                 self.lines[self.at] = Line { number, indent, text: rest };
             }

@@ -1,5 +1,5 @@
-//! The error of everything that is read from outside: where, what was found, what was expected, and
-//! what to do about it.
+//! The error of all readers. It names the place, the text found there, the text expected, and the
+//! remedy.
 
 use std::fmt;
 
@@ -10,18 +10,18 @@ pub struct Error {
     pub file: Box<str>,
     /// Counted from 1; none where the whole file is meant.
     pub line: Option<u64>,
-    /// What on that line: `column num_gpus`, `key rack.count`.
+    /// The column or key on that line: `column num_gpus`, `key rack.count`.
     pub place: Option<Box<str>>,
     /// The text at that place, shortened and without control characters.
     pub found: Option<Box<str>>,
     pub problem: Problem,
-    /// What to do about it.
+    /// The remedy.
     pub hint: Option<Box<str>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
-    /// What should have been there.
+    /// A description of valid content.
     Expected(Box<str>),
     /// A statement about the file: `has a header but no jobs`.
     States(Box<str>),

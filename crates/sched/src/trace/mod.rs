@@ -134,7 +134,7 @@ pub const FOLDERS: [Folder; 2] = [
 pub struct Trace {
     pub format: Format,
     pub jobs: Vec<Job>,
-    /// What a reader had to decide: rows left out, models assigned, times shifted.
+    /// Decisions of the reader: jobs left out or changed, models drawn, times shifted.
     pub notes: Vec<String>,
 }
 
@@ -176,7 +176,8 @@ fn present(line: &str, names: &[&str]) -> usize {
     names.iter().filter(has).count()
 }
 
-/// The format whose columns a header has at least half of: its reader names what is missing.
+/// The format of which the header has most columns, at least half of them. Its reader then names the
+/// missing column.
 fn closest(line: &str) -> Option<Format> {
     let rated = HEADERS.iter().map(|(format, names)| (present(line, names), names.len(), format));
     let likely = rated.filter(|&(found, all, _)| found >= 2 && 2 * found >= all);
@@ -204,7 +205,7 @@ pub fn read_tables(tables: &[(&[u8], &str)], options: &ReadOptions<'_>) -> Resul
             .error(format!("a trace in one of the formats {names}"))
             .at(1)
             .found(line)
-            .hint("name the format with --format if it cannot be told from the first line")
+            .hint("give --format NAME if the first line does not show the format")
     })?;
     let mut intake = Intake::new(sources, options);
     match format {

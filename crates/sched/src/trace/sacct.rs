@@ -1,7 +1,7 @@
 //! Slurm's accounting, as `sacct -P` prints it: columns by name, in any order and choice.
 //!
 //! A job's steps are no jobs. Rows of one id, which `--duplicates` prints for requeued jobs, are one
-//! job. What a job held (`AllocTRES`) says more about the load than what it asked for.
+//! job. The GPUs that a job held (`AllocTRES`) count before those that it requested: they are the load.
 
 use std::collections::HashMap;
 
@@ -52,7 +52,7 @@ const ACTIVE: [&str; 8] = [
     "REQUEUE_HOLD",
 ];
 
-/// What separates the columns of a header of `sacct`; none if the line is no such header.
+/// The separator of a header line of `sacct`; none if the line is not such a header.
 pub(super) fn separator(line: &str) -> Option<char> {
     ['|', ',', ';', '\t'].into_iter().find(|&separator| {
         let has = |name: &str| line.split(separator).any(|cell| cell.eq_ignore_ascii_case(name));

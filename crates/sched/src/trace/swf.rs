@@ -69,8 +69,8 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// GPUs and run time of a row; none where the standard itself says that the row is no job to run, or
-/// is not known well enough.
+/// GPUs and run time of a row; none where the standard says that the row is not a job to run, or
+/// where one of the two is unknown.
 fn usable<'a>(
     field: &impl Fn(usize) -> Field<'a>,
     intake: &mut Intake<'_>,
@@ -85,7 +85,7 @@ fn usable<'a>(
         intake.left_out.add("cancelled before they ran (status 5)");
         return Ok(None);
     }
-    // What was asked for decides the placement; what was given stands in where that is unknown.
+    // The request decides the placement; the allocation stands in where the request is unknown.
     let requested = field(7).number(-1.0, 1e18)?;
     let processors = if requested > 0.0 { field(7) } else { field(4) };
     if run_s < 0.0 || processors.number(-1.0, 1e18)? <= 0.0 {

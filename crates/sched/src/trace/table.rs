@@ -1,7 +1,7 @@
 //! Text tables: lines with their numbers, columns by name, fields with checked values.
 //!
-//! One line is one row, so that a line number in an error is the one that an editor shows; a
-//! quoted field may hold the separator but no line break.
+//! One line is one row, so line numbers in errors are those of an editor. A quoted field may hold the
+//! separator but no line break.
 
 use std::borrow::Cow;
 
@@ -44,7 +44,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// What a reader does with columns that it does not want.
+/// How a reader treats columns that it does not want.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Others {
     Refuse,
