@@ -10,7 +10,7 @@ use crate::{Common, outputs};
 #[command(after_help = "\
 Examples:
   hither trace info examples/sample.csv
-  hither trace info examples/sample.csv --cluster examples/cluster-3tier.toml   with its offered load
+  hither trace info examples/sample.csv --cluster examples/cluster-3tier.toml   with its load
   hither trace info examples/traces/sacct.txt
   hither trace info - --json < examples/sample.csv")]
 pub struct Args {

@@ -1,6 +1,7 @@
 //! Other people's traces and cluster files, through the command line.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::bad_inputs::refused;
 use crate::{Bench, PathStr, hither, json_of, stdout_of};
@@ -188,4 +189,73 @@ fn headers_without_jobs_and_with_slips() {
         "slip.csv:1: the column gpus is missing; the columns are job, gpu, submit_s, duration_s; \
          is gpu a misspelling of it?",
     );
+}
+
+/// Runs a line of documentation in a folder that has nothing but the examples.
+fn run_line(line: &str) {
+    let dir = tempfile::TempDir::new().expect("a temporary directory");
+    std::os::unix::fs::symlink(example(""), dir.path().join("examples")).expect("a link");
+    let binary = Path::new(env!("CARGO_BIN_EXE_hither"));
+    let path = format!(
+        "{}:{}",
+        binary.parent().expect("a folder").display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let output = Command::new("sh")
+        .args(["-c", line])
+        .current_dir(dir.path())
+        .env("PATH", path)
+        .env_remove("HITHER_SEED")
+        .output()
+        .expect("a shell");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !stderr.contains("error"), "{line}\n{stderr}");
+}
+
+/// Lines that begin with `hither` after this indentation, continued lines joined.
+fn commands(text: &str, indent: &str) -> Vec<String> {
+    let joined = text.replace("\\\n", " ");
+    let lines = joined.lines().filter_map(|line| line.strip_prefix(indent));
+    lines.filter(|line| line.starts_with("hither ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn commands_of_the_docs_run() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let pages = ["README", "cluster", "generator", "profiles"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(
+            ["sacct", "philly", "helios", "pai", "lingjun", "hither", "muri", "gavel", "pollux"]
+                .map(|format| format!("trace-{format}")),
+        )
+        .chain(["tiresias", "swf"].map(|format| format!("trace-{format}")))
+        .map(|page| docs.join("formats").join(page + ".md"))
+        .chain(["policies.md", "simulator.md"].map(|page| docs.join(page)));
+    for page in pages {
+        let text = std::fs::read_to_string(&page).expect("the page");
+        let lines = commands(&text, "    ");
+        assert!(!lines.is_empty(), "{}", page.display());
+        lines.iter().for_each(|line| run_line(line));
+    }
+}
+
+#[test]
+fn examples_of_the_help_run() {
+    for command in [
+        &["simulate"][..],
+        &["trace"],
+        &["trace", "info"],
+        &["trace", "convert"],
+        &["trace", "generate"],
+        &["policies"],
+    ] {
+        let help = stdout_of(&[command, &["--help"]].concat());
+        let lines = commands(&help, "  ");
+        assert!(lines.len() > 2, "{help}");
+        for line in lines {
+            // Words after a gap explain the line.
+            run_line(line.split("   ").next().unwrap_or(&line));
+        }
+    }
 }

@@ -170,7 +170,7 @@ fn entry(
     let never = id.text.contains('[')
         || (table.has(START) && start_s.is_none())
         || (was_cancelled && run_s == 0.0);
-    let ended = !table.has(STATE) && table.has(END) && end_s.is_none();
+    let lacks_end = !table.has(STATE) && table.has(END) && end_s.is_none();
     let (gpus, gpu_type) = gpus(row)?;
     Ok(Entry {
         line,
@@ -180,7 +180,7 @@ fn entry(
         gpus,
         gpu_type,
         run_s,
-        is_active: ACTIVE.iter().any(|active| active.eq_ignore_ascii_case(state)) || ended,
+        is_active: ACTIVE.iter().any(|active| active.eq_ignore_ascii_case(state)) || lacks_end,
         has_started: !never,
     })
 }
