@@ -12,6 +12,8 @@ use hither_sched::profile::Library;
 use hither_sched::topo::{self, Cluster};
 use hither_sched::trace::{self, Format, Generate, ReadOptions, Trace};
 
+use crate::Common;
+
 /// Far above any known trace, and within the memory of a small machine.
 const BYTES_MAX: u64 = 2 << 30;
 
@@ -242,6 +244,11 @@ impl ClusterArgs {
         let files: Vec<(&[u8], &str)> = files.iter().map(|(name, b)| (&b[..], &name[..])).collect();
         Ok(Some(topo::read(&files, self.gpus_per_machine)?))
     }
+}
+
+/// Prints what readers had to decide to standard error.
+pub fn say_notes(common: &Common, notes: &[String]) {
+    notes.iter().for_each(|note| common.say(&format!("note: {note}")));
 }
 
 /// A number within bounds, for flags. It refuses `inf` and `nan`.

@@ -9,7 +9,7 @@ use hither_sched::trace::muri_rows;
 use rayon::prelude::*;
 
 use crate::Common;
-use crate::inputs::{bytes, file_name, shown};
+use crate::inputs::{bytes, file_name, say_notes, shown};
 use crate::runs::{PlanArgs, cpu_s, header};
 
 const POLICIES: [(&str, Policy); 3] =
@@ -25,7 +25,7 @@ pub fn run(args: &PlanArgs, common: &Common) -> anyhow::Result<(Header, Vec<RunR
     let policies = policies(&args.policies.policy)?;
     let topology = match args.cluster.read()? {
         Some(cluster) => {
-            cluster.notes.iter().for_each(|note| common.say(&format!("note: {note}")));
+            say_notes(common, &cluster.notes);
             cluster.topology
         }
         // The cluster of the published results.

@@ -8,6 +8,7 @@ use hither_core::record::{Header, RunRecord, Summary};
 use indicatif::ProgressStyle;
 use rayon::prelude::*;
 
+use crate::inputs::say_notes;
 use crate::runs::{Plan, PlanArgs};
 use crate::{Common, muri, outputs, record};
 
@@ -22,8 +23,8 @@ Examples:
   hither simulate examples/sample.csv --policy dally --set dally.score=slowdown --json
   hither simulate examples/traces/muri.csv --compat muri
 
-Without --policy it compares dally with Tiresias and with two bounds: fifo, which keeps the order of
-submission, and srtf, which is given the true length of every job. Gandiva is not among them because it
+Without --policy it compares dally with Tiresias and with two bounds: fifo, which keeps the order
+of submission, and srtf, which is given the true length of every job. Gandiva is not among them: it
 takes minutes on a trace of 80,000 jobs.
 
 Results depend on the inputs and the seed alone: the same command writes the same bytes, except for
@@ -31,7 +32,7 @@ sim_cpu_s.")]
 pub struct Args {
     #[command(flatten)]
     plan: PlanArgs,
-    /// Follow the rules of another simulator exactly, without the network model
+    /// Follow the rules of Muri's simulator exactly: srtf, srsf and tiresias on its own traces
     #[arg(long, value_name = "NAME")]
     #[arg(conflicts_with_all = ["profiles", "set", "settings", "congestion", "load", "rate", "checkpoint_s",
         "lose_on_preempt", "mtbf_h", "check", "format"])]
@@ -46,7 +47,7 @@ pub struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Compat {
-    /// Muri's simulator: srtf, srsf and tiresias on its own traces
+    // Its srtf, srsf and tiresias. No doc comment: clap would then print the long form of all help.
     Muri,
 }
 
@@ -84,7 +85,7 @@ fn simulate(args: &Args, common: &Common) -> anyhow::Result<(Header, Vec<RunReco
     let case = plan.case(&plan.cell(), args.output.is_some())?;
     let policies = plan.policies.len();
     common.say(&format!("seed {}", case.header.seed));
-    case.notes.iter().for_each(|note| common.say(&format!("note: {note}")));
+    say_notes(common, &case.notes);
     let noun = if policies == 1 { "policy" } else { "policies" };
     common.say(&format!("replaying {} jobs under {policies} {noun}", case.jobs()));
     if case.jobs() >= JOBS_MANY {

@@ -12,6 +12,7 @@ use hither_core::record::Summary;
 use rayon::prelude::*;
 use serde_json::json;
 
+use crate::inputs::say_notes;
 use crate::runs::{Cell, Plan, PlanArgs};
 use crate::{Common, outputs};
 use grid::Axis;
@@ -47,10 +48,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let axes: Vec<Axis> = args.vary.iter().map(|v| Axis::parse(v)).collect::<Result<_, _>>()?;
     let grid = grid::cells(&axes)?;
     let plan = Plan::new(&args.plan)?;
-    plan.case(&plan.cell(), false)?
-        .notes
-        .iter()
-        .for_each(|note| common.say(&format!("note: {note}")));
+    say_notes(common, &plan.case(&plan.cell(), false)?.notes);
     // All values are looked at before the first simulation.
     let cells: Vec<Cell> =
         grid.iter().map(|values| grid::cell(&plan, &axes, values)).collect::<Result<_, _>>()?;

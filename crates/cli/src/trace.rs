@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use hither_sched::trace;
 
-use crate::inputs::{Pace, TraceArgs, Workload};
+use crate::inputs::{Pace, TraceArgs, Workload, say_notes};
 use crate::{Common, outputs};
 
 /// Summarise, convert and generate job traces
@@ -49,7 +49,7 @@ pub fn run(command: &Command, common: &Common) -> anyhow::Result<ExitCode> {
         Command::Generate(args) => generate::run(args, common)?,
         Command::Convert(args) => {
             let read = Workload::open(&args.trace)?.jobs(args.seed, Pace::AsRecorded)?;
-            read.notes.iter().for_each(|note| common.say(&format!("note: {note}")));
+            say_notes(common, &read.notes);
             outputs::write_or_print(args.output.as_deref(), &trace::write(&read.jobs))?;
         }
     }

@@ -2,7 +2,7 @@
 
 use hither_sched::trace::{Info, describe};
 
-use crate::inputs::{ClusterArgs, Pace, TraceArgs, Workload};
+use crate::inputs::{ClusterArgs, Pace, TraceArgs, Workload, say_notes};
 use crate::{Common, outputs};
 
 /// Summarise a trace: jobs, users, time span, GPUs, models
@@ -28,12 +28,11 @@ pub struct Args {
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let cluster = args.cluster.read()?;
-    let notes = cluster.iter().flat_map(|cluster| &cluster.notes);
-    notes.for_each(|note| common.say(&format!("note: {note}")));
-    let gpus = cluster.map(|cluster| cluster.topology.gpus());
+    let gpus = cluster.as_ref().map(|cluster| cluster.topology.gpus());
+    say_notes(common, &cluster.map(|cluster| cluster.notes).unwrap_or_default());
     let workload = Workload::open(&args.trace)?;
     let trace = workload.jobs(args.seed, Pace::AsRecorded)?;
-    trace.notes.iter().for_each(|note| common.say(&format!("note: {note}")));
+    say_notes(common, &trace.notes);
     let info = describe(&trace, gpus);
     match args.json {
         true => outputs::print_json(&info),
@@ -47,7 +46,7 @@ fn shown(name: &str, info: &Info) -> String {
     let jobs = info.jobs.max(1) as f64;
     let multi: u64 = info.demand.iter().filter(|(gpus, _)| **gpus > 1).map(|(_, n)| n).sum();
     let mut text = format!(
-        "trace      {name} ({})\njobs       {} of {} users, {:.1} % on several GPUs\n\
+        "trace      {name} ({})\njobs       {} from {} users, {:.1} % on several GPUs\n\
          span       {:.2} days\nduration   mean {}, median {}, p95 {}, longest {}\n\
          GPU time   {:.0} h\n",
         info.format.name(),
