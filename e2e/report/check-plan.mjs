@@ -1,6 +1,6 @@
 // Opens the page of a plan as a reader would and checks what there is to see.
 //   node check-plan.mjs FILE.html [--screenshot out.png] [--dark]
-// One line a check; exit 0 if all hold, 1 if one does not, 2 on wrong usage.
+// Prints one line per check; exit 0 if all hold, 1 if one does not, 2 on wrong usage.
 import { args, check, colours, visit } from "./browser.mjs";
 
 await visit(args("check-plan.mjs"), "#plot-hotness canvas", async (page) => {

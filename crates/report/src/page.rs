@@ -5,7 +5,7 @@ use minijinja::{Environment, Value, context};
 
 use crate::curve::SMOOTH_SHARE;
 use crate::data::data;
-use crate::format::{cluster, count, duration, gpus, plural};
+use crate::format::{cluster, count, duration, gpus, percent, plural};
 use crate::label::{labels, notes};
 use crate::metric::{METRICS, Metric};
 
@@ -44,7 +44,7 @@ pub fn html(groups: &[Group]) -> String {
     let own = context! {
         title => title(groups),
         headline => headline(groups),
-        smooth => duration(data.length_s * SMOOTH_SHARE),
+        smooth => percent(SMOOTH_SHARE),
         facts => facts(groups),
         settings => groups.len(),
         notes => notes(labels.iter().map(String::as_str).zip(
@@ -161,22 +161,25 @@ pub(crate) fn distinct(all: impl Iterator<Item = String>) -> Vec<String> {
 
 /// The best of a column is the best within its group: other groups had another task.
 fn table_rows(groups: &[Group], labels: &[String]) -> Vec<Value> {
+    // One unit per column, over all groups.
+    let all: Vec<&Summary> = groups.iter().flat_map(|g| g.runs).map(|r| &r.summary).collect();
+    let texts: Vec<Vec<String>> = METRICS.iter().map(|m| m.texts(&all)).collect();
     let mut rows = Vec::new();
     for group in groups {
         let summaries: Vec<&Summary> = group.runs.iter().map(|r| &r.summary).collect();
         let winners: Vec<Vec<bool>> = METRICS.iter().map(|m| m.winners(&summaries)).collect();
         for (i, summary) in summaries.iter().enumerate() {
-            let cell = |(m, wins): (&Metric, &Vec<bool>)| {
-                // What the column sorts by; empty where there is no figure.
+            let run = rows.len();
+            let cell = |((m, wins), texts): ((&Metric, &Vec<bool>), &Vec<String>)| {
+                // The sort key; empty where the run has no such figure.
                 let value = (m.value)(summary).filter(|v| v.is_finite());
                 context! {
-                    text => (m.text)(summary),
+                    text => texts[run].as_str(),
                     value => value.map_or_else(String::new, |v| v.to_string()),
                     best => wins[i],
                 }
             };
-            let run = rows.len();
-            let cells: Vec<Value> = METRICS.iter().zip(&winners).map(cell).collect();
+            let cells: Vec<Value> = METRICS.iter().zip(&winners).zip(&texts).map(cell).collect();
             rows.push(context! { label => labels[run].as_str(), run => run, cells => cells });
         }
     }
