@@ -11,7 +11,7 @@ use crate::page::Group;
 use crate::{pack, span};
 
 /// Colours in the page's palette: `--c0` and on in report.css.
-const COLOURS: usize = 8;
+pub const COLOURS: usize = 8;
 
 #[derive(Serialize)]
 pub struct Data {

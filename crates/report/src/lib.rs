@@ -14,6 +14,7 @@ mod page;
 pub mod plan;
 mod replay;
 mod span;
+pub mod sweep;
 mod table;
 pub mod train;
 

@@ -10,7 +10,9 @@ use crate::label::{labels, notes};
 use crate::metric::{METRICS, Metric};
 
 const TEMPLATE: &str = include_str!("../assets/report.html");
-/// What every page has around its own.
+/// The list of settings that several pages end with.
+const SETTINGS: &str = include_str!("../assets/settings.html");
+/// The frame of every page.
 const PAGE: &str = include_str!("../assets/page.html");
 const STYLES: [&str; 2] =
     [include_str!("../assets/vendor/uplot/uPlot.min.css"), include_str!("../assets/report.css")];
@@ -46,7 +48,7 @@ pub fn html(groups: &[Group]) -> String {
         headline => headline(groups),
         smooth => percent(SMOOTH_SHARE),
         facts => facts(groups),
-        settings => groups.len(),
+        groups => groups.len(),
         notes => notes(labels.iter().map(String::as_str).zip(
             groups.iter().flat_map(|g| g.runs).map(|r| r.summary.notes.as_slice()),
         )),
@@ -71,7 +73,9 @@ pub(crate) fn render(
     own: Value,
 ) -> String {
     let mut environment = Environment::new();
-    environment.add_template("page.html", PAGE).expect("it is part of the program");
+    for (name, text) in [("page.html", PAGE), ("settings.html", SETTINGS)] {
+        environment.add_template(name, text).expect("it is part of the program");
+    }
     let template = environment.template_from_named_str("own.html", template);
     template
         .and_then(|template| {

@@ -1,22 +1,4 @@
 // The curves of a comparison. A chart is rebuilt when the theme changes, because its colours are fixed.
-const LOG_TICKS = [
-  [1, "1 s"], [10, "10 s"], [60, "1 min"], [600, "10 min"], [HOUR, "1 h"], [10 * HOUR, "10 h"],
-  [4 * DAY, "4 d"], [40 * DAY, "40 d"], [400 * DAY, "400 d"],
-];
-const LOG_TICKS_BETWEEN = [
-  [3, "3 s"], [30, "30 s"], [180, "3 min"], [1800, "30 min"], [3 * HOUR, "3 h"], [30 * HOUR, "30 h"],
-  [10 * DAY, "10 d"], [100 * DAY, "100 d"],
-];
-const LOG_TICK_TEXT = new Map([...LOG_TICKS, ...LOG_TICKS_BETWEEN]);
-
-function logTicks(min, max, width) {
-  const inside = (ticks) => ticks.map((t) => t[0]).filter((t) => t >= min * 0.999 && t <= max * 1.001);
-  const coarse = inside(LOG_TICKS);
-  const ticks = coarse.length > width / 140 ? coarse : inside([...LOG_TICKS, ...LOG_TICKS_BETWEEN]).sort((a, b) => a - b);
-  // Zoomed between two round times: ends and middle say where we are.
-  return ticks.length > 1 ? ticks : [min, Math.sqrt(min * max), max];
-}
-
 // Every run has its own length. A policy shown alone fills the axis, unless one axis for all is wanted.
 const timeAxis = {
   shared: false,

@@ -34,6 +34,36 @@ const Y_DURATION = {
   text: duration,
 };
 
+// Ticks of a logarithmic axis of time.
+const LOG_TICKS = [
+  [1, "1 s"], [10, "10 s"], [60, "1 min"], [600, "10 min"], [HOUR, "1 h"], [10 * HOUR, "10 h"],
+  [4 * DAY, "4 d"], [40 * DAY, "40 d"], [400 * DAY, "400 d"],
+];
+const LOG_TICKS_BETWEEN = [
+  [3, "3 s"], [30, "30 s"], [180, "3 min"], [1800, "30 min"], [3 * HOUR, "3 h"], [30 * HOUR, "30 h"],
+  [10 * DAY, "10 d"], [100 * DAY, "100 d"],
+];
+const LOG_TICK_TEXT = new Map([...LOG_TICKS, ...LOG_TICKS_BETWEEN]);
+
+function logTicks(min, max, width) {
+  const inside = (ticks) => ticks.map((t) => t[0]).filter((t) => t >= min * 0.999 && t <= max * 1.001);
+  const coarse = inside(LOG_TICKS);
+  const ticks = coarse.length > width / 140 ? coarse : inside([...LOG_TICKS, ...LOG_TICKS_BETWEEN]).sort((a, b) => a - b);
+  // Zoomed between two round times: ends and middle say where we are.
+  return ticks.length > 1 ? ticks : [min, Math.sqrt(min * max), max];
+}
+
+const Y_LOG_DURATION = {
+  scale: { distr: 3, range: (_, min, max) => min > 0 ? [min / 1.2, max * 1.2] : [1, 10] },
+  axis: {
+    size: 66,
+    splits: (u, _, min, max) => logTicks(min, max, u.height * 2),
+    filter: (_, splits) => splits,
+    values: (_, splits) => splits.map((s) => LOG_TICK_TEXT.get(s) ?? duration(s)),
+  },
+  text: duration,
+};
+
 // The values under the cursor, largest first, in the page's one tooltip.
 function tooltip(spec, lines) {
   const ROWS_MAX = 14;
