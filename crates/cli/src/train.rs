@@ -20,6 +20,7 @@ use case::Case;
 use drive::Job;
 use figures::Outcome;
 use store::{Existing, Store};
+pub use store::{holds_run, read};
 
 /// Train a graph neural network over parts of a graph: learn locally, correct globally
 #[derive(Debug, clap::Args)]
@@ -89,7 +90,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         records.push(record);
     }
     if let Some(dir) = &train.run.output {
-        store::write_report(dir, &records)?;
+        store::write_report(dir, &train.asked(json!(mode)), &records)?;
         common.say(&format!("wrote {}", dir.join(store::REPORT).display()));
     }
     match train.run.json {

@@ -54,6 +54,7 @@ function logTicks(min, max, width) {
 }
 
 const Y_LOG_DURATION = {
+  name: "log scale",
   scale: { distr: 3, range: (_, min, max) => min > 0 ? [min / 1.2, max * 1.2] : [1, 10] },
   axis: {
     size: 66,
