@@ -19,7 +19,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> {
-    // Through memory, as the generator panics where it cannot write.
+    // Buffered in memory, because the generator panics if it cannot write.
     let mut script = Vec::new();
     generate(args.shell, &mut command, "hither", &mut script);
     outputs::print(&String::from_utf8_lossy(&script))?;

@@ -1,5 +1,6 @@
 //! `hither demo`: two weeks of a busy, congested cluster under six policies.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -10,19 +11,25 @@ use hither_sched::profile::Library;
 use hither_sched::topo::to_toml;
 use hither_sched::trace::{self, Arrivals, Demand, Duration, Generate};
 
+use crate::outputs::{Existing, Force, Kind, OutputDir};
 use crate::{Common, outputs, record, simulate};
 
-/// Draw two weeks of large jobs, run them under six policies, and write a report
+/// Generate two weeks of large jobs, simulate six policies, and write a report
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   hither demo -o demo/
 
-It is nothing but `hither trace generate` and `hither simulate`, and prints the latter's command.")]
+The demo runs `hither trace generate` and `hither simulate`, and prints the command of the second.")]
 pub struct Args {
     /// Directory for the trace, the cluster and the results
     #[arg(long, short, value_name = "DIR", default_value = "hither-demo")]
     output: PathBuf,
+    #[command(flatten)]
+    force: Force,
+    /// Print the figures as JSON instead of a table
+    #[arg(long)]
+    json: bool,
 }
 
 const POLICIES: &str = "dally,tiresias,gandiva,themis,fifo,srtf";
@@ -40,13 +47,20 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let dir = &args.output;
     let topology = Topology::uniform(4, 8, 8);
     let jobs = trace::generate(&workload(topology.gpus() as u32), &Library::builtin())?;
-    outputs::make_dir(dir)?;
     let (trace_path, cluster_path) = (dir.join("trace.csv"), dir.join("cluster.toml"));
-    outputs::write_file(&trace_path, trace::write(&jobs).as_bytes())?;
-    outputs::write_file(&cluster_path, to_toml(&topology).as_bytes())?;
+    let (trace_text, cluster_text) = (trace::write(&jobs), to_toml(&topology));
+    // An earlier demo is made again as it was; anything else is somebody's work.
+    let is_same = std::fs::read(&trace_path).is_ok_and(|earlier| earlier == trace_text.as_bytes());
+    let existing = if is_same { Existing::Replace } else { args.force.into() };
+    let mut output = OutputDir::open(dir, Kind::Simulation, existing)?;
+    output.create()?;
+    outputs::write_file(&trace_path, trace_text.as_bytes())?;
+    outputs::write_file(&cluster_path, cluster_text.as_bytes())?;
+    // The simulation takes the lock itself.
+    drop(output);
     let days = jobs.last().map_or(0.0, |job| job.submit_s) / 86_400.0;
     let seed = SEED.to_string();
-    let line = [
+    let mut line: Vec<&OsStr> = vec![
         "simulate".as_ref(),
         trace_path.as_os_str(),
         "--cluster".as_ref(),
@@ -59,11 +73,16 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         seed.as_ref(),
         "-o".as_ref(),
         dir.as_os_str(),
+        // The trace and the cluster are in the directory already.
+        "--force".as_ref(),
     ];
+    if args.json {
+        line.push("--json".as_ref());
+    }
     let shown: Vec<_> = line.iter().map(|word| word.to_string_lossy()).collect();
     common.say(&format!(
-        "Draws {} jobs of 1 to 64 GPUs that arrive within {days:.0} days (seed {SEED}),\n\
-         runs them on {} GPUs in {} racks whose network others keep busy (congestion 4), as does\n  \
+        "{} jobs of 1 to 64 GPUs arrive within {days:.0} days (seed {SEED})\n\
+         on {} GPUs in {} racks with a congested network (congestion 4). The same as:\n  \
          hither {}",
         jobs.len(),
         topology.gpus(),
@@ -72,8 +91,9 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     ));
     let line = Line::try_parse_from(line).context("the demo's own command")?;
     let code = simulate::run(&line.args, common)?;
-    let page = dir.join(record::REPORT);
-    outputs::print(&format!("\nreport: {}\n", page.display()))?;
+    if !args.json {
+        outputs::print(&format!("\nreport: {}\n", dir.join(record::REPORT).display()))?;
+    }
     Ok(code)
 }
 

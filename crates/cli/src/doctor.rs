@@ -1,4 +1,4 @@
-//! `hither doctor`: what this machine has, and which optional parts would work on it.
+//! `hither doctor`: what this machine has, and which optional parts of Hither work on it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::machine::Machine;
 use crate::outputs;
 
-/// Tell what this machine offers: processor, memory, pages, optional programs
+/// Show what this machine offers: processor, memory, pages, optional programs
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -28,7 +28,6 @@ struct Facts {
     hither: &'static str,
     cpu: Cpu,
     memory: Memory,
-    /// Name, and where it was found.
     programs: Vec<Program>,
 }
 
@@ -36,14 +35,14 @@ struct Facts {
 struct Cpu {
     model: String,
     architecture: &'static str,
-    /// That this process may use.
+    /// Cores that this process may use.
     cores: usize,
     l2_bytes: Option<usize>,
     l3_bytes: Option<usize>,
     features: BTreeMap<&'static str, bool>,
-    /// Which kernels run: the best that the processor has, or less if HITHER_ISA says so.
+    /// Instruction set of the kernels: the best that the processor has, unless HITHER_ISA lowers it.
     kernels: &'static str,
-    /// How products of bfloat16 are computed.
+    /// Instructions used for bf16 matrix products.
     bf16: &'static str,
 }
 
@@ -74,11 +73,11 @@ const PROGRAMS: [(&str, &str); 9] = [
     ("sinfo", "reading a Slurm cluster's state"),
     ("mpirun", "training on several machines"),
     ("nvidia-smi", "seeing GPUs and their driver"),
-    ("chromium", "checking the report's page in a browser"),
-    ("node", "checking the report's page in a browser"),
+    ("chromium", "testing the report pages in a browser"),
+    ("node", "testing the report pages in a browser"),
 ];
 
-/// As the kernel spells them in /proc/cpuinfo; on other systems the standard library is asked.
+/// Feature names as in /proc/cpuinfo. Elsewhere the standard library detects them.
 const FEATURES: [&str; 10] = [
     "avx2",
     "fma",
@@ -192,7 +191,7 @@ fn shown(facts: &Facts) -> String {
         text.push_str(&format!("            {name:12} {}\n", if *has { "yes" } else { "no" }));
     }
     text.push_str(&format!(
-        "caches      {} of second level a core, {} of third level\n\
+        "caches      L2 {} per core, L3 {}\n\
          memory      {}, {} available\n\
          pages       {} KiB; transparent huge pages: {}; huge pages of {} KiB: {} of {} free\n",
         mib(cpu.l2_bytes),

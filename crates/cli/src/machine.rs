@@ -1,23 +1,23 @@
-//! The machine, as far as its memory decides how fast rows come: processor, caches, pages.
+//! Facts about the machine that decide how fast memory is: processor, caches, pages.
 
 use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
 
-/// What is not told is `None`.
+/// Facts about the machine; `None` where the system does not report one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
     pub cpu: String,
-    /// That this process may use.
+    /// Cores that this process may use.
     pub cores: usize,
-    /// Of one core.
+    /// Second-level cache of one core.
     pub l2_bytes: Option<usize>,
-    /// Of the first core's group: shared by all cores of the group.
+    /// Third-level cache of the first core, shared with the cores of its group.
     pub l3_bytes: Option<usize>,
     pub memory_bytes: Option<u64>,
     pub available_bytes: Option<u64>,
-    /// always, madvise or never.
+    /// `always`, `madvise` or `never`.
     pub transparent_huge_pages: Option<String>,
     pub huge_page_bytes: Option<u64>,
     pub huge_pages_total: Option<u64>,
@@ -61,13 +61,13 @@ fn field(meminfo: &str, key: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The chosen word stands in brackets: `always [madvise] never`.
+/// Picks the word in brackets: `always [madvise] never`.
 fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word.to_owned())
 }
 
-/// Level and size of each cache for data.
+/// Level and size of each data cache.
 fn caches(dir: &Path) -> Vec<(usize, usize)> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let read = |path: &Path, name: &str| fs::read_to_string(path.join(name)).ok();

@@ -1,4 +1,4 @@
-//! `hither`: parse, run, and one file a subcommand.
+//! `hither`: parses the command line and runs one subcommand. Each subcommand has its own file.
 
 mod bench;
 mod completions;
@@ -30,18 +30,21 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::builder::FalseyValueParser;
 use clap::{CommandFactory, Parser, Subcommand};
+use hither_data::scratch;
 use hither_kernels::detect;
 use hither_sched::sim;
 
-/// Machine-learning work near its data: a scheduler that places training jobs by the network, with a
-/// simulator that plays traces against it and its rivals; training of graph neural networks that
-/// learns locally and corrects globally; and inference of recommendation models at the limit of the
-/// memory system.
+/// Keep machine-learning work near its data
+///
+/// schedule: place training jobs by network proximity, and simulate policies on job traces;
+/// train: graph neural networks that learn locally and correct globally;
+/// serve: recommendation models whose embedding lookups run at the speed of the memory system.
 #[derive(Parser)]
 #[command(name = "hither", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "\
-Results go to standard output, progress to standard error.
-Exit status: 0 done, 1 a negative answer (a broken invariant), 2 wrong usage or unreadable files.")]
+Results go to standard output, progress and notes to standard error. With `-o -` a result file goes to
+standard output. Existing results are never replaced without --force.
+Exit status: 0 success, 1 a negative answer (a broken invariant), 2 wrong usage or unreadable input.")]
 struct Cli {
     #[command(flatten)]
     common: Common,
@@ -49,14 +52,20 @@ struct Cli {
     command: Command,
 }
 
-/// What every subcommand takes.
+/// Options of every subcommand.
 #[derive(Debug, clap::Args)]
 pub struct Common {
-    /// Say nothing on standard error but errors
-    #[arg(long, short, global = true, env = "HITHER_QUIET", value_parser = FalseyValueParser::new())]
+    /// Print only errors to standard error
+    #[arg(long, short, global = true, help_heading = "Global options", env = "HITHER_QUIET", value_parser = FalseyValueParser::new())]
     pub quiet: bool,
-    /// Threads to run on; results are the same for any number [default: all cores]
-    #[arg(long, global = true, value_name = "N", env = "HITHER_THREADS")]
+    /// Number of threads; results do not depend on it [default: all cores]
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Global options",
+        value_name = "N",
+        env = "HITHER_THREADS"
+    )]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 }
@@ -86,13 +95,13 @@ enum Command {
 
 fn main() -> ExitCode {
     panic::set_hook(Box::new(|info| {
-        // A bug of ours is reported like any other error: one line, no backtrace.
+        // A bug is reported like any other error: one line, no backtrace.
         outputs::say_error(&format!("internal error: {info}; please report the command line"));
     }));
     let cli = Cli::parse();
     match panic::catch_unwind(AssertUnwindSafe(|| run(cli))) {
         Ok(Ok(code)) => code,
-        // Whoever read our output has seen enough.
+        // The reader of our output has seen enough, as `head` does.
         Ok(Err(error)) if outputs::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Ok(Err(error)) => {
             outputs::say_error(&told(&error));
@@ -102,7 +111,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The error and what caused it, which many errors tell themselves.
+/// The error and its causes, unless its own message already ends with them.
 fn told(error: &anyhow::Error) -> String {
     let mut told = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -113,7 +122,7 @@ fn told(error: &anyhow::Error) -> String {
     told
 }
 
-/// A broken invariant is what `--check` was asked for: an answer, if a negative one.
+/// A broken invariant is the answer that `--check` was asked for, if a negative one.
 fn status(error: &anyhow::Error) -> u8 {
     match error.downcast_ref() {
         Some(sim::Error::Invariant { .. }) => 1,
@@ -123,8 +132,9 @@ fn status(error: &anyhow::Error) -> u8 {
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     detect::requested().context("HITHER_ISA")?;
-    // Before any thread is started: later ones could not use all that the processor has.
+    // Before any thread starts: permission to use AMX is inherited, not given to existing threads.
     detect::cpu();
+    scratch::remove_on_signal().context("cannot handle signals")?;
     let common = &cli.common;
     match cli.command {
         Command::Demo(args) => demo::run(&args, common),

@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use hither_data::output::show_bytes;
 use hither_dlrm::model::Spec;
 use hither_kernels::bag::quant::Foreign;
 use hither_kernels::bag::{Dtype, Pooling};
@@ -94,17 +95,8 @@ fn table_bytes(spec: &Spec) -> u64 {
     spec.tables.iter().map(|table| table.bytes()).sum()
 }
 
-/// `3.33 GB`
-fn shown_bytes(bytes: u64) -> String {
-    let units = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
-    match units.into_iter().find(|(unit, _)| bytes >= *unit) {
-        Some((unit, name)) => format!("{:.2} {name}", bytes as f64 / unit as f64),
-        None => format!("{bytes} B"),
-    }
-}
-
 fn said(spec: &Spec, place: &std::path::Path) -> String {
-    let (tables, bytes) = (spec.tables.len(), shown_bytes(table_bytes(spec)));
+    let (tables, bytes) = (spec.tables.len(), show_bytes(table_bytes(spec)));
     let s = if tables == 1 { "" } else { "s" };
     format!("wrote {}: {tables} table{s}, {bytes}", place.display())
 }

@@ -15,7 +15,7 @@ use crate::runs::{PlanArgs, cpu_s, header};
 const POLICIES: [(&str, Policy); 3] =
     [("srtf", Policy::Srtf), ("srsf", Policy::Srsf), ("tiresias", Policy::Tiresias)];
 
-/// Muri stretches the measured time of an iteration by this.
+/// Factor by which Muri stretches the measured time of an iteration.
 const STRETCH: f64 = 1.015;
 
 const NOTE: &str =

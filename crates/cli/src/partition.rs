@@ -8,12 +8,14 @@ use std::time::Instant;
 use anyhow::bail;
 use clap::builder::RangedU64ValueParser;
 use comfy_table::{CellAlignment, Table, presets};
+use hither_data::output::is_stdout;
 use hither_gnn::Dataset;
 use hither_gnn::partition::{self, Method, PARTS_MAX, Quality, Settings, quality};
 use serde::Serialize;
 
 use crate::dataset::DataArgs;
 use crate::inputs::number;
+use crate::outputs::Force;
 use crate::{Common, outputs};
 
 /// Cut a graph into parts for training, and tell how good the cut is
@@ -55,6 +57,8 @@ pub struct Args {
     /// File to write the parts to
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
     /// Print JSON instead of tables
     #[arg(long)]
     json: bool,
@@ -89,6 +93,7 @@ struct Cut {
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let Methods(methods) = &args.method;
+    args.output.iter().try_for_each(|path| args.force.check_file(path))?;
     if methods.len() > 1 && args.output.is_some() {
         bail!("--method all compares only; give one method to write its parts");
     }
@@ -98,6 +103,10 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         methods.iter().map(|method| cut(args, *method, &data)).collect()
     })?;
     if let Some(path) = &args.output {
+        if is_stdout(path) {
+            // The parts themselves were the result.
+            return Ok(ExitCode::SUCCESS);
+        }
         common.say(&format!("wrote {}", path.display()));
     }
     match args.json {

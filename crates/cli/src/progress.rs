@@ -1,4 +1,4 @@
-//! Progress for people: only where standard error is a terminal, and never with --quiet.
+//! Progress for people: shown only on a terminal, and never with --quiet.
 
 use std::io::Write as _;
 
@@ -8,13 +8,13 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::Common;
 
-const TEMPLATE: &str = "{msg} [{bar:30}] {pos}/{len}  {elapsed} gone, {eta} to go";
+const TEMPLATE: &str = "{msg} [{bar:30}] {pos}/{len}  {elapsed} elapsed, {eta} left";
 
 impl Common {
-    /// One line about what goes on.
+    /// Prints one line about what the command does.
     pub fn say(&self, line: &str) {
         if !self.quiet {
-            // Nobody listens on a closed standard error: nothing to be done about it.
+            // A closed standard error has no reader; there is nothing to do about it.
             let _ = writeln!(std::io::stderr(), "{line}");
         }
     }

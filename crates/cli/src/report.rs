@@ -7,6 +7,7 @@ use anyhow::bail;
 use hither_core::record::{Header, RunRecord};
 use hither_report::{Group, html};
 
+use crate::outputs::Force;
 use crate::{Common, outputs, record, train};
 
 /// Write one self-contained HTML page from the results of simulations or of training runs
@@ -26,11 +27,17 @@ pub struct Args {
     /// File to write [default: report.html in DIR, if there is only one]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let output = match (&args.output, &args.dirs[..]) {
-        (Some(path), _) => path.clone(),
+        (Some(path), _) => {
+            args.force.check_file(path)?;
+            path.clone()
+        }
+        // The page of a run belongs to the run: it is made anew from the same figures.
         (None, [dir]) => dir.join(record::REPORT),
         _ => bail!("several directories make one page; give the file to write: -o FILE"),
     };

@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use hither_core::record::{Header, RunRecord, Summary};
 use rayon::prelude::*;
 
+use crate::outputs::{Force, Kind, OutputDir};
 use crate::runs::{Plan, PlanArgs};
 use crate::{Common, muri, outputs, record};
 
@@ -32,6 +33,8 @@ pub struct Args {
     /// Write jobs.csv, events.jsonl, summary.json and report.html to this directory
     #[arg(long, short, value_name = "DIR")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
     /// Print the header and the summaries as JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -44,13 +47,16 @@ enum Compat {
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
+    let open = |dir: &PathBuf| OutputDir::open(dir, Kind::Simulation, args.force.into());
+    let output = args.output.as_ref().map(open).transpose()?;
     let (header, runs) = match args.compat {
         Some(Compat::Muri) => muri::run(&args.plan, common)?,
         None => simulate(args, common)?,
     };
-    if let Some(dir) = &args.output {
-        record::write(dir, &header, &runs)?;
-        common.say(&format!("wrote {}", dir.join("report.html").display()));
+    if let Some(output) = output {
+        let page = output.path().join(record::REPORT);
+        record::write(output, &header, &runs)?;
+        common.say(&format!("wrote {}", page.display()));
     }
     if args.json {
         outputs::print_json(&record::Summaries::new(&header, &runs))?;

@@ -14,6 +14,7 @@ use indicatif::ProgressStyle;
 use rayon::prelude::*;
 use serde_json::json;
 
+use crate::outputs::Force;
 use crate::runs::{Cell, Plan, PlanArgs};
 use crate::{Common, outputs, runs};
 use grid::Axis;
@@ -42,6 +43,8 @@ pub struct Args {
     /// Directory to write to
     #[arg(long, short, value_name = "DIR")]
     output: PathBuf,
+    #[command(flatten)]
+    force: Force,
     /// Print sweep.json instead of tables
     #[arg(long)]
     json: bool,
@@ -55,7 +58,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let cells: Vec<Cell> =
         grid.iter().map(|values| grid::cell(&plan, &axes, values)).collect::<Result<_, _>>()?;
     let manifest = store::manifest(&args.plan, &plan, &axes)?;
-    let store = Store::open(&args.output, &manifest)?;
+    let store = Store::open(&args.output, &manifest, args.force)?;
     let names: Vec<BTreeMap<String, String>> = grid
         .iter()
         .map(|values| axes.iter().map(|a| a.key.clone()).zip(values.iter().cloned()).collect())

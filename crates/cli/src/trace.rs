@@ -10,6 +10,7 @@ use clap::Subcommand;
 use hither_sched::trace;
 
 use crate::inputs::{TraceArgs, Workload};
+use crate::outputs::Force;
 use crate::{Common, outputs};
 
 /// Describe, convert and generate traces of jobs
@@ -35,6 +36,8 @@ pub struct Convert {
     /// File to write [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
 }
 
 pub fn run(command: &Command, common: &Common) -> anyhow::Result<ExitCode> {
@@ -42,6 +45,7 @@ pub fn run(command: &Command, common: &Common) -> anyhow::Result<ExitCode> {
         Command::Info(args) => info::run(args)?,
         Command::Generate(args) => generate::run(args, common)?,
         Command::Convert(args) => {
+            args.output.iter().try_for_each(|path| args.force.check_file(path))?;
             let read = Workload::open(&args.trace)?.jobs(args.seed, None)?;
             read.notes.iter().for_each(|note| common.say(&format!("note: {note}")));
             outputs::write_or_print(args.output.as_deref(), &trace::write(&read.jobs))?;

@@ -14,12 +14,13 @@ use std::process::ExitCode;
 use hither_gnn::train::Mode;
 use serde_json::json;
 
+use crate::outputs::Existing;
 use crate::{Common, outputs};
 use args::TrainArgs;
 use case::Case;
 use drive::Job;
 use figures::Outcome;
-use store::{Existing, Store};
+use store::Store;
 pub use store::{holds_run, read};
 
 /// Train a graph neural network over parts of a graph: learn locally, correct globally
@@ -101,7 +102,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
 }
 
 fn existing(args: &TrainArgs) -> Existing {
-    match (args.run.resume, args.run.force) {
+    match (args.run.resume, args.run.force.force) {
         (true, _) => Existing::Resume,
         (_, true) => Existing::Replace,
         _ => Existing::Refuse,

@@ -1,6 +1,6 @@
 //! The few ideas that all of Hither's engines share: places and their distances ([`topology`]),
 //! named random streams ([`seed`]), order statistics ([`summary`]) and the rows that every run
-//! writes down ([`record`]).
+//! writes ([`record`]).
 
 pub mod record;
 pub mod seed;

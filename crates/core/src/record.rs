@@ -1,4 +1,4 @@
-//! What a run writes down: one header, and per policy a summary, one row a job and one row an
+//! What a run writes: one header, and for each policy a summary, one row per job and one row per
 //! event. Files, tables and the report are made from these rows and from nothing else.
 
 pub mod train;
@@ -70,7 +70,7 @@ pub struct Summary {
     pub events: u64,
     /// CPU seconds that the simulation took; the only figure that differs between equal runs.
     pub sim_cpu_s: f64,
-    /// What the reader of the figures should know, such as extrapolated profiles.
+    /// Remarks on the figures, such as extrapolated profiles.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -93,7 +93,7 @@ pub struct JobRow {
     pub model: String,
     pub gpus: u32,
     pub submit_s: Seconds,
-    /// First start; none if the job never ran.
+    /// First start; `None` if the job never ran.
     pub start_s: Option<Seconds>,
     pub finish_s: Seconds,
     /// Time holding GPUs, restarts included.
@@ -127,7 +127,7 @@ pub enum Reason {
     Priority,
     /// The job itself moves to a better place.
     Upgrade,
-    /// It shares its GPUs in turns.
+    /// The job shares its GPUs in turns with others.
     TimeSlice,
     /// One of its machines went down.
     Failure,
@@ -177,7 +177,7 @@ pub enum Happening {
     },
 }
 
-/// Everything that one policy's run wrote down.
+/// Everything that the run of one policy wrote.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunRecord {
     pub summary: Summary,

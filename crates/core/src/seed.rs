@@ -1,9 +1,9 @@
-//! One seed reproduces a run. Each use of randomness draws from a stream of its own name, so that
-//! adding a draw in one place does not change the numbers of another.
+//! One seed reproduces a run. Each use of randomness draws from its own named stream, so that adding
+//! a draw in one place does not change the numbers in another.
 
 use rand_pcg::Pcg64Mcg;
 
-/// A generator for the named purpose, the same on every machine for the same seed.
+/// Random generator for the named purpose. The same seed and name give the same numbers on every machine.
 pub fn stream(seed: u64, name: &str) -> Pcg64Mcg {
     // FNV-1a over the name, mixed with the seed by splitmix64: both halves of the state differ
     // for any two (seed, name) pairs that a run uses.

@@ -31,20 +31,20 @@ pub struct Machine {
     pub gpu_type: String,
 }
 
-/// Bandwidths in gigabit a second each way, latencies in microseconds a message.
+/// Bandwidths in gigabits per second and direction, latencies in microseconds per message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Links {
-    /// Between two GPUs of a machine.
+    /// Bandwidth between two GPUs of a machine.
     pub gpu_gbit: f64,
-    /// A machine's network card.
+    /// Bandwidth of a machine's network card.
     pub nic_gbit: f64,
-    /// A rack's uplink. None: the sum of its machines' cards over `oversubscription`.
+    /// Bandwidth of a rack's uplink. `None`: the sum of its machines' cards divided by `oversubscription`.
     pub uplink_gbit: Option<f64>,
-    /// What all racks together may exchange. None: half of the sum of the uplinks.
+    /// Bandwidth of the core that joins the racks. `None`: half of the sum of the uplinks.
     pub core_gbit: Option<f64>,
     pub oversubscription: f64,
-    /// Latency of a message inside a machine, inside a rack, across racks.
+    /// Latency inside a machine, inside a rack, and across racks.
     pub latency_us: [f64; 3],
     pub all_reduce: AllReduce,
 }
@@ -61,7 +61,7 @@ pub enum AllReduce {
 }
 
 impl Default for Links {
-    /// A common cluster of 8-GPU machines: NVLink, a 100 Gbit/s card a machine, 4:1 uplinks.
+    /// A common cluster of 8-GPU machines: NVLink, a 100 Gbit/s card per machine, 4:1 uplinks.
     fn default() -> Self {
         Self {
             gpu_gbit: 1200.0,
@@ -101,7 +101,7 @@ impl Topology {
         self.machines.iter().map(|m| u64::from(m.gpus)).sum()
     }
 
-    /// The lowest tier that the empty cluster could hold `gpus` GPUs in; none if it never can.
+    /// The lowest tier in which the empty cluster has room for `gpus` GPUs; `None` if it has no room at all.
     /// `gpu_type` restricts the machines.
     pub fn best_tier(&self, gpus: u32, gpu_type: Option<&str>) -> Option<Tier> {
         let mut rack_gpus = vec![0u64; self.racks.len()];

@@ -1,4 +1,4 @@
-//! Elements that are our own or lie in a mapped file: whoever reads them does not care.
+//! Slices whose elements are owned or lie in a mapped file. Readers need not care which.
 
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -14,7 +14,7 @@ pub enum Array<T> {
     Mapped(Mapped<T>),
 }
 
-/// Bytes that were found to be whole, aligned elements.
+/// Bytes that were checked to be whole, aligned elements.
 #[derive(Clone)]
 pub struct Mapped<T> {
     bytes: Bytes,
@@ -22,7 +22,7 @@ pub struct Mapped<T> {
 }
 
 impl<T: Pod> Array<T> {
-    /// The bytes of a file in place; none if they are no whole number of aligned elements.
+    /// Uses the bytes of a file in place; `None` unless they are whole, aligned elements.
     pub fn map(bytes: Bytes) -> Option<Self> {
         bytemuck::try_cast_slice::<u8, T>(&bytes).ok()?;
         Some(Self::Mapped(Mapped { bytes, of: PhantomData }))

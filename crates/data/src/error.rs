@@ -8,6 +8,8 @@ use crate::pickle;
 pub enum Error {
     #[error("cannot {action} {}: {source}", path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("cannot write {}: it needs {needed}, {free} are free", path.display())]
+    Space { path: PathBuf, needed: String, free: String },
     #[error("no memory for a buffer of {bytes} bytes: {source}")]
     OutOfMemory { bytes: usize, source: io::Error },
     #[error("{} is a directory; give a file: .safetensors, or .pt as torch.save writes it", path.display())]

@@ -10,8 +10,10 @@ pub mod ids;
 pub mod map;
 pub mod npy;
 pub mod npz;
+pub mod output;
 pub mod pickle;
 pub mod safetensors;
+pub mod scratch;
 pub mod tensor;
 pub mod torch;
 
@@ -20,4 +22,6 @@ pub use error::Error;
 pub use ids::IdTrace;
 pub use map::{Backing, Buffer, Bytes, Pages};
 pub use npz::Npz;
+pub use output::Output;
+pub use scratch::Scratch;
 pub use tensor::{Checkpoint, Dtype, Tensor};

@@ -1,5 +1,5 @@
-//! Memory of our own with the page size one asks for, and cheap handles to read-only bytes, be
-//! they in such memory or in a mapped file.
+//! Buffers with a requested page size, and cheap handles to read-only bytes in such buffers or in
+//! mapped files.
 
 use std::fs::File;
 use std::ops::{Deref, Range};
@@ -10,30 +10,30 @@ use memmap2::{Mmap, MmapMut};
 
 use crate::Error;
 
-/// What one huge page holds on x86-64, and on AArch64 with 4 KiB granules.
+/// Size of a huge page on x86-64, and on AArch64 with 4 KiB granules.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// Which pages a buffer asks the system for. What it got, [`Buffer::backing`] tells.
+/// The page size to request. [`Buffer::backing`] reports what was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pages {
-    /// Never huge, even where the system would give huge ones unasked: comparisons stay honest.
+    /// Never huge, even where the system would grant huge pages unasked, so that comparisons are fair.
     Small,
-    /// Huge wherever the system has them: fewer misses of the TLB.
+    /// Huge where the system has them, for fewer TLB misses.
     Huge,
 }
 
-/// How memory is really backed at the moment.
+/// How memory is backed at the moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backing {
     /// Bytes of address space.
     pub bytes: usize,
-    /// Of these in memory; `None` where the system does not tell.
+    /// Bytes that are resident; `None` if the system does not report it.
     pub resident_bytes: Option<usize>,
-    /// Of these in huge pages; `None` where the system does not tell.
+    /// Bytes in huge pages; `None` if the system does not report it.
     pub huge_bytes: Option<usize>,
 }
 
-/// Zeroed memory of our own, on a page boundary; on a huge page's boundary when huge.
+/// Zeroed memory that begins on a page boundary, for huge pages on a huge-page boundary.
 pub struct Buffer {
     map: MmapMut,
     start: usize,
@@ -77,7 +77,7 @@ impl Buffer {
     }
 }
 
-/// Without effect where the kernel was built without huge pages; [`Buffer::backing`] shows it.
+/// Has no effect on a kernel without huge pages; [`Buffer::backing`] shows it.
 #[cfg(target_os = "linux")]
 fn advise(map: &MmapMut, pages: Pages, start: usize, len: usize) {
     let advice = match pages {
@@ -114,10 +114,10 @@ impl Owner {
 }
 
 impl Bytes {
-    /// Maps a file. Whoever shortens the file while it is mapped ends the process: replace such
-    /// files by renaming, as everything here does.
+    /// Maps a file. Truncating a mapped file ends the process with SIGBUS: replace such files by
+    /// renaming, as `Output` does.
     pub fn map(path: &Path) -> Result<Self, Error> {
-        // Before opening, which for a pipe would wait until somebody writes.
+        // Checked before opening, because opening a pipe would block until somebody writes.
         let metadata = std::fs::metadata(path).map_err(Error::io("open", path))?;
         if metadata.is_dir() {
             return Err(Error::Directory { path: path.into() });
@@ -130,13 +130,13 @@ impl Bytes {
             return Err(Error::Empty { path: path.into() });
         }
         let file = File::open(path).map_err(Error::io("open", path))?;
-        // SAFETY: the bytes are only ever read as bytes, of which every value is valid. That the
-        // file does not change below us is the condition that the documentation states.
+        // SAFETY: the bytes are only ever read as `u8`, for which every value is valid. Callers do not
+        // change or truncate the file while it is mapped, as the documentation demands.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io("map", path))?;
         Ok(Self { start: 0, len: map.len(), owner: Owner::Map(Arc::new(map)) })
     }
 
-    /// A part, or `None` where it would reach past the end.
+    /// A part of the bytes, or `None` if the range reaches past the end.
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         let fits = range.start <= range.end && range.end <= self.len;
         fits.then(|| Self {
@@ -150,8 +150,8 @@ impl Bytes {
         matches!(self.owner, Owner::Map(_))
     }
 
-    /// Of the whole file or buffer that these bytes are a part of: the system accounts for
-    /// nothing smaller.
+    /// Backing of the whole file or buffer that these bytes are part of; the system reports nothing
+    /// smaller.
     pub fn backing(&self) -> Backing {
         match &self.owner {
             Owner::Buffer(buffer) => buffer.backing(),
@@ -184,7 +184,7 @@ impl std::fmt::Debug for Bytes {
     }
 }
 
-/// Sums over the areas inside of a range of addresses, by what the kernel says of each.
+/// Sums what the kernel reports for each memory area inside an address range.
 #[cfg(target_os = "linux")]
 fn backing_of(range: Range<usize>) -> Backing {
     let Ok(text) = std::fs::read_to_string("/proc/self/smaps") else { return Backing::default() };
@@ -208,7 +208,7 @@ fn backing_of(range: Range<usize>) -> Backing {
     Backing { bytes: range.len(), resident_bytes: told(resident), huge_bytes: told(huge) }
 }
 
-/// `7f12a000-7f13b000`, the first word of an area's head line.
+/// Parses `7f12a000-7f13b000`, the first word of an area's header line.
 #[cfg(target_os = "linux")]
 fn area(word: &str) -> Option<Range<usize>> {
     let (start, end) = word.split_once('-')?;

@@ -5,15 +5,14 @@
 //! for ordinary tensors and ours leaves out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype as FileDtype, Metadata};
 
 use crate::map::Bytes;
 use crate::tensor::byte_len;
-use crate::{Checkpoint, Dtype, Error, Tensor};
+use crate::{Checkpoint, Dtype, Error, Output, Tensor};
 
 /// Where each tensor begins is a multiple of this: a cache line.
 pub const ALIGNMENT: usize = 64;
@@ -109,14 +108,13 @@ impl Entry {
     }
 }
 
-/// Writes tensors one behind the other with no more memory than a block. The file appears under
-/// its name when it is whole, and never otherwise.
+/// Writes tensors one after the other with a small, fixed amount of memory. The file appears under
+/// its name when it is complete, and never otherwise.
 pub struct Writer {
     path: PathBuf,
-    temporary: PathBuf,
-    out: Option<BufWriter<File>>,
+    out: Output,
     tensors: std::vec::IntoIter<Placed>,
-    /// What is still to come of the tensor at hand.
+    /// Bytes of the current tensor that are still to be written.
     rest: usize,
     promised: usize,
     written: usize,
@@ -154,75 +152,62 @@ impl Writer {
         alignment: usize,
     ) -> Result<Self, Error> {
         let (header, placed) = header(path, entries, metadata, alignment)?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // The same directory, as only inside of one a rename is atomic.
-        let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
-        let file = File::create(&temporary).map_err(Error::io("create", path))?;
-        let mut writer = Self {
+        let mut out = Output::create(path)?;
+        let bytes = |tensor: &Placed| (tensor.bytes + tensor.padding) as u64;
+        out.check_space(header.len() as u64 + placed.iter().map(bytes).sum::<u64>())?;
+        out.write_all(&header).map_err(Error::io("write", path))?;
+        Ok(Self {
             path: path.into(),
-            temporary,
-            out: None,
+            out,
             promised: placed.iter().map(|tensor| tensor.bytes).sum(),
             written: 0,
             tensors: placed.into_iter(),
             rest: 0,
-        };
-        let mut out = BufWriter::with_capacity(1 << 20, file);
-        out.write_all(&header).map_err(Error::io("write", path))?;
-        writer.out = Some(out);
-        Ok(writer)
+        })
     }
 
     /// The next bytes of the tensors, in the order of the entries; where one tensor ends the next
     /// begins, even in the middle of `bytes`.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
-        let over = self.written.saturating_add(bytes.len()) > self.promised;
-        let Some(out) = self.out.as_mut().filter(|_| !over) else {
-            return Err(self.wrong_count(self.written.saturating_add(bytes.len())));
-        };
-        self.written += bytes.len();
+        let written = self.written.saturating_add(bytes.len());
+        if written > self.promised {
+            return Err(self.wrong_count(written));
+        }
+        self.written = written;
         while !bytes.is_empty() {
             let (now, later) = bytes.split_at(bytes.len().min(self.rest));
-            let failed = Error::io("write", &self.path);
-            out.write_all(now).map_err(failed)?;
+            self.put(now)?;
             bytes = later;
             self.rest -= now.len();
-            // The gap behind a tensor is filled when the next one begins.
+            // The gap before a tensor is filled when the tensor begins.
             while self.rest == 0 && !bytes.is_empty() {
                 let Some(next) = self.tensors.next() else { break };
-                out.write_all(&[0; ALIGNMENT][..next.padding])
-                    .map_err(Error::io("write", &self.path))?;
+                self.put(&[0; ALIGNMENT][..next.padding])?;
                 self.rest = next.bytes;
             }
         }
         Ok(())
     }
 
-    /// Puts the file in its place, if all that was promised has come.
+    /// Puts the file in its place, if all promised bytes were written.
     pub fn finish(mut self) -> Result<(), Error> {
-        let empty_rest = self.tensors.as_slice().iter().all(|tensor| tensor.bytes == 0);
-        let Some(mut out) = self.out.take().filter(|_| self.rest == 0 && empty_rest) else {
+        let is_complete = self.rest == 0 && self.tensors.as_slice().iter().all(|t| t.bytes == 0);
+        if !is_complete {
             return Err(self.wrong_count(self.written));
-        };
-        for tensor in &mut self.tensors {
-            out.write_all(&[0; ALIGNMENT][..tensor.padding])
-                .map_err(Error::io("write", &self.path))?;
         }
-        let file = out.into_inner().map_err(|e| Error::io("write", &self.path)(e.into_error()))?;
-        file.sync_all().map_err(Error::io("write", &self.path))?;
-        fs::rename(&self.temporary, &self.path).map_err(Error::io("write", &self.path))
+        while let Some(tensor) = self.tensors.next() {
+            self.put(&[0; ALIGNMENT][..tensor.padding])?;
+        }
+        self.out.commit()
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.out.write_all(bytes).map_err(Error::io("write", &self.path))
     }
 
     fn wrong_count(&self, got: usize) -> Error {
         let problem = format!("{} bytes of tensors were promised and {got} came", self.promised);
         Error::Write { path: self.path.clone(), problem }
-    }
-}
-
-impl Drop for Writer {
-    /// After a finish there is nothing left to remove, and the error says so to nobody.
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.temporary);
     }
 }
 

@@ -6,6 +6,7 @@ use hither_gnn::load;
 
 use super::DataArgs;
 use crate::Common;
+use crate::outputs::Force;
 
 /// Write a dataset in our own form, which is mapped and opens at once
 #[derive(Debug, clap::Args)]
@@ -25,9 +26,12 @@ pub struct Args {
     /// File to write
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
+    #[command(flatten)]
+    force: Force,
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    args.force.check_file(&args.output)?;
     common.pool()?.install(|| -> anyhow::Result<()> {
         let data = args.data.open(args.seed)?;
         Ok(load::write(&data, &args.output)?)

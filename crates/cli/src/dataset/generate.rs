@@ -7,6 +7,7 @@ use hither_gnn::generate::{self, Family, Settings};
 
 use crate::Common;
 use crate::inputs::number;
+use crate::outputs::Force;
 
 /// Draw a graph on which cut edges matter
 #[derive(Debug, clap::Args)]
@@ -83,9 +84,12 @@ pub struct Args {
     /// File to write, in our own form
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
+    #[command(flatten)]
+    force: Force,
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    args.force.check_file(&args.output)?;
     let family = Settings::of(args.family, args.nodes, args.seed);
     let settings = Settings {
         classes: args.classes.unwrap_or(family.classes),

@@ -7,6 +7,7 @@ use hither_dlrm::model::Layout;
 
 use super::{said, table_bytes, with_bar};
 use crate::Common;
+use crate::outputs::Force;
 
 /// Write a model as one safetensors file with the row layouts of FBGEMM or PyTorch
 #[derive(Debug, clap::Args)]
@@ -25,9 +26,12 @@ pub struct Args {
     /// File to write
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
+    #[command(flatten)]
+    force: Force,
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    args.force.check_file(&args.output)?;
     let model = Model::open(&args.model)?;
     with_bar(common, table_bytes(&model.spec), "exporting, MiB", |done| {
         model.export(args.layout, &args.output, done)

@@ -9,6 +9,7 @@ use hither_kernels::bag::{Dtype, Pooling};
 
 use super::{dtype, pooling, said, table_bytes, with_bar};
 use crate::Common;
+use crate::outputs::{Force, Kind, OutputDir};
 
 /// Draw a synthetic model of any shape
 #[derive(Debug, clap::Args)]
@@ -61,9 +62,8 @@ pub struct Args {
     /// Directory to write
     #[arg(long, short, value_name = "DIR")]
     output: PathBuf,
-    /// Replace a model that is there
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    force: Force,
 }
 
 /// `13-512-256-128`
@@ -83,6 +83,7 @@ impl std::str::FromStr for Sizes {
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    let mut output = OutputDir::open(&args.output, Kind::Model, args.force.into())?;
     let mut shape = Shape::preset(&args.preset)?;
     shape.tables = args.tables.unwrap_or(shape.tables);
     shape.rows = args.rows.unwrap_or(shape.rows);
@@ -104,8 +105,9 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     }
     let name = args.output.file_name().unwrap_or_default().to_string_lossy();
     let spec = shape.spec(&name);
+    output.create()?;
     with_bar(common, table_bytes(&spec), "drawing, MiB", |done| {
-        generate(&spec, args.seed, &args.output, args.force, done)
+        generate(&spec, args.seed, &args.output, args.force.force, done)
     })?;
     common.say(&format!("seed {}: {}", args.seed, said(&spec, &args.output)));
     Ok(())

@@ -10,6 +10,7 @@ use hither_kernels::bag::quant::Foreign;
 
 use super::{pooling, rows, said, table_bytes, with_bar};
 use crate::Common;
+use crate::outputs::{Force, Kind, OutputDir};
 
 /// Turn a checkpoint of facebookresearch/dlrm or TorchRec (.pt, safetensors) into a model
 #[derive(Debug, clap::Args)]
@@ -26,9 +27,8 @@ pub struct Args {
     /// Directory to write
     #[arg(long, short, value_name = "DIR")]
     output: PathBuf,
-    /// Replace a model that is there
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    force: Force,
     /// Name of the model [default: that of the file]
     #[arg(long)]
     name: Option<String>,
@@ -53,6 +53,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    let mut output = OutputDir::open(&args.output, Kind::Model, args.force.into())?;
     let checkpoint = Checkpoint::open(&args.file)?;
     let options = Options {
         name: args.name.clone(),
@@ -64,8 +65,9 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     };
     let import = Import::read(&checkpoint, &options)?;
     import.notes.iter().for_each(|note| common.say(&format!("note: {note}")));
+    output.create()?;
     with_bar(common, table_bytes(&import.spec), "importing, MiB", |done| {
-        import.write(&args.output, args.force, done)
+        import.write(&args.output, args.force.force, done)
     })?;
     common.say(&said(&import.spec, &args.output));
     Ok(())

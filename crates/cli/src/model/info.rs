@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use comfy_table::{CellAlignment, Table, presets};
 use hither_data::Checkpoint;
+use hither_data::output::show_bytes;
 use hither_dlrm::Model;
 use hither_dlrm::import::{Import, Options};
 use hither_dlrm::model::{Cross, Spec, TableSpec};
 use hither_kernels::bag::quant::Foreign;
 use serde::Serialize;
 
-use super::{pooling_name, rows, shown_bytes};
+use super::{pooling_name, rows};
 use crate::outputs;
 
 /// Tell what a model or a checkpoint holds: tables, MLPs, bytes
@@ -124,8 +125,8 @@ fn shown(info: &Info<'_>) -> String {
         info.interaction,
         sizes(info.top),
         info.tables.len(),
-        shown_bytes(info.table_bytes),
-        shown_bytes(info.mlp_bytes),
+        show_bytes(info.table_bytes),
+        show_bytes(info.mlp_bytes),
     );
     text.push_str(&tables(&info.tables));
     info.notes.iter().for_each(|note| text.push_str(&format!("note: {note}\n")));
@@ -159,8 +160,8 @@ fn tables(tables: &[TableInfo<'_>]) -> String {
             first.dtype.into(),
             first.pooling.into(),
             first.padding.map_or("-".into(), |id| id.to_string()),
-            shown_bytes(first.row_bytes as u64),
-            shown_bytes(run.iter().map(|table| table.bytes).sum()),
+            show_bytes(first.row_bytes as u64),
+            show_bytes(run.iter().map(|table| table.bytes).sum()),
         ]);
     }
     format!("{shown}\n")

@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
+use hither_data::output::show_bytes;
 use hither_dlrm::Model;
 use hither_kernels::bag::Dtype;
 
-use super::{dtype, said, shown_bytes, table_bytes, with_bar};
+use super::{dtype, said, table_bytes, with_bar};
 use crate::Common;
+use crate::outputs::{Force, Kind, OutputDir};
 
 /// Write a model again with smaller elements in its tables
 #[derive(Debug, clap::Args)]
@@ -28,12 +30,12 @@ pub struct Args {
     /// Directory to write
     #[arg(long, short, value_name = "DIR")]
     output: PathBuf,
-    /// Replace a model that is there
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    force: Force,
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    let mut output = OutputDir::open(&args.output, Kind::Model, args.force.into())?;
     let model = Model::open(&args.model)?;
     let mut dtypes: Vec<Dtype> = model.spec.tables.iter().map(|table| table.dtype).collect();
     match &args.tables {
@@ -46,10 +48,11 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     }
     let mut spec = model.spec.clone();
     spec.tables.iter_mut().zip(&dtypes).for_each(|(table, dtype)| table.dtype = *dtype);
+    output.create()?;
     with_bar(common, table_bytes(&spec), "quantising, MiB", |done| {
-        model.convert(&dtypes, &args.output, args.force, done)
+        model.convert(&dtypes, &args.output, args.force.force, done)
     })?;
-    let before = shown_bytes(table_bytes(&model.spec));
+    let before = show_bytes(table_bytes(&model.spec));
     common.say(&format!("{} (from {before})", said(&spec, &args.output)));
     Ok(())
 }

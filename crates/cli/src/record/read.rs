@@ -1,4 +1,4 @@
-//! Files back to rows. Whatever stands in them, the answer is rows or one error that says where.
+//! Reads the files of a run back into rows, or fails with one error that names the place.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -167,7 +167,7 @@ fn read_events(
     Ok(())
 }
 
-/// Whether the event speaks of jobs and machines that are there, and of no time gone by.
+/// Whether the event names known jobs and machines, and times that do not go back.
 fn check_event(row: &EventRow, header: &Header, run: &RunRecord) -> anyhow::Result<()> {
     let last_s = run.events.last().map_or(0.0, |last| last.t);
     ensure!(row.t.is_finite() && row.t >= last_s, "time {} comes after {last_s}", row.t);

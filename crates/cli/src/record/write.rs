@@ -1,32 +1,33 @@
-//! Rows to files.
+//! Writes rows to files.
 
 use std::io::Write;
-use std::path::Path;
 
 use hither_core::record::{EventRow, Header, JobRow, JobState, RunRecord, Summary};
+use hither_data::Output;
 use hither_report::Group;
 use hither_sched::topo::hostlist;
 use serde::Serialize;
 
 use super::{CANCELLED, COLUMNS, EVENTS, FINISHED, JOBS, REPORT, SUMMARY};
-use crate::outputs::{Staged, make_dir};
+use crate::outputs::{OutputDir, stage};
 
-/// Writes the four files. All are staged before the first is put in its place, so that a run that
+/// Writes the four files. All are staged before the first is put in its place, so that a command that
 /// is killed leaves the earlier ones as they were.
-pub fn write(dir: &Path, header: &Header, runs: &[RunRecord]) -> anyhow::Result<()> {
-    make_dir(dir)?;
+pub fn write(mut output: OutputDir, header: &Header, runs: &[RunRecord]) -> anyhow::Result<()> {
+    output.create()?;
+    let dir = output.path();
     let staged = [
-        Staged::write(&dir.join(JOBS), |out| jobs(out, header, runs))?,
-        Staged::write(&dir.join(EVENTS), |out| events(out, runs))?,
-        Staged::write(&dir.join(REPORT), |out| {
+        stage(&dir.join(JOBS), |out| jobs(out, header, runs))?,
+        stage(&dir.join(EVENTS), |out| events(out, runs))?,
+        stage(&dir.join(REPORT), |out| {
             Ok(out.write_all(hither_report::html(&[Group { header, runs }]).as_bytes())?)
         })?,
-        Staged::write(&dir.join(SUMMARY), |out| {
+        stage(&dir.join(SUMMARY), |out| {
             serde_json::to_writer_pretty(&mut *out, &Summaries::new(header, runs))?;
             Ok(out.write_all(b"\n")?)
         })?,
     ];
-    staged.into_iter().try_for_each(Staged::commit)
+    Ok(staged.into_iter().try_for_each(Output::commit)?)
 }
 
 /// The header and the figures: summary.json, and what `--json` prints.
@@ -76,7 +77,7 @@ fn cells(policy: &str, header: &Header, job: &JobRow) -> [String; 22] {
     let turnaround_s = job.jct_s();
     let machine = |&(id, _): &(u32, u32)| header.cluster.machines[id as usize].name.as_str();
     let hosts: Vec<&str> = job.machines.iter().map(machine).collect();
-    // What never ran has no start and no stretch.
+    // A job that never ran has no start and no stretch.
     let or_empty = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
     [
         policy.into(),

@@ -2,10 +2,11 @@
 //! that was killed continues with the cells that are missing.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use hither_core::record::Summary;
 use hither_sched::topo::to_toml;
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::grid::Axis;
 use crate::inputs::{self, Workload};
-use crate::outputs::{make_dir, write_file};
+use crate::outputs::{Existing, Force, Kind, OutputDir, make_dir, write_file};
 use crate::runs::{Plan, PlanArgs};
 
 /// The figures of one cell.
@@ -26,14 +27,23 @@ pub struct Finished {
 }
 
 pub struct Store {
-    dir: PathBuf,
+    /// Held for its lock.
+    output: OutputDir,
 }
 
 impl Store {
-    /// Opens the directory; one that holds another sweep is an error.
-    pub fn open(dir: &Path, manifest: &Map<String, Value>) -> anyhow::Result<Self> {
-        let path = dir.join("manifest.json");
-        make_dir(&dir.join("cells"))?;
+    /// Opens the directory, or continues the sweep in it. Another sweep is an error without `--force`.
+    pub fn open(dir: &Path, manifest: &Map<String, Value>, force: Force) -> anyhow::Result<Self> {
+        let existing = if force.force { Existing::Replace } else { Existing::Resume };
+        let mut output = OutputDir::open(dir, Kind::Sweep, existing)?;
+        output.create()?;
+        let (path, cells) = (dir.join("manifest.json"), dir.join("cells"));
+        if force.force && path.exists() {
+            fs::remove_dir_all(&cells)
+                .and_then(|()| fs::remove_file(&path))
+                .with_context(|| format!("cannot remove the earlier sweep in {}", dir.display()))?;
+        }
+        make_dir(&cells)?;
         if path.exists() {
             let earlier: Map<String, Value> = serde_json::from_str(&inputs::text(&path)?)
                 .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
@@ -44,7 +54,7 @@ impl Store {
             if !keys.is_empty() {
                 let keys: Vec<&str> = keys.into_iter().map(String::as_str).collect();
                 bail!(
-                    "{} holds another sweep: {} differs; give another -o, or remove it",
+                    "{} holds another sweep: {} differs; give another -o, or --force to replace it",
                     dir.display(),
                     keys.join(", ")
                 );
@@ -52,11 +62,11 @@ impl Store {
         } else {
             write_file(&path, (serde_json::to_string_pretty(manifest)? + "\n").as_bytes())?;
         }
-        Ok(Self { dir: dir.into() })
+        Ok(Self { output })
     }
 
     fn path(&self, cell: usize) -> PathBuf {
-        self.dir.join("cells").join(format!("{cell:05}.json"))
+        self.output.path().join("cells").join(format!("{cell:05}.json"))
     }
 
     /// A cell that an earlier run finished; `None` if its file is missing or cannot be read.

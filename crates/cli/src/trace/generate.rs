@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use hither_sched::trace::{self, Arrivals, Demand, Duration, Generate};
 
 use crate::inputs::{library, number, shown, text};
+use crate::outputs::Force;
 use crate::{Common, outputs};
 
 /// Draw a workload: arrivals, GPUs, durations and models as on known clusters
@@ -55,6 +56,8 @@ pub struct Args {
     /// File to write [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
 }
 
 const LOAD: f64 = 0.8;
@@ -62,6 +65,7 @@ const LOAD: f64 = 0.8;
 const GPUS: u32 = 512;
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    args.output.iter().try_for_each(|path| args.force.check_file(path))?;
     let settings = settings(args)?;
     let jobs = trace::generate(&settings, &library(args.profiles.as_deref())?)?;
     let span_h = jobs.last().map_or(0.0, |job| job.submit_s) / 3600.0;

@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use super::store::RUNS_MAX;
 use crate::dataset::DataArgs;
 use crate::inputs::number;
+use crate::outputs::Force;
 
 /// A round of more steps than this is a slip, of --rho most likely.
 const STEPS_MAX: f64 = 1e7;
@@ -177,9 +178,8 @@ pub struct RunArgs {
     /// Go on with the run in the output directory, from its last checkpoint
     #[arg(long, requires = "output", conflicts_with = "force")]
     pub resume: bool,
-    /// Replace the run in the output directory
-    #[arg(long, requires = "output")]
-    pub force: bool,
+    #[command(flatten)]
+    pub force: Force,
     /// Rounds from one checkpoint to the next; the last round always has one
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = RangedU64ValueParser::<u32>::new().range(1..=ROUNDS_MAX))]
     #[arg(allow_negative_numbers = true)]

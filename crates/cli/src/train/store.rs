@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::figures::{Finished, Outcome};
 use crate::inputs;
-use crate::outputs::{Staged, make_dir, write_file};
+use crate::outputs::{Existing, Kind, OutputDir, make_dir, stage, write_file};
 
 const SETTINGS: &str = "settings.json";
 pub const SUMMARY: &str = "summary.json";
@@ -32,14 +32,6 @@ const MAY_CHANGE: [&str; 4] = ["rounds", "patience", "runs", "modes"];
 
 /// Of one command.
 pub const RUNS_MAX: u64 = 1000;
-
-/// What to do about a run that is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Existing {
-    Refuse,
-    Resume,
-    Replace,
-}
 
 /// summary.json
 #[derive(Serialize, Deserialize)]
@@ -61,6 +53,7 @@ struct Line {
 
 pub struct Store {
     dir: PathBuf,
+    output: OutputDir,
     asked: Map<String, Value>,
     existing: Existing,
     /// What the run that is there was asked.
@@ -75,9 +68,11 @@ impl Store {
     /// Looks at what is there, and refuses what must stay. Writes nothing: a dataset that cannot be
     /// read, or settings that make no model, must cost nobody an earlier run.
     pub fn open(dir: &Path, asked: Map<String, Value>, existing: Existing) -> anyhow::Result<Self> {
-        let earlier = look(dir, &asked, existing)?;
+        let output = OutputDir::open(dir, Kind::Training, existing)?;
+        let earlier = earlier(dir, &asked, existing)?;
         let mut store = Self {
             dir: dir.into(),
+            output,
             asked,
             existing,
             earlier,
@@ -96,7 +91,7 @@ impl Store {
         if self.is_prepared {
             return Ok(());
         }
-        make_dir(&self.dir)?;
+        self.output.create()?;
         if self.existing == Existing::Replace {
             clear(&self.dir)?;
         }
@@ -166,9 +161,8 @@ impl Store {
         self.prepare()?;
         let place = self.place(run);
         make_dir(&place)?;
-        remove_unfinished(&place)?;
         let path = self.dir.join(METRICS);
-        let staged = Staged::write(&path, |out| {
+        let staged = stage(&path, |out| {
             for (run, record) in (1..).zip(&self.done) {
                 let Summary { mode, seed, .. } = &record.summary;
                 record.rounds.iter().try_for_each(|round| line(out, run, *seed, mode, round))?;
@@ -201,37 +195,20 @@ impl Store {
     }
 }
 
-/// What the run that is to go on there was asked, if there is one.
-fn look(
+/// The settings of the run that is to be resumed, if there is one.
+fn earlier(
     dir: &Path,
     asked: &Map<String, Value>,
     existing: Existing,
 ) -> anyhow::Result<Option<Map<String, Value>>> {
-    let shown = dir.display();
-    let is_empty = match fs::read_dir(dir) {
-        Ok(mut entries) => entries.next().is_none(),
-        Err(_) => !dir.exists(),
-    };
-    if is_empty {
+    let path = dir.join(SETTINGS);
+    if existing != Existing::Resume || !path.exists() {
         return Ok(None);
     }
-    let path = dir.join(SETTINGS);
-    match existing {
-        Existing::Refuse if path.exists() => {
-            bail!("{shown} holds a run; --resume goes on with it, --force replaces it")
-        }
-        Existing::Refuse => bail!("{shown} is not empty; give another -o, or --force"),
-        Existing::Replace => Ok(None),
-        Existing::Resume if !path.exists() => {
-            bail!("{shown} is not empty, but holds no run to resume; give another -o")
-        }
-        Existing::Resume => {
-            let earlier: Map<String, Value> = serde_json::from_str(&inputs::text(&path)?)
-                .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
-            compare(dir, &earlier, asked)?;
-            Ok(Some(earlier))
-        }
-    }
+    let earlier: Map<String, Value> = serde_json::from_str(&inputs::text(&path)?)
+        .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+    compare(dir, &earlier, asked)?;
+    Ok(Some(earlier))
 }
 
 fn compare(
@@ -267,20 +244,6 @@ fn clear(dir: &Path) -> anyhow::Result<()> {
 fn places(dir: &Path) -> Vec<PathBuf> {
     let further = (2..=RUNS_MAX).map(|run| dir.join(format!("run-{run}")));
     [dir.to_path_buf()].into_iter().chain(further.filter(|dir| dir.is_dir())).collect()
-}
-
-/// Files that were being written when an earlier command was killed: `.NAME.PROCESS.tmp`.
-fn remove_unfinished(place: &Path) -> anyhow::Result<()> {
-    let entries =
-        fs::read_dir(place).with_context(|| format!("cannot read {}", place.display()))?;
-    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let ours = |file: &str| name.strip_prefix('.').is_some_and(|name| name.starts_with(file));
-        if name.ends_with(".tmp") && FILES.iter().any(|file| ours(file)) {
-            remove(&path)?;
-        }
-    }
-    Ok(())
 }
 
 /// That it is not there is as good.

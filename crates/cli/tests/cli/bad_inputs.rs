@@ -113,7 +113,7 @@ fn flags_of_simulate() {
         refused(&[&["simulate", trace.str()], more].concat(), told);
     }
     let file = bench.write("file", "");
-    refused(&["simulate", trace.str(), "-o", file.str()], "cannot make the directory");
+    refused(&["simulate", trace.str(), "-o", file.str()], "is not a directory");
     let settings = bench.write("s.toml", "[dally]\n\nspeed = 3\n");
     refused(&["simulate", trace.str(), "--settings", settings.str()], "s.toml:3");
 }

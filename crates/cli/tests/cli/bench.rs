@@ -275,7 +275,7 @@ fn wrong_flags_are_refused() {
             (["--pooling", "x"], "--pooling"),
             (["--seconds", "0"], "--seconds"),
             (["--rounds", "0"], "--rounds"),
-            (["--write-output", "/absent/file"], "cannot create /absent/file: "),
+            (["--write-output", "/absent/file"], "cannot write /absent/file: "),
         ] {
             place.refused(bench, &flags, told);
         }

@@ -3,6 +3,7 @@
 mod bad_inputs;
 mod bench;
 mod dataset;
+mod files;
 mod model;
 mod oracle;
 mod partition;
@@ -90,8 +91,13 @@ impl Bench {
 
     /// `hither simulate` on the bench's own files.
     fn simulate(&self, more: &[&str]) -> Vec<String> {
+        self.run("simulate", more)
+    }
+
+    /// `simulate` or `sweep` on the bench's own files.
+    fn run(&self, name: &str, more: &[&str]) -> Vec<String> {
         let (trace, cluster) = (self.path("trace.csv"), self.path("cluster.toml"));
-        let own = ["simulate", trace.str(), "--cluster", cluster.str()];
+        let own = [name, trace.str(), "--cluster", cluster.str()];
         own.iter().chain(more).map(|word| (*word).to_owned()).collect()
     }
 }

@@ -94,9 +94,9 @@ fn a_model_that_is_there_stays() {
     let place = Place::new();
     let model = place.model("model", &[]);
     let dir = model.str();
-    refused(&["model", "generate", "--rows", "9", "-o", dir], "--force replaces it");
-    refused(&["model", "import", fixture("dlrm.pt").str(), "-o", dir], "--force replaces it");
-    refused(&["model", "quantise", dir, "--dtype", "int8", "-o", dir], "--force replaces it");
+    refused(&["model", "generate", "--rows", "9", "-o", dir], "--force to replace it");
+    refused(&["model", "import", fixture("dlrm.pt").str(), "-o", dir], "--force to replace it");
+    refused(&["model", "quantise", dir, "--dtype", "int8", "-o", dir], "--force to replace it");
     assert_eq!(json_of(&["model", "info", dir, "--json"])["tables"][0]["dtype"], "fp32");
     // A model can even be replaced by what is read from it.
     stdout_of(&["model", "quantise", dir, "--dtype", "int8", "-o", dir, "--force"]);

@@ -21,7 +21,7 @@ fn directories_that_are_not_ours_stay() {
     is_refused(own(&[]), "is not empty");
     is_refused(own(&["--resume"]), "holds no run to resume");
     stdout_of(&own(&["--force"]));
-    is_refused(own(&[]), "--resume goes on with it, --force replaces it");
+    is_refused(own(&[]), "--resume continues it, --force replaces it");
     is_refused(own(&["--resume", "--lr", "0.5"]), "its lr is 0.01, not 0.5");
     is_refused(own(&["--resume", "--mode", "ggs"]), "its mode is \"llcg\", not \"ggs\"");
     is_refused(own(&["--resume", "--parts", "4"]), "its parts is 3, not 4");

@@ -1,4 +1,4 @@
-//! What a training run writes down: a header, one row a round, and a summary.
+//! What a training run writes: a header, one row per round, and a summary.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,13 +14,13 @@ pub struct Header {
     pub edges: u64,
     pub features: u64,
     pub classes: u64,
-    /// What scores are: accuracy, roc-auc, f1-micro.
+    /// Name of the score: accuracy, roc-auc or f1-micro.
     pub metric: String,
     pub mode: String,
     pub model: String,
     pub parameters: u64,
     pub parts: u32,
-    /// How the graph was cut, and the share of its edges that the cut loses.
+    /// Partitioning method, and the share of edges that it cut.
     pub partition: String,
     pub cut_share: f64,
     pub rounds: u32,
@@ -33,17 +33,17 @@ pub struct Round {
     pub round: u32,
     /// Steps of each worker.
     pub local_steps: u32,
-    /// How far the global model went to the workers' average, of the whole way.
+    /// Share of the way from the old global model to the workers' average that was taken, 0 to 1.
     pub kept: f64,
     pub server_steps: u32,
     /// Mean loss over the round's local steps, or the server's if there were none.
     pub loss: f64,
-    /// Scores on the whole graph with all neighbours; absent in rounds without evaluation.
+    /// Scores on the whole graph with all neighbours; `None` in rounds without evaluation.
     pub valid: Option<f64>,
     pub test: Option<f64>,
     #[serde(flatten)]
     pub bytes: Bytes,
-    /// Absent in rounds without measurement.
+    /// `None` in rounds that measured no drift.
     pub drift: Option<Drift>,
     #[serde(flatten)]
     pub time: Times,
@@ -58,7 +58,7 @@ pub struct Bytes {
     pub model_up_bytes: u64,
     /// Features of nodes that other workers hold.
     pub features_down_bytes: u64,
-    /// The numbers of the nodes asked for.
+    /// Ids of the nodes whose features were requested.
     pub requests_up_bytes: u64,
 }
 
@@ -78,26 +78,26 @@ impl Bytes {
     }
 }
 
-/// How far workers pull from where the whole graph would: norms of gradients at the global model.
+/// How far the workers' gradients at the global model differ from those of the whole graph.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Drift {
-    /// κA: what cut edges cost; the largest over workers.
+    /// κA: gradient error caused by cut edges; the largest over workers.
     pub kappa_a: f64,
-    /// κX: what uneven parts cost; the largest over workers.
+    /// κX: gradient error caused by parts with other data than the whole; the largest over workers.
     pub kappa_x: f64,
-    /// σ²: what drawing only some neighbours costs, mean over workers, squared.
+    /// σ²: squared gradient error caused by sampling neighbours; mean over workers.
     pub bias_squared: f64,
     /// Mean squared norm of the local gradients.
     pub local_squared: f64,
 }
 
-/// The only figures that differ between equal runs.
+/// Wall-clock times: the only figures that differ between equal runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Times {
-    /// All workers' local steps, on this machine's threads.
+    /// Local steps of all workers, on this machine's threads.
     pub local_s: Seconds,
     pub server_s: Seconds,
-    /// Measuring drift.
+    /// Time spent measuring drift.
     pub probe_s: Seconds,
     pub evaluate_s: Seconds,
 }
@@ -115,7 +115,7 @@ impl Times {
     }
 }
 
-/// What came out: the model with the best validation score.
+/// Figures of the model with the best validation score.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     pub mode: String,
@@ -125,12 +125,12 @@ pub struct Summary {
     pub valid: f64,
     pub test: f64,
     pub server_steps: u64,
-    /// Of the whole run.
+    /// Traffic of the whole run.
     pub bytes: Bytes,
     pub time: Times,
 }
 
-/// Everything that one run wrote down.
+/// Everything that one run wrote.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunRecord {
     pub header: Header,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use hither_data::output;
 use hither_data::safetensors::{Entry, Writer};
 
 use super::{SPEC_FILE, Spec, TENSORS_FILE};
@@ -44,10 +45,5 @@ pub fn write(
         _ => {}
     }
     writer.finish()?;
-    let temporary = dir.join(format!(".{SPEC_FILE}.{}.tmp", std::process::id()));
-    let put = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &toml));
-    put.map_err(|error| {
-        let _ = fs::remove_file(&temporary);
-        Error::io("write", &toml)(error)
-    })
+    Ok(output::write_file(&toml, text.as_bytes())?)
 }

@@ -94,9 +94,7 @@ impl Plan {
         }
         writer.finish()?;
         let path = dir.join(PLAN_FILE);
-        let temporary = dir.join(format!(".{PLAN_FILE}.{}.tmp", std::process::id()));
-        std::fs::write(&temporary, self.to_toml()).map_err(Error::io("write", &path))?;
-        std::fs::rename(&temporary, &path).map_err(Error::io("write", &path))?;
+        hither_data::output::write_file(&path, self.to_toml().as_bytes())?;
         Ok(path)
     }
 

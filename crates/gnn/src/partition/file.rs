@@ -1,9 +1,11 @@
 //! Partitions as files: one part number a line, in the order of the nodes, as `gpmetis` writes
 //! them.
 
-use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
+
+use hither_data::Output;
 
 use super::{PARTS_MAX, Partition};
 use crate::Error;
@@ -11,25 +13,18 @@ use crate::Error;
 /// A line holds a part number and blanks around it.
 const LINE_BYTES_MAX: u64 = 64;
 
-/// Replaces the file in one step.
+/// Writes the file in one step.
 pub fn write(path: impl AsRef<Path>, partition: &Partition) -> Result<(), Error> {
     let path = path.as_ref();
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // The same directory, as only inside of one a rename is atomic.
-    let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
-    let write = || -> io::Result<()> {
-        let mut out = BufWriter::with_capacity(1 << 18, File::create(&temporary)?);
-        for part in &partition.of {
-            writeln!(out, "{part}")?;
-        }
-        out.into_inner()?.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().map_err(|source| {
-        // What is left of a file that could not be written is of no use to anybody.
-        let _ = fs::remove_file(&temporary);
-        Error::Io { action: "write", path: path.into(), source }
-    })
+    let mut out = Output::create(path)?;
+    for part in &partition.of {
+        writeln!(out, "{part}").map_err(|source| Error::Io {
+            action: "write",
+            path: path.into(),
+            source,
+        })?;
+    }
+    Ok(out.commit()?)
 }
 
 /// The partition of a graph of so many nodes. Numbers run from 0 without a gap.
