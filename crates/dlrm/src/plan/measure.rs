@@ -168,7 +168,7 @@ impl Bench<'_> {
     fn sample(&self, tables: &[usize]) -> (Vec<usize>, bool) {
         let bytes = |t: usize| self.model.spec.tables[t].bytes();
         let enough = (self.bounds.l3_bytes * CACHES_MAX) as u64;
-        let lookups = (LOOKUPS_MAX / self.workload.lookups_a_batch().max(1.0)) as usize;
+        let lookups = (LOOKUPS_MAX / self.workload.lookups_per_batch().max(1.0)) as usize;
         let (mut sampled, mut all) = (Vec::new(), 0);
         for &t in tables {
             if sampled.len() >= lookups.clamp(1, TABLES_MAX) {

@@ -106,7 +106,8 @@ impl Work<'_> {
 }
 
 fn bags(requests: &Requests, batch: usize) -> Bags<'_> {
-    Bags { batch, ids: Ids::I64(&requests.ids), offsets: &requests.offsets, weights: None }
+    let Requests { ids, offsets, weights } = requests;
+    Bags { batch, ids: Ids::I64(ids), offsets, weights: weights.as_deref() }
 }
 
 pub(super) struct Timer<'a> {
