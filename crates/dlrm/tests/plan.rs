@@ -238,7 +238,7 @@ fn expectations_follow_the_shares() {
 }
 
 fn forged(threads: usize, best: Prefetch, ns: impl Fn(Setting) -> f64) -> Timing {
-    let effect = |setting| Effect { setting, ns: ns(setting), limit_ns: 1.0, expected_ns: 1.0 };
+    let effect = |setting| Effect { setting, ns: ns(setting), touch_ns: 1.0, expected_ns: 1.0 };
     Timing {
         threads,
         prefetch: vec![(best, 1.0)],
@@ -354,7 +354,7 @@ fn measured_plans_open_and_load() {
         for timing in &groups[0].timings {
             assert_eq!(timing.effects.len(), settings);
             for effect in &timing.effects {
-                let figures = [effect.ns, effect.limit_ns, effect.expected_ns];
+                let figures = [effect.ns, effect.touch_ns, effect.expected_ns];
                 assert!(figures.iter().all(|ns| ns.is_finite() && *ns > 0.0), "{effect:?}");
             }
         }

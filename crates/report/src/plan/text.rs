@@ -87,7 +87,7 @@ impl PlanReport {
             "speed-up",
             "expected",
             "GB/s",
-            "of the limit",
+            "of touch",
         ];
         let mut table = table(&head, &[1, 2, 3, 4, 5, 6, 7]);
         for lever in &self.levers {
@@ -99,7 +99,7 @@ impl PlanReport {
                 format!("{:.2}×", lever.speedup),
                 format!("{:.2}×", lever.expected_speedup),
                 format!("{:.1}", lever.gb_s),
-                format!("{:.0} %", lever.of_limit * 100.0),
+                format!("{:.0} %", lever.of_touch * 100.0),
             ]);
         }
         lines(&table)
