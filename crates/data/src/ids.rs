@@ -28,6 +28,8 @@ pub struct IdTrace {
     /// One per id.
     pub weights: Option<Vec<f32>>,
     pub dense: Option<Dense>,
+    /// Columns and keys of a file of lines that are neither features nor tables.
+    pub ignored: Vec<String>,
 }
 
 /// Dense features, one row per sample.
@@ -61,17 +63,11 @@ impl IdTrace {
         let bytes = Bytes::map(path)?;
         let trace = if bytes.starts_with(npy::MAGIC) {
             from_array(path, &npy::read(path, &bytes)?, columns)?
+        } else if let Some(format) = Format::of(path, &bytes) {
+            let samples = SampleReader::open(path, format, columns)?.read(usize::MAX)?;
+            samples.map(|block| block.trace).ok_or_else(|| bad(path, "it holds no samples"))?
         } else if is_text(&bytes) {
-            match Format::of(path, &bytes[..bytes.len().min(TEXT_START)]) {
-                Some(format) => {
-                    let mut reader = SampleReader::open(path, format, columns)?;
-                    let samples = reader.read(usize::MAX)?;
-                    samples
-                        .map(|block| block.trace)
-                        .ok_or_else(|| bad(path, "it holds no samples"))?
-                }
-                None => Self { ids: parse(path, &bytes)?, ..Self::default() },
-            }
+            Self { ids: parse(path, &bytes)?, ..Self::default() }
         } else {
             from_tensors(path, &open_tensors(path)?)?
         };
@@ -100,9 +96,6 @@ impl IdTrace {
         Ok(())
     }
 }
-
-/// Enough of a text file to tell its format, with a header of many columns.
-pub(crate) const TEXT_START: usize = 1 << 16;
 
 fn bad(path: &Path, problem: impl Into<String>) -> Error {
     Error::Trace { path: path.into(), problem: problem.into() }

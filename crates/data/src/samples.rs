@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::Error;
-use crate::ids::{Columns, Dense, IdTrace};
+use crate::ids::{Columns, Dense, IdTrace, is_text};
 
 /// Longer lines indicate a file of another kind.
 const LINE_MAX: u64 = 64 << 20;
 const BUFFER_BYTES: usize = 1 << 18;
+/// Enough of a file to tell its format, with a header of many columns.
+const START: usize = 1 << 16;
 
 /// How a text file holds samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +25,12 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format of a text file by how it starts; `None` for a plain list of ids.
-    pub(crate) fn of(path: &Path, start: &[u8]) -> Option<Self> {
+    /// The format of a file by how it starts; `None` for tensors and for plain lists of ids.
+    pub fn of(path: &Path, start: &[u8]) -> Option<Self> {
+        if !is_text(start) {
+            return None;
+        }
+        let start = &start[..start.len().min(START)];
         let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
         let first_line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let is_csv =
@@ -98,11 +104,6 @@ impl SampleReader {
         Ok(reader)
     }
 
-    /// Columns and keys that are neither features nor tables, as far as the file was read.
-    pub fn ignored(&self) -> impl Iterator<Item = &str> {
-        self.ignored.iter().map(String::as_str)
-    }
-
     /// How far the file was read.
     pub fn bytes_read(&self) -> u64 {
         match &self.source {
@@ -129,6 +130,7 @@ impl SampleReader {
             batch: None,
             weights: (self.has_weights == Some(true)).then_some(samples.weights),
             dense: (self.has_dense == Some(true)).then_some(Dense { rows, width, values }),
+            ignored: self.ignored.iter().cloned().collect(),
         };
         Ok(Some(Block { trace, lines: samples.lines }))
     }

@@ -178,7 +178,15 @@ fn csv_and_json_lines_hold_the_same_samples() {
     assert!(by_csv.by_sample && by_csv.weights.is_none());
     let lines = "{\"dense\":[0.5,1.5],\"ids\":{\"item\":[3,4],\"user\":7}}\n\n\
                  {\"ids\":[[8,9],[]],\"dense\":[2,-1],\"label\":1}\n";
-    assert_eq!(read_samples("requests.txt", lines), Ok(by_csv.clone()));
+    let mut by_json = read_samples("requests.txt", lines).expect("samples");
+    // What means nothing is told.
+    assert_eq!(
+        (&by_csv.ignored[..], &by_json.ignored[..]),
+        (&["note".into()][..], &["label".into()][..])
+    );
+    let by_csv = IdTrace { ignored: Vec::new(), ..by_csv };
+    by_json.ignored.clear();
+    assert_eq!(by_json, by_csv);
     // Features go by their order where they have names of their own; and may be missing.
     let named = "age,user,height,item\n0.5,7,1.5,3|4\n2,8 9,-1,\n";
     assert_eq!(read_samples("named", named), Ok(by_csv.clone()));

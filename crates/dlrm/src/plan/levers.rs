@@ -48,6 +48,21 @@ impl Setting {
     }
 }
 
+/// Smaller gains may be noise.
+pub const GAIN_MIN: f64 = 1.03;
+
+/// The place of the best of some settings and their times: of those that are as fast as the
+/// fastest but for the noise, the one that moves the fewest levers.
+pub fn best(times: &[(Setting, f64)]) -> Option<usize> {
+    let least = times.iter().map(|(_, time)| *time).fold(f64::INFINITY, f64::min);
+    let good = (0..times.len()).filter(|at| times[*at].1 <= least * GAIN_MIN);
+    let order = |at: &usize| (times[*at].0.moved(), times[*at].1);
+    good.min_by(|a, b| {
+        let (a, b) = (order(a), order(b));
+        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+    })
+}
+
 /// `none`, or the levers joined by `+`.
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -56,7 +71,8 @@ impl fmt::Display for Setting {
             Packing::Lookup => Some("lookup"),
             Packing::Ids => Some("packing"),
         };
-        let (pages, prefetch) = (self.pages.then_some("pages"), self.prefetch.then_some("prefetch"));
+        let (pages, prefetch) =
+            (self.pages.then_some("pages"), self.prefetch.then_some("prefetch"));
         let names: Vec<&str> = pages.into_iter().chain(prefetch).chain(packing).collect();
         f.pad(&if names.is_empty() { "none".into() } else { names.join("+") })
     }

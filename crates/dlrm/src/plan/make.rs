@@ -5,14 +5,12 @@ use std::sync::Arc;
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::gemm::Precision;
 
-use super::levers::Setting;
+use super::levers::{self, Setting};
 use super::measure::{Effect, Group, Timing};
 use super::{Packing, PageChoice, Plan};
 use crate::hotness::Histogram;
 use crate::model::Spec;
 
-/// Smaller gains may be noise.
-pub const GAIN_MIN: f64 = 1.03;
 /// The gain of one thread over all threads that is needed to choose one thread.
 const ALONE_GAIN_MIN: f64 = 1.1;
 /// Rows listed per packed row, if so many were asked for more than once.
@@ -87,9 +85,8 @@ fn gives_huge(group: &Group) -> bool {
     group.copied && group.huge_share.is_none_or(|share| share > HUGE_SHARE_MIN)
 }
 
-/// The setting that measured best among those that are allowed. Of settings that are as fast but
-/// for the noise, the one that moves the fewest levers. The order of the rows themselves is never
-/// changed unasked: whoever sends ids would have to know.
+/// The setting that measured best among those that are allowed. The order of the rows themselves
+/// is never changed unasked: whoever sends ids would have to know.
 fn choose(timing: &Timing, may_copy: bool, overrides: &Overrides) -> Setting {
     let pages = overrides.pages.map(|pages| pages == PageChoice::Huge);
     let prefetch = overrides.prefetch.map(|prefetch| prefetch != Prefetch::Off);
@@ -100,21 +97,17 @@ fn choose(timing: &Timing, may_copy: bool, overrides: &Overrides) -> Setting {
                 .packing
                 .map_or(setting.packing != Packing::Ids, |packing| setting.packing == packing)
     };
-    let candidates = || timing.effects.iter().filter(|effect| allowed(effect.setting));
-    let least = candidates().map(|effect| effect.ns).fold(f64::INFINITY, f64::min);
-    let good = candidates().filter(|effect| effect.ns <= least * GAIN_MIN);
-    let best = good.min_by(|a, b| {
-        a.setting.moved().cmp(&b.setting.moved()).then(a.ns.total_cmp(&b.ns))
-    });
-    best.map_or_else(
-        // Copies found no room to be measured; what was asked for is done all the same.
-        || Setting {
-            pages: pages == Some(true),
-            prefetch: prefetch != Some(false),
-            packing: overrides.packing.unwrap_or(Packing::Off),
-        },
-        |effect| effect.setting,
-    )
+    let times: Vec<(Setting, f64)> = (timing.effects.iter())
+        .filter(|effect| allowed(effect.setting))
+        .map(|effect| (effect.setting, effect.ns))
+        .collect();
+    // Where copies found no room to be measured, what was asked for is done all the same.
+    let asked = Setting {
+        pages: pages == Some(true),
+        prefetch: prefetch != Some(false),
+        packing: overrides.packing.unwrap_or(Packing::Off),
+    };
+    levers::best(&times).map_or(asked, |at| times[at].0)
 }
 
 impl Group {

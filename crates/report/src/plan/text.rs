@@ -80,14 +80,7 @@ impl PlanReport {
 
     fn levers_text(&self) -> String {
         let head = [
-            "levers",
-            "threads",
-            "ns a row",
-            "expected",
-            "speed-up",
-            "expected",
-            "GB/s",
-            "of touch",
+            "levers", "threads", "ns a row", "expected", "speed-up", "expected", "GB/s", "of touch",
         ];
         let mut table = table(&head, &[1, 2, 3, 4, 5, 6, 7]);
         for lever in &self.levers {
