@@ -90,8 +90,10 @@ pub struct Lever {
     pub speedup: f64,
     pub expected_speedup: f64,
     pub gb_s: f64,
-    /// Of a bare touch of the same rows in the same places.
-    pub of_limit: f64,
+    /// Time of a reference that only reads the same rows in the same places, over this one's.
+    pub of_touch: f64,
+    /// Whether the plan has these levers for all tables, with this number of threads.
+    pub chosen: bool,
 }
 
 #[derive(Clone, Debug, Serialize)]

@@ -47,7 +47,8 @@ fn report() -> PlanReport {
         speedup,
         expected_speedup: speedup * 0.9,
         gb_s: 8.5 * speedup,
-        of_limit: 0.5 * speedup,
+        of_touch: 0.5 * speedup,
+        chosen: threads == 2 && speedup > 1.5,
     };
     let cost = |level: &str, pages: &str, prefetch, ns| RowCost {
         level: level.into(),

@@ -57,16 +57,10 @@ impl PlanReport {
     }
 
     fn headline(&self) -> Option<String> {
-        let most = self.levers.iter().map(|l| l.threads).max()?;
-        // Renumbered ids are a promise of others: only where the plan counts on it.
-        let renumbered = self.tables.iter().any(|t| t.packing == "ids");
-        let possible =
-            |l: &&Lever| l.speedup.is_finite() && (renumbered || !l.name.contains("ids"));
-        let best = self.levers.iter().filter(|l| l.threads == most).filter(possible);
-        let best = best.max_by(|a, b| a.speedup.total_cmp(&b.speedup))?;
-        let threads = plural(most, "thread");
+        let best = self.levers.iter().find(|lever| lever.chosen)?;
+        let threads = plural(best.threads, "thread");
         Some(format!(
-            "With {threads}, {} made lookups {:.2}× as fast as no lever: {:.1} ns a row.",
+            "With {threads}, {} made lookups {:.2}× as fast as no lever: {:.1} ns per row.",
             best.name, best.speedup, best.ns
         ))
     }
@@ -133,7 +127,7 @@ impl PlanReport {
                     measured_width => width(lever.speedup),
                     expected_width => width(lever.expected_speedup),
                     gb_s => format!("{:.1}", lever.gb_s),
-                    of_limit => percent(lever.of_limit),
+                    of_touch => percent(lever.of_touch),
                 }
             };
             let bars: Vec<Value> = levers.iter().map(bar).collect();

@@ -80,14 +80,7 @@ impl PlanReport {
 
     fn levers_text(&self) -> String {
         let head = [
-            "levers",
-            "threads",
-            "ns a row",
-            "expected",
-            "speed-up",
-            "expected",
-            "GB/s",
-            "of the limit",
+            "levers", "threads", "ns a row", "expected", "speed-up", "expected", "GB/s", "of touch",
         ];
         let mut table = table(&head, &[1, 2, 3, 4, 5, 6, 7]);
         for lever in &self.levers {
@@ -99,7 +92,7 @@ impl PlanReport {
                 format!("{:.2}×", lever.speedup),
                 format!("{:.2}×", lever.expected_speedup),
                 format!("{:.1}", lever.gb_s),
-                format!("{:.0} %", lever.of_limit * 100.0),
+                format!("{:.0} %", lever.of_touch * 100.0),
             ]);
         }
         lines(&table)
