@@ -1,6 +1,7 @@
 //! The plan and what it rests on, for people.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use hither_dlrm::hotness::Histogram;
@@ -25,6 +26,7 @@ const POINTS_MAX: usize = 200_000;
 impl Planned<'_> {
     pub fn report(&self) -> PlanReport {
         let (curves, places) = self.curves();
+        let tables = self.tables(&places);
         let trace = self.args.ids.file_name().unwrap_or_default().to_string_lossy();
         PlanReport {
             hither: env!("CARGO_PKG_VERSION").into(),
@@ -41,12 +43,55 @@ impl Planned<'_> {
             pooling: self.pooling,
             threads: self.plan.threads,
             mlp: if self.plan.mlp == Precision::F32 { "fp32" } else { "bf16" }.into(),
-            tables: self.tables(&places),
             curves,
             levers: self.levers(),
             groups: self.groups.iter().map(|group| self.group(group)).collect(),
             notes: self.notes(),
+            commands: self.commands(&tables),
+            tables,
         }
+    }
+
+    /// What to type next: how to use the plan, and how to follow its advice.
+    fn commands(&self, tables: &[PlannedTable]) -> Vec<PlanCommand> {
+        let model = quoted(&self.args.model);
+        let plan = quoted(self.args.output.as_ref().unwrap_or(&self.args.model));
+        let ids = quoted(&self.args.ids);
+        let batch = self.args.batch.map_or_else(String::new, |batch| format!(" --batch {batch}"));
+        let command = |purpose: String, command: String| PlanCommand { purpose, command };
+        let mut commands = vec![
+            command(
+                "score your own inputs with this plan".into(),
+                format!(
+                    "hither model run {model} --inputs requests.csv --plan {plan} -o scores.csv"
+                ),
+            ),
+            command(
+                "measure the whole model with this plan".into(),
+                format!("hither bench model {model} --plan {plan} --ids {ids}{batch}"),
+            ),
+        ];
+        let mut advised = BTreeMap::<&str, Vec<&str>>::new();
+        for table in tables {
+            if let Some(smaller) = table.smaller.iter().rev().find(|smaller| smaller.advised) {
+                advised.entry(&smaller.dtype).or_default().push(&table.name);
+            }
+        }
+        for (dtype, names) in advised {
+            let only = match names.len() == tables.len() {
+                true => String::new(),
+                false => format!(" --tables {}", quoted(Path::new(&names.join(",")))),
+            };
+            let smaller = quoted(Path::new(&format!("{}-{dtype}", self.args.model.display())));
+            commands.push(command(
+                format!("take the advice of {dtype} elements, and plan again"),
+                format!(
+                    "hither model quantise {model} --dtype {dtype}{only} -o {smaller}\n\
+                     hither plan {smaller} --ids {ids}{batch}"
+                ),
+            ));
+        }
+        commands
     }
 
     /// One curve for all tables of one hotness and one size of rows; and which each table has.
@@ -302,6 +347,16 @@ fn timing(timing: &Timing) -> PlanTiming {
         prefetch,
         costs: timing.costs.rows.iter().map(cost).collect(),
         map_ns: timing.costs.map_ns,
+    }
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-,+=@%".contains(c);
+    match text.chars().all(plain) {
+        true => text.into_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
     }
 }
 

@@ -120,7 +120,9 @@ function ring(u, marks) {
   const { ctx, bbox } = u;
   ctx.save();
   ctx.beginPath();
-  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  // A ring on the frame is drawn whole.
+  const room = 7 * devicePixelRatio;
+  ctx.rect(bbox.left - room, bbox.top - room, bbox.width + 2 * room, bbox.height + 2 * room);
   ctx.clip();
   for (const mark of marks) {
     if (!selection.shows(mark.run) || mark.x == null || mark.y == null) continue;

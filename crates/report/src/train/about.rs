@@ -146,6 +146,10 @@ fn text(value: &Value) -> String {
             let pairs = map.iter().map(|(key, value)| format!("{key} {}", text(value)));
             pairs.collect::<Vec<_>>().join(", ")
         }
+        // 1, not 1.0.
+        Value::Number(number) if number.is_f64() => {
+            number.as_f64().map_or_else(String::new, |number| number.to_string())
+        }
         other => other.to_string(),
     }
 }
