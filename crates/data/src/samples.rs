@@ -54,7 +54,12 @@ pub struct Block {
 pub struct SampleReader {
     path: PathBuf,
     columns: Columns,
-    source: Source,
+    input: Input,
+    /// Lines and bytes read so far.
+    line: usize,
+    bytes: u64,
+    /// The header of a CSV file; `None` for JSON lines.
+    header: Option<Header>,
     /// Whether samples have dense features and weights: the first sample decides for all.
     has_dense: Option<bool>,
     has_weights: Option<bool>,
@@ -63,13 +68,9 @@ pub struct SampleReader {
 
 type Input = Box<dyn BufRead + Send>;
 
-enum Source {
-    Csv { reader: Box<csv::Reader<Input>>, header: Header },
-    Json { reader: Input, line: usize, bytes: u64 },
-}
-
 /// Which field of a CSV record is what.
 struct Header {
+    delimiter: char,
     fields: usize,
     dense: Vec<usize>,
     tables: Vec<usize>,
@@ -92,24 +93,23 @@ impl SampleReader {
         let mut reader = Self {
             path: path.into(),
             columns: columns.clone(),
-            source: Source::Json { reader: input, line: 0, bytes: 0 },
+            input,
+            line: 0,
+            bytes: 0,
+            header: None,
             has_dense: None,
             has_weights: None,
             ignored: BTreeSet::new(),
         };
-        if let (Format::Csv, Source::Json { reader: input, .. }) = (format, &mut reader.source) {
-            let input = std::mem::replace(input, Box::new(std::io::empty()));
-            reader.source = reader.csv(input)?;
+        if format == Format::Csv {
+            reader.read_header()?;
         }
         Ok(reader)
     }
 
     /// How far the file was read.
     pub fn bytes_read(&self) -> u64 {
-        match &self.source {
-            Source::Csv { reader, .. } => reader.position().byte(),
-            Source::Json { bytes, .. } => *bytes,
-        }
+        self.bytes
     }
 
     /// Up to `count` further samples; `None` at the end of the file.
@@ -137,95 +137,98 @@ impl SampleReader {
 
     /// Adds one sample; false at the end of the file.
     fn read_one(&mut self, samples: &mut Samples) -> Result<bool, Error> {
-        match &mut self.source {
-            Source::Csv { reader, header } => {
-                let mut record = csv::StringRecord::new();
-                let more = reader.read_record(&mut record);
-                let found_line = record.position().map_or(0, |at| at.line() as usize);
-                let bad =
-                    |line, problem| Error::TraceLine { path: self.path.clone(), line, problem };
-                let more = more.map_err(|error| {
-                    let line = error.position().map_or(found_line, |at| at.line() as usize);
-                    bad(line, csv_problem(&error))
-                })?;
-                if !more {
-                    return Ok(false);
-                }
-                let added = samples.add_record(&record, header, &self.columns);
-                added.map_err(|problem| bad(found_line, problem))?;
-                samples.lines.push(found_line);
-                Ok(true)
-            }
-            Source::Json { .. } => self.read_json(samples),
-        }
-    }
-
-    fn read_json(&mut self, samples: &mut Samples) -> Result<bool, Error> {
-        let Source::Json { reader, line, bytes } = &mut self.source else { return Ok(false) };
-        let mut text = Vec::new();
-        while text.trim_ascii().is_empty() {
-            text.clear();
-            let read = reader.take(LINE_MAX + 1).read_until(b'\n', &mut text);
-            let read = read.map_err(Error::io("read", &self.path))?;
-            if read == 0 {
-                return Ok(false);
-            }
-            *line += 1;
-            *bytes += read as u64;
-        }
-        let line = *line;
-        let bad = |problem| Error::TraceLine { path: self.path.clone(), line, problem };
-        if text.len() as u64 > LINE_MAX {
-            return Err(bad(format!("the line is longer than {} MiB", LINE_MAX >> 20)));
-        }
-        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
-        let value: Value = serde_json::from_slice(text)
-            .map_err(|error| bad(format!("not a JSON object on one line: {error}")))?;
-        let had = (self.has_dense, self.has_weights);
-        let parsed = samples.add_json(value, &self.columns, &mut self.ignored).map_err(bad)?;
-        for (name, had, has) in
-            [("dense", had.0, parsed.has_dense), ("weights", had.1, parsed.has_weights)]
-        {
-            if had.is_some_and(|had| had != has) {
-                let (now, before) = if has { ("has", "lack") } else { ("lacks", "have") };
-                return Err(bad(format!("the sample {now} `{name}`, and those above {before} it")));
-            }
-        }
-        (self.has_dense, self.has_weights) = (Some(parsed.has_dense), Some(parsed.has_weights));
-        samples.lines.push(line);
+        let Some(text) = self.next_line()? else { return Ok(false) };
+        let added = match &self.header {
+            Some(header) => samples.add_record(&text, header, &self.columns),
+            None => self.add_json(&text, samples),
+        };
+        added.map_err(|problem| self.bad(problem))?;
+        samples.lines.push(self.line);
         Ok(true)
     }
 
-    fn csv(&mut self, mut input: Input) -> Result<Source, Error> {
-        let start = input.fill_buf().map_err(Error::io("read", &self.path))?;
-        let first_line = start.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let tab = first_line.contains(&b'\t') && !first_line.contains(&b',');
-        let mut reader = csv::ReaderBuilder::new()
-            .flexible(true)
-            .delimiter(if tab { b'\t' } else { b',' })
-            .buffer_capacity(BUFFER_BYTES)
-            .from_reader(input);
-        let bad = |problem| Error::TraceLine { path: self.path.clone(), line: 1, problem };
-        let names = reader.headers().map_err(|error| bad(csv_problem(&error)))?;
-        let names: Vec<String> = names.iter().map(|name| name.trim().to_owned()).collect();
-        let (header, ignored) = Header::new(&names, &self.columns).map_err(bad)?;
+    /// The next line that is not blank, without its end.
+    fn next_line(&mut self) -> Result<Option<String>, Error> {
+        loop {
+            let mut text = Vec::new();
+            let read = (&mut self.input).take(LINE_MAX + 1).read_until(b'\n', &mut text);
+            let read = read.map_err(Error::io("read", &self.path))?;
+            if read == 0 {
+                return Ok(None);
+            }
+            self.line += 1;
+            self.bytes += read as u64;
+            if read as u64 > LINE_MAX {
+                return Err(self.bad(format!("the line is longer than {} MiB", LINE_MAX >> 20)));
+            }
+            let mut text = String::from_utf8(text)
+                .map_err(|_| self.bad("the line is not text in UTF-8".into()))?;
+            if self.line == 1 && text.starts_with('\u{feff}') {
+                text.remove(0);
+            }
+            text.truncate(text.trim_end_matches(['\r', '\n']).len());
+            if !text.trim().is_empty() {
+                return Ok(Some(text));
+            }
+        }
+    }
+
+    fn bad(&self, problem: String) -> Error {
+        Error::TraceLine { path: self.path.clone(), line: self.line, problem }
+    }
+
+    fn add_json(&mut self, text: &str, samples: &mut Samples) -> Result<(), String> {
+        let value: Value = serde_json::from_str(text)
+            .map_err(|error| format!("not a JSON object on one line: {error}"))?;
+        let parsed = samples.add_json(value, &self.columns, &mut self.ignored)?;
+        for (name, had, has) in [
+            ("dense", self.has_dense, parsed.has_dense),
+            ("weights", self.has_weights, parsed.has_weights),
+        ] {
+            if had.is_some_and(|had| had != has) {
+                let (now, before) = if has { ("has", "lack") } else { ("lacks", "have") };
+                return Err(format!("the sample {now} `{name}`, and those above {before} it"));
+            }
+        }
+        (self.has_dense, self.has_weights) = (Some(parsed.has_dense), Some(parsed.has_weights));
+        Ok(())
+    }
+
+    fn read_header(&mut self) -> Result<(), Error> {
+        let Some(text) = self.next_line()? else { return Ok(()) };
+        let (header, ignored) =
+            Header::new(&text, &self.columns).map_err(|problem| self.bad(problem))?;
         self.has_dense = Some(!header.dense.is_empty());
         self.has_weights = Some(false);
         self.ignored.extend(ignored);
-        Ok(Source::Csv { reader: Box::new(reader), header })
+        self.header = Some(header);
+        Ok(())
     }
 }
 
-fn csv_problem(error: &csv::Error) -> String {
-    match error.kind() {
-        csv::ErrorKind::Utf8 { .. } => "the line is not text in UTF-8".into(),
-        _ => error.to_string(),
+/// The fields of a CSV line. One that begins with a quote ends with a quote, and a quote inside of
+/// it is doubled.
+fn fields(line: &str, delimiter: char) -> Vec<String> {
+    let mut fields = vec![String::new()];
+    let (mut quoted, mut chars) = (false, line.chars().peekable());
+    while let Some(c) = chars.next() {
+        let field = fields.last_mut().expect("there is one");
+        match c {
+            '"' if quoted && chars.peek() == Some(&'"') => field.extend(chars.next()),
+            '"' if quoted || field.is_empty() => quoted = !quoted,
+            c if c == delimiter && !quoted => fields.push(String::new()),
+            c => field.push(c),
+        }
     }
+    fields
 }
 
 impl Header {
     /// The header of a CSV file, and the names of the columns that mean nothing.
-    fn new(names: &[String], columns: &Columns) -> Result<(Self, Vec<String>), String> {
+    fn new(line: &str, columns: &Columns) -> Result<(Self, Vec<String>), String> {
+        let delimiter = if line.contains('\t') && !line.contains(',') { '\t' } else { ',' };
+        let names: Vec<String> =
+            fields(line, delimiter).iter().map(|name| name.trim().to_owned()).collect();
         let mut seen = BTreeSet::new();
         if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
             return Err(format!("column `{twice}` is there twice"));
@@ -272,7 +275,7 @@ impl Header {
             ));
         };
         let ignored = ignored.into_iter().map(|at| names[at].clone()).collect();
-        Ok((Self { fields: names.len(), dense, tables }, ignored))
+        Ok((Self { delimiter, fields: names.len(), dense, tables }, ignored))
     }
 }
 
@@ -293,12 +296,8 @@ struct Parsed {
 }
 
 impl Samples {
-    fn add_record(
-        &mut self,
-        record: &csv::StringRecord,
-        header: &Header,
-        columns: &Columns,
-    ) -> Result<(), String> {
+    fn add_record(&mut self, line: &str, header: &Header, columns: &Columns) -> Result<(), String> {
+        let record = fields(line, header.delimiter);
         if record.len() != header.fields {
             let (found, expected) = (record.len(), header.fields);
             return Err(format!("{found} fields; the header has {expected}"));

@@ -261,15 +261,17 @@ fn packing_is_chosen_where_it_gains() {
     let hot = [Arc::clone(&one), Arc::clone(&one), one];
     let far = Prefetch::Far { distance: 32 };
     let gains = |lookup: f64| {
-        move |s: Setting| match s.packing {
-            Packing::Off => 100.0,
-            Packing::Lookup => lookup,
-            Packing::Ids => 10.0,
+        move |s: Setting| {
+            let rows = match s.packing {
+                Packing::Off => 100.0,
+                Packing::Lookup => lookup,
+                Packing::Ids => 10.0,
+            };
+            rows + if s.pages { 0.0 } else { 20.0 } + if s.prefetch { 0.0 } else { 10.0 }
         }
     };
     let two = |best, lookup| vec![forged(1, best, |_| 200.0), forged(2, best, gains(lookup))];
-    let groups =
-        [group(vec![0, 2], 1.0, two(far, 96.0)), group(vec![1], 0.0, two(Prefetch::Off, 98.0))];
+    let groups = [group(vec![0, 2], 1.0, two(far, 96.0)), group(vec![1], 0.0, two(far, 98.0))];
     let make =
         |room, overrides: &Overrides| make(&spec, &hot, &[2, 2, 0], &groups, room, overrides);
     let plan = make(u64::MAX, &Overrides::default());
@@ -279,7 +281,7 @@ fn packing_is_chosen_where_it_gains() {
         chosen,
         [
             (PageChoice::Huge, far, Packing::Lookup),
-            (PageChoice::Mapped, Prefetch::Off, Packing::Off),
+            (PageChoice::Mapped, far, Packing::Off),
             (PageChoice::Huge, far, Packing::Off),
         ]
     );
@@ -305,6 +307,33 @@ fn packing_is_chosen_where_it_gains() {
         (table.packing, table.hot_rows, plan.hot[0].as_slice()),
         (Packing::Ids, 3, &[5, 2, 9][..])
     );
+}
+
+/// No lever is on by rule, and none for a gain that may be noise.
+#[test]
+fn pages_and_prefetch_are_chosen_where_they_gain() {
+    let spec = spec(1, 100);
+    let hot = [Arc::new(Histogram::new(vec![1]))];
+    let far = Prefetch::Far { distance: 64 };
+    let chosen = |pages_ns: f64, prefetch_ns: f64| {
+        let ns = move |s: Setting| {
+            let pages = if s.pages { pages_ns } else { 0.0 };
+            100.0 + pages + if s.prefetch { prefetch_ns } else { 0.0 }
+        };
+        let groups = [group(vec![0], 1.0, vec![forged(1, far, ns)])];
+        let plan = make(&spec, &hot, &[1], &groups, u64::MAX, &Overrides::default());
+        (plan.tables[0].pages, plan.tables[0].prefetch)
+    };
+    assert_eq!(chosen(-20.0, -20.0), (PageChoice::Huge, far));
+    assert_eq!(chosen(20.0, -20.0), (PageChoice::Mapped, far));
+    assert_eq!(chosen(-20.0, 20.0), (PageChoice::Huge, Prefetch::Off));
+    assert_eq!(chosen(-2.0, -20.0), (PageChoice::Mapped, far));
+    assert_eq!(chosen(-1.0, -1.0), (PageChoice::Mapped, Prefetch::Off));
+    let overrides = Overrides { pages: Some(PageChoice::Huge), ..Overrides::default() };
+    let groups =
+        [group(vec![0], 1.0, vec![forged(1, far, |s| if s.pages { 200.0 } else { 100.0 })])];
+    let plan = make(&spec, &hot, &[1], &groups, u64::MAX, &overrides);
+    assert_eq!((plan.tables[0].pages, plan.tables[0].prefetch), (PageChoice::Huge, Prefetch::Off));
 }
 
 #[test]

@@ -197,7 +197,7 @@ fn scores_are_written_in_every_format() {
     refused(&own, "out.npy exists; give another -o, or --force to replace it");
     stdout_of(&[&own[..], &["--force"]].concat());
     refused(
-        &[&own[..6], &["-o", "scores.txt"]].concat(),
+        &[&own[..5], &["-o", "scores.txt"]].concat(),
         "expected .csv, .jsonl, .npy or .safetensors",
     );
 }

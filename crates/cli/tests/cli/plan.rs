@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::bad_inputs::refused;
-use crate::{PathStr, json_of, stdout_of};
+use crate::bad_inputs::{refused, refused_by};
+use crate::{PathStr, command, json_of, stdout_of};
 
 struct Place(TempDir);
 
@@ -100,7 +100,7 @@ fn a_plan_that_was_edited_by_hand_stays() {
     let path = place.path("model/plan.toml");
     let edited = format!("# mine\n{}", read(&path));
     std::fs::write(&path, &edited).expect("written");
-    refused(&first, "plan.toml exists; give another -o, or --force to replace it");
+    refused_by(&mut command(&first), "plan.toml exists; give another -o, or --force to replace it");
     assert_eq!(read(&path), edited);
     stdout_of(&place.plan(&["-q"]));
     assert!(!read(&path).contains("# mine"));
