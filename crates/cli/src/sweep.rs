@@ -67,7 +67,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
 
     let document = json!({ "manifest": manifest, "cells": finished });
     let text = serde_json::to_string_pretty(&document)? + "\n";
-    // A generator may bring a seed of its own: the runs know it.
+    // The seed of a generator file is known only to the runs.
     let seed = finished.first().and_then(|cell| cell.runs.first()).map_or(0, |run| run.seed);
     let header = runs::header(plan.workload.name(), seed, plan.cell().congestion, &plan.topology);
     let page = Sweep {

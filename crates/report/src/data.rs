@@ -1,4 +1,4 @@
-//! What the page's scripts read: curves as JSON, bars and jobs as packed blocks.
+//! The data of the page's scripts: curves as JSON, bars and jobs as packed blocks.
 
 use std::collections::HashMap;
 
@@ -60,7 +60,7 @@ struct RunData {
     models: usize,
 }
 
-/// Packed columns, each text once: policies of one trace share their jobs' names.
+/// Packed columns, each stored once, because all policies of a trace share the names of its jobs.
 #[derive(Default)]
 struct Blocks {
     texts: Vec<String>,
@@ -167,7 +167,7 @@ fn pack_spans(spans: &[span::Span]) -> String {
     pack::columns(&columns.map(|column| spans.iter().map(column).collect()))
 }
 
-/// What hovering over a bar tells about its job: numbers, names, names of models.
+/// The facts about jobs that the schedule's tooltip shows: numbers, job names, model names.
 fn job_blocks(run: &RunRecord, blocks: &mut Blocks) -> (usize, usize, usize) {
     let start = bounds(&run.events).map_or(0.0, |(start, _)| start);
     let ms = |t: f64| ((t - start) * 1000.0).round() as i64;

@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Formats numbers for people.
 
 use hither_core::record::Header;
 
@@ -111,7 +111,7 @@ pub fn plural(n: usize, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Thousands apart: `100,000`.
+/// With separators between thousands: `100,000`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
@@ -124,7 +124,7 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// A trace's strings go to a terminal: control characters could move its cursor.
+/// Replaces control characters, which could move the cursor of a terminal. Names come from traces.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -64,7 +64,7 @@ pub fn html(groups: &[Group]) -> String {
     render(TEMPLATE, "", &SCRIPTS, &json, own)
 }
 
-/// A page from its template, styles, scripts and JSON, and what the template asks for.
+/// Renders a page from its template, styles, scripts and data; `own` holds the values of the template.
 pub(crate) fn render(
     template: &str,
     style: &str,
@@ -94,7 +94,7 @@ fn policies(runs: &[RunRecord]) -> Vec<&str> {
     runs.iter().map(|r| r.summary.policy.as_str()).collect()
 }
 
-/// JSON that cannot end the script element it stands in, whatever the strings in it say.
+/// Escapes JSON so that no string in it can end the script element around it.
 fn inert_json(json: &str) -> String {
     json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
@@ -114,7 +114,7 @@ fn title(groups: &[Group]) -> String {
     }
 }
 
-/// The first thing that a reader wants to know, where there is something to compare.
+/// The result in one sentence; `None` where there is nothing to compare.
 fn headline(groups: &[Group]) -> Option<String> {
     let [group] = groups else { return None };
     let mut runs: Vec<&Summary> = group.runs.iter().map(|r| &r.summary).collect();
@@ -152,7 +152,7 @@ fn facts(groups: &[Group]) -> Vec<Value> {
     facts.into_iter().map(fact).collect()
 }
 
-/// Each value once, in the order of their first.
+/// Each value once, in the order of first occurrence.
 pub(crate) fn distinct(all: impl Iterator<Item = String>) -> Vec<String> {
     let mut values = Vec::new();
     for value in all {
@@ -163,7 +163,7 @@ pub(crate) fn distinct(all: impl Iterator<Item = String>) -> Vec<String> {
     values
 }
 
-/// The best of a column is the best within its group: other groups had another task.
+/// The best of a column is the best within its group, because groups have different tasks.
 fn table_rows(groups: &[Group], labels: &[String]) -> Vec<Value> {
     // One unit per column, over all groups.
     let all: Vec<&Summary> = groups.iter().flat_map(|g| g.runs).map(|r| &r.summary).collect();

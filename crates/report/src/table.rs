@@ -54,7 +54,7 @@ fn winner_line(runs: &[Summary], winners: &[Vec<bool>]) -> String {
         match names.len() {
             0 => {}
             1..=3 => parts.push(format!("{} {}", metric.name, names.join(" = "))),
-            // The stars in the table tell who they are.
+            // The marks in the table show which ones.
             many => parts.push(format!("{} a tie of {many}", metric.name)),
         }
     }

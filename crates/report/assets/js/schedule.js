@@ -1,4 +1,4 @@
-// The schedule's view: what is in sight, how it moves, and what the pointer is on.
+// The schedule: the part in view, zooming and panning, and the bar under the pointer.
 const GUTTER = 108, AXIS = 26, ROW_MIN = 3, ROW_MAX = 46, STAGE_MAX = 620, LABELS_MAX = 500, KEYS_MAX = 24;
 const TIERS = ["inside a machine", "inside a rack", "across racks"];
 
@@ -11,7 +11,7 @@ const schedule = {
     this.run = run;
     this.hover = -1;
     if (!RUNS[run].has_events) return this.blank(`No events were recorded for ${RUNS[run].label}, so its schedule is not known.`);
-    // Unpacking takes a while for large traces; whoever asked last wins.
+    // Unpacking takes a while for large traces; the last request wins.
     if (!this.cache.has(run)) this.cache.set(run, loadSchedule(RUNS[run]));
     const data = await this.cache.get(run);
     if (this.run !== run) return;

@@ -109,12 +109,12 @@ impl PlanReport {
     }
 }
 
-/// Whether one line tells all of both.
+/// Whether one line can stand for both tables.
 fn same(a: &PlannedTable, b: &PlannedTable) -> bool {
     let choice = |t: &PlannedTable| {
         (t.pages.clone(), t.prefetch.clone(), t.packing.clone(), t.dtype.clone(), t.rows, t.dim)
     };
-    // Figures that differ by no more than the line shows.
+    // The line would show no difference between the figures.
     let close = |a: f64, b: f64| (a - b).abs() < 0.01;
     choice(a) == choice(b)
         && close(a.hot_share, b.hot_share)

@@ -1,4 +1,4 @@
-//! What was trained on what, and what came out, in words.
+//! The header of a training page in words: what was trained, on what, and with which result.
 
 use hither_core::record::train::RunRecord;
 use serde_json::{Map, Value};
@@ -30,7 +30,7 @@ pub fn title(groups: &[Group]) -> String {
     )
 }
 
-/// The first thing that a reader wants to know, where all groups had the same task.
+/// The result in one sentence; `None` where groups had different tasks.
 pub fn headline(groups: &[Group], figures: &[Figures]) -> Option<String> {
     let first = groups.first()?;
     if !groups.iter().all(|group| group.same_task(first)) {
@@ -119,7 +119,7 @@ const ORDER: [&str; 21] = [
     "eval-every",
     "probe-every",
 ];
-/// Settings that the header of the page or the table tells.
+/// Settings that the page shows in its header or table.
 const ELSEWHERE: [&str; 9] =
     ["hither", "dataset", "mode", "modes", "model", "parts", "partition", "rounds", "seed"];
 

@@ -22,54 +22,64 @@ const SCRIPTS: [&str; 5] = [
     include_str!("../../assets/js/train.js"),
 ];
 
-/// Charts over rounds: id, title, and what there is to see. Those for which no run has a figure are
-/// left out.
-const CHARTS: [(&str, &str, &str, fn(&GroupData) -> bool); 7] = [
-    (
-        "loss",
-        "Loss",
-        "Mean over the local steps of a round; over the server's steps in modes without local ones",
-        |g| g.loss.is_some(),
-    ),
-    ("steps", "Server steps", "Correction steps on the whole graph, per round", |g| {
-        g.server_steps.is_some()
-    }),
-    (
-        "kept",
-        "Share of the average that is kept",
-        "How far the global model moves towards the workers' average. With automatic correction it \
+/// A chart over rounds.
+struct Chart {
+    id: &'static str,
+    title: &'static str,
+    note: &'static str,
+    /// Whether a group has figures of it. A chart that no group has is left out.
+    is_in: fn(&GroupData) -> bool,
+}
+
+const CHARTS: [Chart; 7] = [
+    Chart {
+        id: "loss",
+        title: "Loss",
+        note: "Mean over the local steps of a round; over the server's steps in modes without local ones",
+        is_in: |g| g.loss.is_some(),
+    },
+    Chart {
+        id: "steps",
+        title: "Server steps",
+        note: "Correction steps on the whole graph, per round",
+        is_in: |g| g.server_steps.is_some(),
+    },
+    Chart {
+        id: "kept",
+        title: "Share of the average that is kept",
+        note: "How far the global model moves towards the workers' average. With automatic correction it \
          moves as long as the loss on the whole graph falls, which is not far where cut edges mislead.",
-        |g| g.kept.is_some(),
-    ),
-    (
-        "kappa-a",
-        "κA: the cost of cut edges",
-        "Distance between the gradient that a worker sees without its cut edges and the gradient with \
+        is_in: |g| g.kept.is_some(),
+    },
+    Chart {
+        id: "kappa-a",
+        title: "κA: the cost of cut edges",
+        note: "Distance between the gradient that a worker sees without its cut edges and the gradient with \
          them; the largest over workers. More rounds do not average this error away; correction does.",
-        |g| g.kappa_a.is_some(),
-    ),
-    (
-        "kappa-x",
-        "κX: the cost of uneven parts",
-        "Distance between the gradient of a worker's nodes with all their neighbours and that of the \
+        is_in: |g| g.kappa_a.is_some(),
+    },
+    Chart {
+        id: "kappa-x",
+        title: "κX: the cost of uneven parts",
+        note: "Distance between the gradient of a worker's nodes with all their neighbours and that of the \
          whole graph; the largest over workers. It is small where all parts have the same mixture of \
          nodes.",
-        |g| g.kappa_x.is_some(),
-    ),
-    (
-        "sigma",
-        "√σ²: the cost of sampling neighbours",
-        "Distance between gradients with sampled neighbours and with all neighbours of the part, root \
+        is_in: |g| g.kappa_x.is_some(),
+    },
+    Chart {
+        id: "sigma",
+        title: "√σ²: the cost of sampling neighbours",
+        note: "Distance between gradients with sampled neighbours and with all neighbours of the part, root \
          mean square over workers. It is 0 where all neighbours are taken.",
-        |g| g.sigma.is_some(),
-    ),
-    (
-        "gradient",
-        "‖g local‖: how far workers still move",
-        "Norm of the local gradients, root mean square over steps and workers. When it falls to the \
+        is_in: |g| g.sigma.is_some(),
+    },
+    Chart {
+        id: "gradient",
+        title: "‖g local‖: how far workers still move",
+        note: "Norm of the local gradients, root mean square over steps and workers. When it falls to the \
          size of κA and κX, workers mostly drift apart, and more server steps are needed.",
-        |g| g.gradient.is_some(),
-    ),
+        is_in: |g| g.gradient.is_some(),
+    },
 ];
 
 #[derive(Serialize)]
@@ -197,18 +207,19 @@ fn best_round(run: &RunRecord) -> BestRound {
 
 /// The charts that have something to show, in pairs: the first is wide where one is left over.
 fn charts(groups: &[GroupData]) -> Vec<Value> {
-    let shown: Vec<_> = CHARTS.iter().filter(|chart| groups.iter().any(chart.3)).collect();
-    let odd = shown.len() % 2 == 1;
-    let chart = |(i, (id, title, note, _)): (usize, &&(&str, &str, &str, _))| {
-        context! { id => *id, title => *title, note => *note, wide => odd && i == 0 }
+    let shown: Vec<&Chart> = CHARTS.iter().filter(|chart| groups.iter().any(chart.is_in)).collect();
+    let is_odd = shown.len() % 2 == 1;
+    let value = |(i, chart): (usize, &&Chart)| {
+        let Chart { id, title, note, .. } = **chart;
+        context! { id, title, note, wide => is_odd && i == 0 }
     };
-    shown.iter().enumerate().map(chart).collect()
+    shown.iter().enumerate().map(value).collect()
 }
 
 /// Titles of the charts that have nothing to show.
 fn absent(groups: &[GroupData]) -> String {
-    let absent = CHARTS.iter().filter(|chart| !groups.iter().any(chart.3));
-    absent.map(|(_, title, ..)| *title).collect::<Vec<_>>().join("; ")
+    let absent = CHARTS.iter().filter(|chart| !groups.iter().any(chart.is_in));
+    absent.map(|chart| chart.title).collect::<Vec<_>>().join("; ")
 }
 
 fn drift(row: &Round, read: fn(&Drift) -> f64) -> Option<f64> {
