@@ -330,7 +330,7 @@ fn open_bytes(bytes: &[u8]) {
             let _ = (tensor.as_f32(), tensor.as_i64());
         }
     }
-    let _ = hither_data::IdTrace::read(file.path());
+    let _ = hither_data::IdTrace::read(file.path(), &hither_data::Columns::default());
 }
 
 const FIXTURES: [&str; 11] = [

@@ -10,14 +10,30 @@ pub enum Error {
     #[error("{found} {what}, expected {expected}")]
     Batch { what: &'static str, found: usize, expected: usize },
     #[error(
-        "id {id} at position {position} of the trace is not below the {rows} rows of table `{table}`; --wrap takes ids modulo the rows"
+        "id {id} at position {position} of the trace is not below the {rows} rows of table `{table}`{}",
+        id_hint(*batch)
     )]
-    TraceId { id: i64, position: usize, table: String, rows: usize },
+    TraceId { id: i64, position: usize, table: String, rows: usize, batch: Option<usize> },
+    #[error("the trace has {found} tables; the model has {tables}")]
+    TraceTables { found: usize, tables: usize },
+    #[error("the trace has {found} bags; a model of {tables} tables needs a multiple of {tables}")]
+    TraceBags { found: usize, tables: usize },
     #[error(
-        "the trace has {found} bags; {tables} tables at a batch of {batch} need a multiple of {} (--batch sets the batch)",
-        tables * batch
+        "the trace has {samples} samples for {tables} tables, which make no whole batches of {batch}; --batch sets the samples per batch"
     )]
-    TraceBags { found: usize, tables: usize, batch: usize },
+    TraceCut { samples: usize, tables: usize, batch: usize },
+    #[error(
+        "{bags} bags are {samples} samples for {tables} tables, but the trace does not say how many samples each batch has; give --batch N ({samples} if all are one batch), or store `batch` in the file"
+    )]
+    BatchUnknown { bags: usize, tables: usize, samples: usize },
+    #[error("--batch {asked} contradicts the trace, which has batches of {file} samples")]
+    TraceBatch { file: usize, asked: usize },
+    #[error("`dense` has {rows} rows, but the ids form no bags; add `offsets` or `lengths`")]
+    DenseWithoutBags { rows: usize },
+    #[error("`dense` has {rows} rows; the bags are of {samples} samples")]
+    DenseRows { rows: usize, samples: usize },
+    #[error("`dense` has {width} features per sample; the model takes {inputs}")]
+    DenseWidth { width: usize, inputs: usize },
     #[error("cannot start threads: {problem}")]
     Threads { problem: String },
     #[error("cannot {action} {}: {source}", path.display())]
@@ -49,6 +65,14 @@ pub enum Error {
     UnknownTable { name: String, known: String },
     #[error("there is no preset `{name}`: choose micro24, rm2_1, rm1 or mlperf")]
     UnknownPreset { name: String },
+}
+
+/// A wrong batch is the likelier reason, and taking ids modulo the rows would only hide it.
+fn id_hint(batch: Option<usize>) -> String {
+    let batch = batch
+        .map_or(String::new(), |batch| format!("; is --batch {batch} that of the trace? If so,"));
+    let wrap = "--wrap takes ids modulo the rows";
+    if batch.is_empty() { format!("; {wrap}") } else { format!("{batch} {wrap}") }
 }
 
 impl Error {

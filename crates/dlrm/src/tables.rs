@@ -82,6 +82,11 @@ impl Tables {
         self.tables.iter().map(|t| t.spec.dim).sum()
     }
 
+    /// Whether the tables themselves were copied, not only their hot rows.
+    pub fn is_copied(&self) -> bool {
+        self.tables.iter().any(|table| !table.rows.is_mapped())
+    }
+
     /// Where the system really put what was copied; mapped files are not counted.
     pub fn backing(&self) -> Backing {
         let none = Backing { bytes: 0, resident_bytes: Some(0), huge_bytes: Some(0) };

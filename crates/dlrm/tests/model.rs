@@ -26,6 +26,7 @@ fn shape(dtype: Dtype, interaction: Interaction) -> Shape {
         dim: 17,
         dtype,
         pooling: Pooling::Mean,
+        ids_per_bag: 1,
         interaction,
         cross,
         bottom: vec![5, 8, 17],

@@ -5,6 +5,7 @@ mod bench;
 mod dataset;
 mod files;
 mod model;
+mod model_run;
 mod oracle;
 mod partition;
 mod plan;
@@ -130,12 +131,15 @@ fn help_of_every_command_has_an_example() {
         &["dataset", "convert"],
         &["dataset", "generate"],
         &["partition"],
+        &["model"],
         &["model", "import"],
+        &["model", "run"],
         &["model", "info"],
         &["model", "quantise"],
         &["model", "generate"],
         &["model", "export"],
         &["plan"],
+        &["bench"],
         &["bench", "bags"],
         &["bench", "mlp"],
         &["bench", "model"],

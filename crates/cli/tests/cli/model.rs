@@ -224,7 +224,7 @@ fn flags_that_make_no_sense() {
         (&["generate", "--dim", "1.5"], "--dim"),
         (&["generate", "--bottom", "13"], "bottom = [13] needs"),
         (&["generate", "--bottom", "13-64"], "dot products need the bottom's width, 64"),
-        (&["generate", "--bottom", "13-x"], "`x` is no size"),
+        (&["generate", "--bottom", "13-x"], "`x` is not the size"),
         (&["generate", "--bottom", "13--128"], "`` is no size"),
         (&["generate", "--top", "0"], "`0` is no size"),
         (&["generate", "--top", "1048576-1048576"], "weights between"),
