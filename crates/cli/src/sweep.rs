@@ -12,6 +12,7 @@ use hither_core::record::Summary;
 use rayon::prelude::*;
 use serde_json::json;
 
+use crate::inputs::say_notes;
 use crate::outputs::Force;
 use crate::runs::{Cell, Plan, PlanArgs};
 use crate::{Common, outputs};
@@ -33,7 +34,7 @@ DIR/sweep.csv, DIR/sweep.json and DIR/sweep.html, and as tables to standard outp
 pub struct Args {
     #[command(flatten)]
     plan: PlanArgs,
-    /// What to vary: congestion, load, seed, or an option of a policy; several make a grid
+    /// Vary congestion, load, rate, seed, or an option of a policy; several make a grid
     #[arg(long, value_name = "KEY=VALUES", required = true)]
     vary: Vec<String>,
     /// Directory for the results
@@ -50,6 +51,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let axes: Vec<Axis> = args.vary.iter().map(|v| Axis::parse(v)).collect::<Result<_, _>>()?;
     let grid = grid::cells(&axes)?;
     let plan = Plan::new(&args.plan)?;
+    say_notes(common, &plan.case(&plan.cell(), false)?.notes);
     // All values are looked at before the first simulation.
     let cells: Vec<Cell> =
         grid.iter().map(|values| grid::cell(&plan, &axes, values)).collect::<Result<_, _>>()?;

@@ -10,6 +10,7 @@ mod partition;
 mod plan;
 mod results;
 mod sweep;
+mod traces;
 mod train;
 mod train_refused;
 
@@ -119,6 +120,7 @@ fn help_of_every_command_has_an_example() {
         &["simulate"],
         &["sweep"],
         &["report"],
+        &["trace"],
         &["trace", "info"],
         &["trace", "convert"],
         &["trace", "generate"],
