@@ -1,9 +1,12 @@
 //! One small graph in every layout, made by the programs that own the layouts
 //! (tests/data/make.py), or written here where they are plain text.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use hither_data::Dtype;
+use hither_data::safetensors::{Entry, Writer};
 use hither_gnn::dataset::UNLABELLED;
 use hither_gnn::load::{self, Format, Options};
 use hither_gnn::{Dataset, Error, Features, Labels, Metric, Split};
@@ -314,6 +317,23 @@ fn our_own_form_keeps_everything_and_is_mapped() {
         assert!(mapped);
     }
     assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 1, "nothing else is left");
+}
+
+/// Without features and labels only the ids tell how many nodes there are.
+#[test]
+fn a_stray_id_does_not_take_all_memory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("edges.safetensors");
+    let open_edges = |ids: [i64; 4]| {
+        let entries = [Entry::new("edge_index", Dtype::I64, &[2, 2])];
+        let mut out = Writer::packed(&path, &entries, &BTreeMap::new()).expect("a file");
+        out.write(&ids.map(i64::to_le_bytes).concat()).expect("written");
+        out.finish().expect("written");
+        load::open(&path, &Options { graph_only: true, ..Options::default() })
+    };
+    assert_eq!(edges(&open_edges([0, 2, 1, 1]).expect("a graph")), [(0, 1), (1, 2)]);
+    let found = open_edges([0, 2, 1, 4_000_000_000]).expect_err("too many").to_string();
+    assert!(found.contains("tells of 4000000001 nodes, too many for 2 edges"), "{found}");
 }
 
 fn error(path: &Path) -> String {

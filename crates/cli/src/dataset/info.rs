@@ -172,12 +172,15 @@ fn shown(info: &Info) -> String {
     let share = |count: usize| 100.0 * count as f64 / info.nodes.max(1) as f64;
     let Degree { min, mean, max } = &info.degree;
     let mut text = format!(
-        "dataset    {}\nnodes      {}, {} without edges, {} without a label\nedges      {}{}\n\
+        "dataset    {}\nnodes      {}, {} without edges{}\nedges      {}{}\n\
          degree     {min} to {max}, mean {mean:.1}\n",
         info.name,
         info.nodes,
         info.isolated_nodes,
-        info.unlabelled_nodes,
+        match info.classes {
+            0 => String::new(),
+            _ => format!(", {} without a label", info.unlabelled_nodes),
+        },
         info.edges,
         info.listed.as_ref().map_or(String::new(), shown_listed),
     );
@@ -199,7 +202,9 @@ fn shown(info: &Info) -> String {
     }
     if let Some(homophily) = info.homophily {
         let homophily = 100.0 * homophily;
-        text.push_str(&format!("homophily  {homophily:.1} % of edges join nodes of a class\n"));
+        text.push_str(&format!(
+            "homophily  {homophily:.1} % of edges join nodes of the same class\n"
+        ));
     }
     if info.classes > 0 {
         let sets = [("train", info.train), ("valid", info.valid), ("test", info.test)];

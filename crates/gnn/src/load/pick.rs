@@ -109,7 +109,8 @@ fn tensors(file: &Checkpoint) -> Result<Format, Error> {
     if pyg::fits(file.tensors.keys().map(String::as_str)) {
         return Ok(Format::Pyg);
     }
-    let names: Vec<_> = file.tensors.keys().take(20).map(String::as_str).collect();
+    let last = |name: &String| name.rsplit('.').next().unwrap_or(name).to_owned();
+    let names: Vec<_> = file.tensors.keys().take(20).map(last).collect();
     let names = if names.is_empty() { "no tensors".into() } else { names.join(", ") };
     Err(bad(&file.path, format!("it holds {names}; {EXPECTED}")))
 }

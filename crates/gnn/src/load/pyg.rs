@@ -24,6 +24,11 @@ const TEST: [&str; 2] = ["test_mask", "test_masks"];
 const TRAIN_NODES: [&str; 2] = ["train_idx", "train_index"];
 const VALID_NODES: [&str; 4] = ["val_idx", "valid_idx", "val_index", "valid_index"];
 const TEST_NODES: [&str; 2] = ["test_idx", "test_index"];
+/// Nodes per edge that a graph may have if nothing but a number tells how many there are: a stray
+/// number must not take all memory.
+const NODES_PER_EDGE_MAX: usize = 64;
+/// Fewer nodes than this are never too many.
+const NODES_SMALL: usize = 1 << 20;
 /// Data of edges that training does not use.
 const UNUSED: [&str; 4] = ["edge_attr", "edge_weight", "edge_weights", "edge_feat"];
 
@@ -55,7 +60,7 @@ pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
         (0, None) => None,
         (rows, _) => Some(rows),
     };
-    let graph = fields.graph(nodes.or(fields.num_nodes))?;
+    let graph = fields.graph(nodes)?;
     let (labels, metric) = match &labels {
         Some(named) => read_labels(named, graph.nodes())?,
         None if options.graph_only => {
@@ -139,7 +144,7 @@ impl Fields {
         bad(&self.path, format!("it has no {what}; it holds {found}"))
     }
 
-    /// `nodes`: None if nothing but the edges tells how many there are.
+    /// `nodes`: as many as there are rows of features or labels, if there are any.
     fn graph(&self, nodes: Option<usize>) -> Result<Graph, Error> {
         let named = self.get(&EDGES)?.ok_or_else(|| self.missing("edges, `edge_index`"))?;
         let [rows, columns] = named.table()?;
@@ -160,7 +165,20 @@ impl Fields {
         } else {
             ids.as_chunks().0.iter().map(|[u, v]| (*u, *v)).collect()
         };
-        let nodes = nodes.unwrap_or_else(|| ids.iter().max().map_or(0, |last| *last as usize + 1));
+        let nodes = match nodes {
+            Some(nodes) => nodes,
+            None => {
+                let told = ids.iter().max().map_or(0, |last| *last as usize + 1);
+                let told = told.max(self.num_nodes.unwrap_or(0));
+                let most = NODES_SMALL.max(NODES_PER_EDGE_MAX.saturating_mul(pairs.len()));
+                if told > most {
+                    let edges = pairs.len();
+                    let problem = format!("tells of {told} nodes, too many for {edges} edges");
+                    return Err(named.bad(problem));
+                }
+                told
+            }
+        };
         let graph = Graph::from_edges(nodes, &pairs);
         graph.ok_or_else(|| named.bad(format!("has a node that is not below {nodes}")))
     }
