@@ -9,6 +9,7 @@ mod model_run;
 mod oracle;
 mod partition;
 mod plan;
+mod readme;
 mod results;
 mod sweep;
 mod traces;

@@ -43,9 +43,9 @@ fn every_command_of_the_readme_runs() {
     let programs = dir.path().join("bin");
     fs::create_dir(&programs).expect("a directory");
     symlink(env!("CARGO_BIN_EXE_hither"), programs.join("hither")).expect("a link");
-    let path = env::join_paths([programs].into_iter().chain(env::split_paths(
-        &env::var_os("PATH").unwrap_or_default(),
-    )));
+    let path = env::join_paths(
+        [programs].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap_or_default())),
+    );
     let path = path.expect("a search path");
     let mut ran = 0;
     for command in commands(&page) {
