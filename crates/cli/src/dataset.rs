@@ -1,4 +1,4 @@
-//! `hither dataset`: what graphs hold, our own form of them, and made-up ones.
+//! `hither dataset`: describe graphs, convert them to our own layout, and generate some.
 
 mod convert;
 mod generate;
@@ -8,15 +8,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use clap::builder::Resettable;
-use hither_gnn::Dataset;
 use hither_gnn::load::{self, Format, Options};
+use hither_gnn::{Dataset, Labels};
 use serde_json::{Value, json};
 
 use crate::Common;
 
 /// Describe, convert and generate graphs to train on
 #[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  hither dataset generate --family cut-homophily -o cut.graph.safetensors
+  hither dataset info cut.graph.safetensors
+  hither dataset info cora/processed/data.pt
+  hither dataset convert my-tables/ -o mine.graph.safetensors
+
+docs/formats/graph.md lists the layouts that are read.")]
 pub enum Command {
     Info(info::Args),
     Convert(convert::Args),
@@ -32,23 +39,26 @@ pub fn run(command: &Command, common: &Common) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Heading of the options below; given to each, as a heading for all would go on behind them.
+const DATASET: &str = "Dataset";
+
 /// A dataset and how to read it.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Dataset")]
 pub struct DataArgs {
-    /// File or folder with a graph: our own form, OGB's, Planetoid's, Shchur's npz, GraphSAINT's or
-    /// CSV
-    #[arg(required = true, value_name = "DATASET", help_heading = Resettable::Reset)]
+    /// File or folder with a graph: .graph.safetensors, .npz, PyTorch Geometric's data.pt, a list of
+    /// edges with tables beside it, or a folder of OGB, Planetoid, MUSAE or GraphSAINT
+    #[arg(required = true, value_name = "DATASET")]
     dataset: Option<PathBuf>,
-    /// Layout of the files [default: recognised]
-    #[arg(long, value_name = "NAME", id = "dataset_format")]
+    /// Layout of the files [default: recognised by the files]
+    #[arg(long, value_name = "NAME", id = "dataset_format", help_heading = DATASET)]
     format: Option<Format>,
-    /// Which split, where the dataset brings several
-    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    /// Number of the split to use, from 0, if the dataset has several
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = DATASET)]
+    #[arg(allow_negative_numbers = true)]
     split_index: usize,
-    /// Draw 60, 20 and 20 % of the nodes for training, validation and test by the seed, even where
-    /// the dataset brings a split
-    #[arg(long, conflicts_with = "split_index")]
+    /// Draw a split of 60 % training, 20 % validation and 20 % test nodes by the seed, even if the
+    /// dataset has one
+    #[arg(long, conflicts_with = "split_index", help_heading = DATASET)]
     draw_split: bool,
 }
 
@@ -67,14 +77,63 @@ impl DataArgs {
         if self.draw_split { json!("drawn") } else { json!(self.split_index) }
     }
 
-    /// Splits that are drawn come from the seed.
+    /// Reads a dataset to train on. `seed` decides a split that is drawn.
     pub fn open(&self, seed: u64) -> anyhow::Result<Dataset> {
-        let options = Options {
+        Ok(load::open(self.path(), &self.options(seed))?)
+    }
+
+    /// Reads a graph, which may lack features and labels.
+    pub fn open_graph(&self, seed: u64) -> anyhow::Result<Dataset> {
+        let options = Options { graph_only: true, ..self.options(seed) };
+        Ok(load::open(self.path(), &options)?)
+    }
+
+    fn options(&self, seed: u64) -> Options {
+        Options {
             format: self.format,
             split_drawn: self.draw_split,
             split_seed: seed,
             split_index: self.split_index,
-        };
-        Ok(load::open(self.path(), &options)?)
+            graph_only: false,
+        }
     }
+}
+
+impl Common {
+    /// Says in one line what of the files is not in the graph, and which nodes teach nothing.
+    pub fn note_changes(&self, data: &Dataset) {
+        let changes = changes(data);
+        if !changes.is_empty() {
+            self.say(&format!("note: {}: {}", data.name, changes.join("; ")));
+        }
+    }
+}
+
+/// What was dropped, merged or not used when the dataset was read, and nodes that stand apart.
+fn changes(data: &Dataset) -> Vec<String> {
+    let Dataset { graph, labels, .. } = data;
+    let listed = graph.listed();
+    let mut changes = vec![];
+    let mut add = |number: u64, one: &str, many: &str| match number {
+        0 => {}
+        1 => changes.push(format!("1 {one}")),
+        number => changes.push(format!("{number} {many}")),
+    };
+    add(listed.repeated, "repeated edge dropped", "repeated edges dropped");
+    add(listed.self_loops, "self-loop dropped", "self-loops dropped");
+    // A list with every edge in both directions, or none, is as good as undirected.
+    if listed.reciprocal > 0 && listed.reciprocal < graph.edges() as u64 {
+        add(
+            listed.reciprocal,
+            "pair of opposite edges merged: directions are ignored",
+            "pairs of opposite edges merged: directions are ignored",
+        );
+    }
+    let isolated = (0..graph.nodes() as u32).filter(|node| graph.degree(*node) == 0).count();
+    add(isolated as u64, "node without edges", "nodes without edges");
+    if matches!(labels, Labels::Classes { count: 1.., .. }) {
+        add(labels.unlabelled() as u64, "node without a label", "nodes without a label");
+    }
+    changes.extend(data.notes.iter().cloned());
+    changes
 }

@@ -5,6 +5,7 @@ mod generate;
 mod import;
 mod info;
 mod quantise;
+mod reading;
 mod run;
 mod scores;
 

@@ -1,4 +1,4 @@
-//! `hither partition`: cut a graph into parts, and tell how good the cut is.
+//! `hither partition`: partition a graph, and measure the partition.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,20 +18,21 @@ use crate::inputs::number;
 use crate::outputs::Force;
 use crate::{Common, outputs};
 
-/// Cut a graph into parts for training, and tell how good the cut is
+/// Partition a graph for training, and report cut edges, balance and label skew
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   hither partition flickr.npz --parts 8 -o flickr.parts
   hither partition flickr.npz --parts 8 --method all
-  hither train flickr.npz --partition-file flickr.parts
+  hither partition soc-network.txt --parts 4 --method ldg       # a list of edges alone
+  hither train flickr.npz --partition-file flickr.parts -o out/
 
-The file has one number of a part a line, in the order of the nodes, as gpmetis writes it. Methods:
-  metis   multilevel: the fewest cut edges
-  ldg     nodes come one by one and go to most of their neighbours
-  fennel  the same with another price of a part's size
-  random  equal parts by lot
-  label   nodes sorted by class")]
+The file holds one part number per line, in the order of the nodes, as gpmetis writes it. Methods:
+  metis   multilevel; cuts the fewest edges
+  ldg     streaming: each node goes to the part with most of its neighbours, weighed by free room
+  fennel  streaming, with Fennel's penalty on the size of parts
+  random  random parts of equal size
+  label   nodes sorted by class and cut into equal pieces")]
 pub struct Args {
     #[command(flatten)]
     data: DataArgs,
@@ -39,22 +40,22 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = RangedU64ValueParser::<usize>::new().range(1..=PARTS_MAX as u64))]
     #[arg(allow_negative_numbers = true)]
     parts: usize,
-    /// metis, ldg, fennel, random or label; `all` compares them
+    /// Method: metis, ldg, fennel, random or label; `all` compares them
     #[arg(long, value_name = "NAME", default_value = "metis")]
     method: Methods,
-    /// Most nodes of a part, in terms of the mean
+    /// Largest allowed part, as a multiple of the average size
     #[arg(long, value_name = "F", default_value_t = Settings::default().imbalance, value_parser = |t: &str| number(t, 1.0, 1e6))]
     #[arg(allow_negative_numbers = true)]
     imbalance: f64,
-    /// Bound each part's training nodes like its nodes
+    /// Also balance the training nodes
     #[arg(long, value_name = "yes|no", num_args = 0..=1, require_equals = true)]
     #[arg(default_value = "yes", default_missing_value = "yes", value_parser = yes)]
     balance_train: bool,
-    /// Seed of the cut, and of a split that is drawn
-    #[arg(long, value_name = "N", default_value_t = 1, env = "HITHER_SEED")]
+    /// Random seed of the partition, and of a drawn split
+    #[arg(long, value_name = "N", default_value_t = 0, env = "HITHER_SEED")]
     #[arg(allow_negative_numbers = true)]
     seed: u64,
-    /// File to write the parts to
+    /// File to write the part numbers to
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -95,12 +96,18 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let Methods(methods) = &args.method;
     args.output.iter().try_for_each(|path| args.force.check_file(path))?;
     if methods.len() > 1 && args.output.is_some() {
-        bail!("--method all compares only; give one method to write its parts");
+        bail!("--method all only compares; name one method to write its parts with -o");
     }
     common.say(&format!("seed {}", args.seed));
     let cuts = common.pool()?.install(|| -> anyhow::Result<Vec<Cut>> {
-        let data = args.data.open(args.seed)?;
-        methods.iter().map(|method| cut(args, *method, &data)).collect()
+        let data = args.data.open_graph(args.seed)?;
+        common.note_changes(&data);
+        if data.labels.count() == 0 && methods[..] == [Method::Label] {
+            bail!("--method label sorts nodes by class, but {} has no labels", data.name);
+        }
+        let fits = |method: &&Method| data.labels.count() > 0 || **method != Method::Label;
+        let methods = methods.iter().filter(fits);
+        methods.map(|method| cut(args, *method, &data)).collect()
     })?;
     if let Some(path) = &args.output {
         if is_stdout(path) {
@@ -139,13 +146,13 @@ fn shown(cuts: &[Cut]) -> String {
         "method",
         "cut edges",
         "share",
-        "nodes a part",
+        "nodes per part",
         "largest / mean",
         "training nodes",
         "largest / mean",
         "label skew",
         "rows to fetch",
-        "copies a node",
+        "copies per node",
         "time",
     ]);
     for Cut { method, time_s, quality } in cuts {
@@ -164,7 +171,7 @@ fn shown(cuts: &[Cut]) -> String {
         ]);
     }
     let mut text = format!("{table}\n");
-    // Part by part, where there is one cut and a screen holds it.
+    // A row per part, for one method and few enough parts.
     if let [Cut { quality, .. }] = cuts
         && quality.parts.len() <= 64
     {

@@ -14,6 +14,7 @@ use indicatif::ProgressStyle;
 use rayon::prelude::*;
 use serde_json::json;
 
+use crate::inputs::say_notes;
 use crate::outputs::Force;
 use crate::runs::{Cell, Plan, PlanArgs};
 use crate::{Common, outputs, runs};
@@ -37,7 +38,7 @@ DIR/sweep.csv, DIR/sweep.json and DIR/sweep.html (charts, maps and tables), and 
 pub struct Args {
     #[command(flatten)]
     plan: PlanArgs,
-    /// Vary congestion, load, seed or an option of a policy (POLICY.OPTION); repeat for a grid
+    /// Vary congestion, load, rate, seed or an option of a policy (POLICY.OPTION); repeat for a grid
     #[arg(long, value_name = "KEY=VALUES", required = true)]
     vary: Vec<String>,
     /// Directory to write to
@@ -54,6 +55,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let axes: Vec<Axis> = args.vary.iter().map(|v| Axis::parse(v)).collect::<Result<_, _>>()?;
     let grid = grid::cells(&axes)?;
     let plan = Plan::new(&args.plan)?;
+    say_notes(common, &plan.case(&plan.cell(), false)?.notes);
     // Wrong values are reported before the first simulation.
     let cells: Vec<Cell> =
         grid.iter().map(|values| grid::cell(&plan, &axes, values)).collect::<Result<_, _>>()?;

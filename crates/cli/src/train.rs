@@ -1,15 +1,18 @@
-//! `hither train`: learn locally, correct globally, and compare with the ways that do not.
+//! `hither train`: train a graph neural network over the parts of a graph, in one of several modes.
 
 mod args;
 mod case;
 mod compare;
 mod drive;
 mod dry_run;
+mod estimate;
 mod figures;
+mod predictions;
 mod profile;
 mod store;
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use hither_gnn::train::Mode;
 use serde_json::json;
@@ -23,36 +26,38 @@ use figures::Outcome;
 use store::Store;
 pub use store::{holds_run, read};
 
-/// Train a graph neural network over parts of a graph: learn locally, correct globally
+/// Train a graph neural network on a partitioned graph: learn locally, correct globally
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
 Examples:
   hither train flickr.npz -o out/
+  hither train cora/processed/data.pt --model gcn --dry-run
   hither train flickr.npz --mode psgd-pa --model gcn --parts 8 --rounds 100 --runs 5 -o pa/
   hither train products/ --model sage --layers 3 --hidden 256 --batch-norm --rho 1.1 \\
       --lr 0.001 --server-lr 0.01 --server-batch 2048 --checkpoint-every 5 -o out/
   hither train products/ … -o out/ --resume
   hither train compare tolokers.npz --modes single,psgd-pa,llcg,ggs,server-only -o compared/
 
-In each round every worker takes the global model, learns for --local-steps on its own part alone,
-and sends its model back; the server averages them and takes --server-steps on the whole graph, to
-undo what the cut edges did. Only models travel. Modes:
+In each round every worker starts from the global model, takes --local-steps steps on its own part
+of the graph, and sends its model back. The server averages the models and takes --server-steps
+steps on the whole graph, which correct for the edges that the partition cut. Only models are sent.
+Modes:
   llcg         local steps, averaging, correction
-  llcg-stale   the server corrects the last model meanwhile, so that nobody waits for it
-  psgd-pa      no correction
-  psgd-sa      no correction, but each part stores copies of some remote neighbours (--copies)
-  ggs          workers sample the whole graph and fetch remote features at every step
+  llcg-stale   as llcg, but the server corrects the previous model while the workers learn
+  psgd-pa      local steps and averaging, no correction
+  psgd-sa      as psgd-pa, but each part stores copies of some remote neighbours (--copies)
+  ggs          workers sample from the whole graph and fetch remote features in every step
   single       one machine with the whole graph
   server-only  the server's steps alone
 
-Scores are of the whole graph with all neighbours; the model with the best validation score is the
-one that is tested and written. The same seed gives the same model for any number of threads, and
-if a run was killed and resumed. See docs/training.md.")]
+The model is scored on the whole graph with all neighbours. The one with the best validation score
+is tested and written, with its predictions for every node (predictions.csv). The same seed gives
+the same model for any number of threads, and after a kill and --resume. See docs/training.md.")]
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// llcg, llcg-stale, psgd-pa, psgd-sa, ggs, single or server-only
+    /// Training mode: llcg, llcg-stale, psgd-pa, psgd-sa, ggs, single or server-only
     #[arg(long, value_name = "NAME", default_value = "llcg")]
     mode: Mode,
     #[command(flatten)]
@@ -81,14 +86,23 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let mut records = store.as_ref().map_or(vec![], |store| store.done.clone());
     records.truncate(train.run.runs as usize);
     common.say(&format!("seed {}", train.run.seed));
-    for run in records.len() as u32 + 1..=train.run.runs {
+    note_unsaved(train, common);
+    let (first, last) = (records.len() as u32 + 1, train.run.runs);
+    for run in first..=last {
+        let start = Instant::now();
         let record = pool.install(|| {
             let case = Case::open(train, train.run.seed + u64::from(run) - 1)?;
+            if run == first {
+                common.note_changes(&case.data);
+            }
             let steps = train.server.server_steps.clone();
             let job = Job { args: train, case: &case, mode, run, steps };
             job.run(job.ready()?, store.as_mut(), common)
         })?;
         records.push(record);
+        if run == first {
+            say_rest(start.elapsed(), last - first, common);
+        }
     }
     if let Some(dir) = &train.run.output {
         store::write_report(dir, &train.asked(json!(mode)), &records)?;
@@ -99,6 +113,25 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         false => outputs::print(&hither_report::train::table(&records))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A model that nobody keeps is no reason to stop, as people try settings; but they should know.
+fn note_unsaved(args: &TrainArgs, common: &Common) {
+    if args.run.output.is_none() {
+        common.say("note: without -o DIR only the scores are kept, not the model");
+    }
+}
+
+/// Says how long the other runs take, after the first of several.
+fn say_rest(first: Duration, others: u32, common: &Common) {
+    if others > 0 {
+        let (first_s, rest_s) = (first.as_secs_f64(), first.as_secs_f64() * f64::from(others));
+        common.say(&format!(
+            "the first run took {}; about {} for the other {others}",
+            estimate::shown(first_s),
+            estimate::shown(rest_s)
+        ));
+    }
 }
 
 fn existing(args: &TrainArgs) -> Existing {

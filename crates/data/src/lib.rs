@@ -15,6 +15,7 @@ pub mod pickle;
 pub mod safetensors;
 pub mod samples;
 pub mod scratch;
+mod shards;
 pub mod tensor;
 pub mod torch;
 

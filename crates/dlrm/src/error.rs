@@ -39,7 +39,7 @@ pub enum Error {
     #[error("cannot {action} {}: {source}", path.display())]
     Io { action: &'static str, path: PathBuf, source: std::io::Error },
     #[error(
-        "{} is no model: it has no model.toml; make one with `hither model import` or `generate`",
+        "{} is not a model: it has no model.toml; make one with `hither model import` or `generate`",
         dir.display()
     )]
     NoModel { dir: PathBuf },
@@ -51,14 +51,14 @@ pub enum Error {
     Spec { path: PathBuf, problem: String },
     #[error("{}: tensor `{name}` is missing", path.display())]
     Missing { path: PathBuf, name: String },
-    #[error("{}: tensor `{name}` belongs to no part of the model", path.display())]
+    #[error("{}: tensor `{name}` belongs to no known part of the model", path.display())]
     Unexpected { path: PathBuf, name: String },
     #[error("{}: tensor `{name}` is {found}, expected {expected}", path.display())]
     Mismatch { path: PathBuf, name: String, found: String, expected: String },
     #[error("{}: {problem}", path.display())]
     Import { path: PathBuf, problem: String },
     #[error(
-        "table `{table}` is {from} and cannot become {to}; start from one that is not quantised"
+        "table `{table}` is {from} and cannot become {to}; start from a model that is not quantised"
     )]
     Requantise { table: String, from: &'static str, to: &'static str },
     #[error("there is no table `{name}`; there are {known}")]

@@ -75,6 +75,7 @@ impl Shape {
             dtype: self.dtype,
             pooling: self.pooling,
             padding: None,
+            shares: None,
         };
         let mut spec = Spec {
             name: name.into(),
@@ -83,6 +84,7 @@ impl Shape {
             bottom: self.bottom.clone(),
             top: Vec::new(),
             cross: self.cross,
+            projection: None,
             tables: (0..self.tables).map(table).collect(),
         };
         spec.top.push(spec.interaction_width());

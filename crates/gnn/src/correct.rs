@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 /// Measurements that a decision rests on: single ones jump.
 const RECENT: usize = 5;
-/// Steps of the server at most, to one of a worker that is not kept. Found by trying.
-const MOST: f64 = 5.0;
+/// Upper bound on server steps per local step that is not kept. Found by trying.
+pub const MOST: f64 = 5.0;
 /// Training nodes of the whole graph whose loss is compared.
 pub const JUDGES: usize = 512;
 

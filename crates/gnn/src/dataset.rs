@@ -1,11 +1,13 @@
-//! What is trained on: a graph, features and labels of its nodes, and which nodes are for what.
+//! A graph with features, labels and a split of its nodes: everything that training needs.
+
+use std::borrow::Cow;
 
 use hither_data::Array;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Graph};
+use crate::{Error, Graph, Names};
 
-/// A node without a class.
+/// The class of a node without a label.
 pub const UNLABELLED: u32 = u32::MAX;
 
 #[derive(Clone, Debug)]
@@ -16,14 +18,20 @@ pub struct Dataset {
     pub labels: Labels,
     pub split: Split,
     pub metric: Metric,
+    /// What the files call the nodes; None: by their numbers.
+    pub node_names: Option<Names>,
+    /// What the files call the classes; None: by their numbers.
+    pub class_names: Option<Names>,
+    /// What the reader left out of the files, such as weights of edges.
+    pub notes: Vec<String>,
 }
 
-/// One row of features a node.
+/// One row of features per node.
 #[derive(Clone, Debug)]
 pub enum Features {
-    /// Row after row.
+    /// All values, row by row.
     Dense { values: Array<f32>, dim: usize },
-    /// Only what is not zero, as bags of words are; without `values` it is all ones.
+    /// The columns that are not zero in each row, as in bags of words; without `values`, all are 1.
     Sparse { offsets: Array<u64>, indices: Array<u32>, values: Option<Array<f32>>, dim: usize },
 }
 
@@ -34,7 +42,7 @@ impl Features {
         }
     }
 
-    /// How many nodes have a row.
+    /// Number of rows, one per node.
     pub fn rows(&self) -> usize {
         match self {
             Self::Dense { values, dim } => values.len() / (*dim).max(1),
@@ -42,7 +50,7 @@ impl Features {
         }
     }
 
-    /// Bytes of node `row`, as they would cross a network.
+    /// Bytes of one node's row, as they would cross a network.
     pub fn row_bytes(&self, row: u32) -> u64 {
         match self {
             Self::Dense { dim, .. } => 4 * *dim as u64,
@@ -56,14 +64,14 @@ impl Features {
 
 #[derive(Clone, Debug)]
 pub enum Labels {
-    /// One class a node, or [`UNLABELLED`].
+    /// One class per node, or [`UNLABELLED`].
     Classes { of: Array<u32>, count: usize },
-    /// `count` yes-or-no answers a node, row after row: 1, 0.
+    /// `count` binary labels per node, row by row: 1 or 0.
     Tasks { of: Array<u8>, count: usize },
 }
 
 impl Labels {
-    /// Outputs of a model for them.
+    /// Number of classes or tasks, which is the number of a model's outputs.
     pub fn count(&self) -> usize {
         match self {
             Self::Classes { count, .. } | Self::Tasks { count, .. } => *count,
@@ -76,9 +84,17 @@ impl Labels {
             Self::Tasks { of, count } => of.len() / (*count).max(1),
         }
     }
+
+    /// Number of nodes without a class.
+    pub fn unlabelled(&self) -> usize {
+        match self {
+            Self::Classes { of, .. } => of.iter().filter(|class| **class == UNLABELLED).count(),
+            Self::Tasks { .. } => 0,
+        }
+    }
 }
 
-/// Nodes to learn from, to choose the model by, and to test it on; sorted, and no node twice.
+/// Training, validation and test nodes, each set sorted, and no node in two sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Split {
     pub train: Vec<u32>,
@@ -86,15 +102,15 @@ pub struct Split {
     pub test: Vec<u32>,
 }
 
-/// What a model is judged by.
+/// The score of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Metric {
-    /// Share of nodes whose class is right.
+    /// Share of nodes whose class is predicted correctly.
     Accuracy,
     /// Area under the ROC curve, averaged over tasks.
     RocAuc,
-    /// F1 over all answers of all nodes.
+    /// F1 over all labels of all nodes together.
     F1Micro,
 }
 
@@ -109,94 +125,161 @@ impl Metric {
 }
 
 impl Dataset {
-    /// Whether its parts fit each other, so that no later step has to ask.
-    pub fn check(&self) -> Result<(), Error> {
-        let nodes = self.graph.nodes();
-        let bad = |problem: String| Err(Error::Dataset { name: self.name.clone(), problem });
-        if nodes == 0 {
-            return bad("there are no nodes".into());
+    /// A dataset whose nodes and classes are called by their numbers.
+    pub fn new(
+        name: String,
+        graph: Graph,
+        features: Features,
+        labels: Labels,
+        split: Split,
+        metric: Metric,
+    ) -> Self {
+        let (node_names, class_names, notes) = (None, None, vec![]);
+        Self { name, graph, features, labels, split, metric, node_names, class_names, notes }
+    }
+
+    /// What the files call a node.
+    pub fn node_name(&self, node: u32) -> Cow<'_, str> {
+        match &self.node_names {
+            Some(names) => names.get(node as usize),
+            None => node.to_string().into(),
         }
+    }
+
+    /// What the files call a class.
+    pub fn class_name(&self, class: u32) -> Cow<'_, str> {
+        match &self.class_names {
+            Some(names) => names.get(class as usize),
+            None => class.to_string().into(),
+        }
+    }
+
+    /// Checks that all parts fit each other, so that no later step has to.
+    pub fn check(&self) -> Result<(), Error> {
+        self.check_graph()?;
+        self.check_features()?;
+        self.check_labels()?;
+        self.check_split()?;
+        match (&self.labels, self.metric) {
+            (Labels::Classes { .. }, Metric::F1Micro)
+            | (Labels::Tasks { .. }, Metric::Accuracy) => {
+                self.bad(format!("{} does not fit labels of this kind", self.metric.name()))
+            }
+            (Labels::Classes { count, .. }, Metric::RocAuc) if *count != 2 => {
+                self.bad(format!("roc-auc needs 2 classes, not {count}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The part of [`Dataset::check`] that a graph without features and labels passes.
+    pub fn check_graph(&self) -> Result<(), Error> {
+        let nodes = self.graph.nodes();
+        if nodes == 0 {
+            return self.bad("there are no nodes".into());
+        }
+        for (names, expected, what) in [
+            (&self.node_names, nodes, "nodes"),
+            (&self.class_names, self.labels.count(), "classes"),
+        ] {
+            if let Some(names) = names.as_ref().filter(|names| names.len() != expected) {
+                return self.bad(format!("{expected} {what}, but {} names of {what}", names.len()));
+            }
+        }
+        Ok(())
+    }
+
+    fn bad(&self, problem: String) -> Result<(), Error> {
+        Err(Error::Dataset { name: self.name.clone(), problem })
+    }
+
+    fn check_features(&self) -> Result<(), Error> {
+        let nodes = self.graph.nodes();
         if self.features.rows() != nodes {
-            return bad(format!("{nodes} nodes, but {} rows of features", self.features.rows()));
+            return self.bad(format!("{nodes} nodes, but {} feature rows", self.features.rows()));
         }
         if self.features.dim() == 0 {
-            return bad("features have no columns".into());
+            return self.bad("the features have no columns".into());
         }
-        if let Features::Dense { values, dim } = &self.features
-            && values.len() != nodes * dim
-        {
-            return bad(format!("features are no whole rows of {dim}"));
+        match &self.features {
+            Features::Dense { values, dim } if values.len() != nodes * dim => {
+                self.bad(format!("the features are not whole rows of {dim} columns"))
+            }
+            Features::Dense { .. } => Ok(()),
+            Features::Sparse { offsets, indices, values, dim } => {
+                let falls = offsets.windows(2).any(|pair| pair[0] > pair[1]);
+                if falls || offsets[0] != 0 || offsets[nodes] != indices.len() as u64 {
+                    return self.bad("feature offsets do not rise from 0 to the last index".into());
+                }
+                if let Some(index) = indices.iter().find(|index| **index as usize >= *dim) {
+                    return self.bad(format!("feature index {index} is not below {dim}"));
+                }
+                if values.as_ref().is_some_and(|values| values.len() != indices.len()) {
+                    return self.bad("there are not as many feature values as indices".into());
+                }
+                Ok(())
+            }
         }
-        if let Features::Sparse { offsets, indices, values, dim } = &self.features {
-            let falls = offsets.windows(2).any(|pair| pair[0] > pair[1]);
-            if falls || offsets[0] != 0 || offsets[nodes] != indices.len() as u64 {
-                return bad("offsets of the features do not run from 0 to their number".into());
-            }
-            if let Some(index) = indices.iter().find(|index| **index as usize >= *dim) {
-                return bad(format!("feature {index} is not below {dim}"));
-            }
-            if values.as_ref().is_some_and(|values| values.len() != indices.len()) {
-                return bad("there are not as many values as indices of features".into());
-            }
-        }
-        self.check_labels()
     }
 
     fn check_labels(&self) -> Result<(), Error> {
         let nodes = self.graph.nodes();
-        let bad = |problem: String| Err(Error::Dataset { name: self.name.clone(), problem });
         if self.labels.nodes() != nodes {
-            return bad(format!("{nodes} nodes, but labels of {}", self.labels.nodes()));
+            return self.bad(format!("{nodes} nodes, but {} labels", self.labels.nodes()));
         }
         if self.labels.count() == 0 {
-            return bad("there are no classes".into());
+            return self.bad("there are no classes".into());
         }
         match &self.labels {
             Labels::Classes { of, count } => {
                 let unknown = |class: &u32| *class as usize >= *count && *class != UNLABELLED;
-                if let Some(node) = of.iter().position(unknown) {
-                    return bad(format!("node {node} is of class {}, not below {count}", of[node]));
+                match of.iter().position(unknown) {
+                    Some(node) => self.bad(format!(
+                        "node {node} has class {}, which is not below {count}",
+                        of[node]
+                    )),
+                    None => Ok(()),
                 }
             }
             Labels::Tasks { of, count } => {
                 if of.len() != nodes * count || of.iter().any(|answer| *answer > 1) {
-                    return bad(format!("labels are not {count} times 0 or 1 a node"));
+                    return self
+                        .bad(format!("the labels are not {count} values of 0 or 1 per node"));
                 }
+                Ok(())
             }
         }
+    }
+
+    fn check_split(&self) -> Result<(), Error> {
+        let nodes = self.graph.nodes();
         let mut seen = vec![false; nodes];
         let Split { train, valid, test } = &self.split;
-        for (name, set) in [("train", train), ("valid", valid), ("test", test)] {
+        for (name, set) in [("training", train), ("validation", valid), ("test", test)] {
             if set.is_empty() {
-                return bad(format!("no node is for {name}"));
+                return self.bad(format!("the {name} set is empty"));
             }
             if !set.is_sorted() {
-                return bad(format!("the nodes for {name} are not sorted"));
+                return self.bad(format!("the {name} set is not sorted"));
             }
             for node in set {
                 let Some(seen) = seen.get_mut(*node as usize) else {
-                    return bad(format!("node {node} for {name} is not below {nodes}"));
+                    return self.bad(format!("node {node} of the {name} set is not below {nodes}"));
                 };
                 if std::mem::replace(seen, true) {
-                    return bad(format!("node {node} is in the split twice"));
+                    return self.bad(format!("node {node} is in the split twice"));
                 }
-                if let Labels::Classes { of, count } = &self.labels {
-                    let class = of[*node as usize];
-                    if class as usize >= *count {
-                        return bad(format!("node {node} for {name} has no class"));
-                    }
+                if let Labels::Classes { of, .. } = &self.labels
+                    && of[*node as usize] == UNLABELLED
+                {
+                    let node = self.node_name(*node);
+                    return self.bad(format!(
+                        "node {node} is in the {name} set but has no label; take it out of the \
+                         split, or draw a split"
+                    ));
                 }
             }
         }
-        match (&self.labels, self.metric) {
-            (Labels::Classes { .. }, Metric::F1Micro)
-            | (Labels::Tasks { .. }, Metric::Accuracy) => {
-                bad(format!("labels of this kind are not judged by {}", self.metric.name()))
-            }
-            (Labels::Classes { count, .. }, Metric::RocAuc) if *count != 2 => {
-                bad(format!("roc-auc needs 2 classes, not {count}"))
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }

@@ -1,9 +1,9 @@
-//! Graphs on which cut edges matter, of any size, from a seed.
+//! Generated graphs on which cut edges matter, of any size, from a seed.
 //!
-//! Nodes live in communities, which is what a partitioner finds, and have a class, which is what
-//! a model is to learn. Features tell little of the class of a single node and much of that of its
-//! neighbours together. Two settings decide what a worker that sees only its own part can learn:
-//! how often an edge inside of a community, and one that leaves it, joins nodes of the same class.
+//! Nodes belong to communities, which partitioners find, and to classes, which models learn. The
+//! features of one node say little about its class; those of all its neighbours together say much.
+//! Two settings decide what a worker that sees only its own part can learn: how often an edge inside
+//! of a community, and one between communities, joins nodes of the same class.
 
 use std::ops::Range;
 use std::path::Path;
@@ -18,12 +18,11 @@ use rayon::prelude::*;
 use crate::load::{self, Shape};
 use crate::{Dataset, Error, Features, Graph, Labels, Metric, Split};
 
-/// Nodes that draw from one random stream. Part of what a seed means: to change it is to change
-/// every generated graph.
+/// Nodes that draw from one random stream. Changing it changes every generated graph.
 const BLOCK_NODES: usize = 1024;
-/// Blocks of features that are made before they are written.
+/// Blocks of features that are made in parallel before they are written.
 const BLOCKS_AT_ONCE: usize = 64;
-/// Beyond, the first node of a class would be everybody's neighbour.
+/// Upper bound: above it, the first node of a class would be everybody's neighbour.
 const TAIL_MAX: f64 = 0.9;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -32,23 +31,23 @@ pub struct Settings {
     pub nodes: usize,
     pub classes: usize,
     pub communities: usize,
-    /// Neighbours of a node on average, before edges that were drawn twice are dropped.
+    /// Average number of neighbours, before repeated edges are dropped.
     pub degree: f64,
-    /// 0: all nodes have about as many neighbours; towards 1, few have very many. The number of
-    /// neighbours of the r-th largest falls with r to this power.
+    /// Skew of the degrees: 0 makes them alike; near 1, a few nodes have very many neighbours. The
+    /// degree of the r-th largest node falls as r to this power.
     pub tail: f64,
-    /// Share of edges that leave their community.
+    /// Share of edges between communities.
     pub leaving: f64,
-    /// Share of edges that join two nodes of one class, of those that stay in a community.
+    /// Share of edges that join nodes of the same class, inside of communities.
     pub homophily_inside: f64,
-    /// The same, of those that leave.
+    /// Share of edges that join nodes of the same class, between communities.
     pub homophily_outside: f64,
-    /// 0: every class is as large in all communities; 1: each community has only one class.
+    /// Skew of the classes: 0 spreads them evenly over communities; 1 gives each community one.
     pub skew: f64,
     pub feature_dim: usize,
-    /// How far the mean of a class lies from the origin, where the noise is 1 in each dimension.
+    /// Distance of a class's mean from the origin; the noise has deviation 1 per dimension.
     pub signal: f64,
-    /// Shares of nodes to learn from and to choose by; the rest is for the test.
+    /// Shares of training and validation nodes; the rest are test nodes.
     pub train: f64,
     pub valid: f64,
     pub seed: u64,
@@ -57,10 +56,10 @@ pub struct Settings {
 /// Presets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Edges that leave a community join nodes of a class, those inside of it do not: what a
-    /// worker sees teaches it not to listen to neighbours.
+    /// Only edges between communities join nodes of the same class: what a worker sees teaches it
+    /// to ignore neighbours.
     CutHomophily,
-    /// All edges tell of the class, no feature does: each neighbour that is cut off is missed.
+    /// All edges say something about the class, features say little: each cut edge is missed.
     NoisyFeatures,
 }
 
@@ -81,7 +80,7 @@ impl FromStr for Family {
     fn from_str(name: &str) -> Result<Self, Error> {
         Self::ALL.into_iter().find(|family| family.name() == name).ok_or_else(|| {
             let known = Self::ALL.map(Self::name).join(" or ");
-            Error::Settings(format!("unknown family of graphs `{name}`: expected {known}"))
+            Error::Settings(format!("unknown graph family `{name}`; expected {known}"))
         })
     }
 }
@@ -113,7 +112,7 @@ impl Settings {
         }
     }
 
-    /// Nodes to learn from and to choose by.
+    /// Numbers of training and validation nodes.
     fn counts(&self) -> (usize, usize) {
         let share = |share: f64| (self.nodes as f64 * share).round() as usize;
         let train = share(self.train).min(self.nodes);
@@ -129,12 +128,18 @@ impl Settings {
             ("homophily_outside", self.homophily_outside, 1.0),
             ("skew", self.skew, 1.0),
             ("train", self.train, 1.0),
-            ("valid", self.valid, 1.0 - self.train),
+            ("valid", self.valid, 1.0),
         ];
         for (name, value, max) in shares {
             if !(0.0..=max).contains(&value) {
                 return bad(format!("{name} is {value}; expected 0 to {max}"));
             }
+        }
+        if self.train + self.valid > 1.0 {
+            let (train, valid) = (self.train, self.valid);
+            return bad(format!(
+                "train is {train} and valid is {valid}; expected shares that leave nodes for the test"
+            ));
         }
         if self.nodes == 0 || self.nodes >= u32::MAX as usize {
             return bad(format!("{} nodes; expected 1 to {}", self.nodes, u32::MAX - 1));
@@ -145,17 +150,17 @@ impl Settings {
         let groups = self.classes.saturating_mul(self.communities);
         if groups > self.nodes {
             return bad(format!(
-                "{} nodes do not suffice for {} classes in each of {} communities",
+                "{} nodes are too few for {} classes in each of {} communities",
                 self.nodes, self.classes, self.communities
             ));
         }
         if self.communities == 1 && self.leaving > 0.0 {
-            return bad("from a single community no edge can leave: set leaving to 0".into());
+            return bad("a single community has no edges that leave it: set leaving to 0".into());
         }
         let degree_max = (self.nodes / groups).max(1) as f64 * self.classes as f64;
         if !(self.degree >= 0.0 && self.degree <= degree_max) {
             return bad(format!(
-                "a degree of {}; expected 0 to {degree_max}, the size of a community",
+                "the degree is {}; expected 0 to {degree_max}, the size of a community",
                 self.degree
             ));
         }
@@ -164,7 +169,9 @@ impl Settings {
             [("train", train), ("valid", valid), ("test", self.nodes - train - valid)]
         {
             if count == 0 {
-                return bad(format!("no node is for {name}: set another share or more nodes"));
+                return bad(format!(
+                    "the {name} set is empty: raise its share, or the number of nodes"
+                ));
             }
         }
         if self.feature_dim == 0 || self.feature_dim > 1 << 20 || !self.signal.is_finite() {
@@ -186,21 +193,23 @@ pub fn generate(settings: &Settings) -> Result<Dataset, Error> {
     });
     let features = Features::Dense { values: values.into(), dim };
     let labels = Labels::Classes { of: labels.into(), count: settings.classes };
-    let (name, metric) = (settings.name.clone(), Metric::Accuracy);
-    let dataset = Dataset { name, graph, features, labels, split, metric };
+    let name = settings.name.clone();
+    let dataset = Dataset::new(name, graph, features, labels, split, Metric::Accuracy);
     dataset.check()?;
     Ok(dataset)
 }
 
-/// The same graph, written in our own form; features never are in memory together.
+/// Writes the same graph in our own layout, without ever holding all features in memory.
 pub fn write(settings: &Settings, path: &Path) -> Result<(), Error> {
     let plan = Plan::new(settings)?;
     let (graph, of, split) = (plan.graph()?, plan.labels(), plan.split());
     let dim = settings.feature_dim;
     let labels = Labels::Classes { of: of.clone().into(), count: settings.classes };
-    let (name, metric) = (&settings.name, Metric::Accuracy);
-    let mut out = load::begin(path, name, &graph, &labels, &split, metric, Shape::Dense { dim })?;
-    drop((graph, labels, split));
+    let features = Features::Dense { values: vec![].into(), dim };
+    let name = settings.name.clone();
+    let dataset = Dataset::new(name, graph, features, labels, split, Metric::Accuracy);
+    let mut out = load::begin(path, &dataset, Shape::Dense { dim })?;
+    drop(dataset);
     let means = plan.means();
     let rows_at_once = BLOCK_NODES * BLOCKS_AT_ONCE;
     let mut values = vec![0.0; rows_at_once.min(settings.nodes) * dim];
@@ -215,8 +224,8 @@ pub fn write(settings: &Settings, path: &Path) -> Result<(), Error> {
     Ok(out.finish()?)
 }
 
-/// Nodes stand in line by community and in it by class, and get their numbers by lot: nothing can
-/// be read from a number.
+/// Nodes stand in line by community and class, and get random numbers, so that a number says nothing
+/// about a node.
 struct Plan<'a> {
     settings: &'a Settings,
     /// Where each class of each community begins in the line, and where the last one ends.
@@ -292,7 +301,7 @@ impl<'a> Plan<'a> {
         Graph::from_edges(nodes, &edges).ok_or_else(none)
     }
 
-    /// Edges that the nodes of a block draw: half of those that they will have.
+    /// Edges that the nodes of a block draw: half of their degree.
     fn edges(&self, block: usize) -> Vec<(u32, u32)> {
         let Settings { nodes, classes, degree, tail, seed, .. } = *self.settings;
         let mut random = seed::stream(seed, &format!("edges {block}"));
@@ -338,7 +347,7 @@ impl<'a> Plan<'a> {
         group.start + ((rank * f64::from(size)) as u32).min(size - 1)
     }
 
-    /// One direction a class, each `signal` long.
+    /// One random direction per class, each `signal` long.
     fn means(&self) -> Vec<f32> {
         let Settings { classes, feature_dim, signal, seed, .. } = *self.settings;
         let mut random = seed::stream(seed, "means");

@@ -1,72 +1,98 @@
-//! An undirected graph: the neighbours of each node, sorted, one after the other.
+//! An undirected simple graph in compressed rows: the sorted neighbours of each node.
 
 use std::sync::OnceLock;
 
 use hither_data::Array;
 use rayon::prelude::*;
+use serde::Serialize;
 
-/// Every edge stands with both of its ends; no edge stands twice, and none leads back to its own
-/// node (layers add the node itself where they want it). Being symmetric, the graph is its own
+/// Each edge is stored at both of its ends and only once; there are no self-loops (layers add the
+/// node itself where they want it). Being symmetric, the graph is its own
 /// transpose, which is why no layer keeps a second copy for its backward pass.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     offsets: Array<u64>,
     neighbours: Array<u32>,
-    /// What symmetric normalisation asks for in every step.
+    listed: Listed,
+    /// 1/√(1 + degree) of each node, which symmetric normalisation needs in every step.
     roots: OnceLock<Vec<f32>>,
 }
 
+/// What a list of pairs held before it became a simple undirected graph. All zero where the graph
+/// was not made from a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    pub pairs: u64,
+    /// Pairs of a node with itself: dropped.
+    pub self_loops: u64,
+    /// Pairs that stand in the list a second time in the same direction: dropped.
+    pub repeated: u64,
+    /// Edges that stand in the list in both directions: merged into one.
+    pub reciprocal: u64,
+}
+
 impl Graph {
-    fn of(offsets: Array<u64>, neighbours: Array<u32>) -> Self {
-        Self { offsets, neighbours, roots: OnceLock::new() }
+    fn from_parts(offsets: Array<u64>, neighbours: Array<u32>) -> Self {
+        Self { offsets, neighbours, ..Self::default() }
     }
 
-    /// Any list of pairs makes a graph: directions, repetitions and loops are dropped.
-    /// None if a pair names a node that is not there.
+    /// Makes a graph of any list of pairs: directions, repetitions and self-loops are dropped, and
+    /// [`Graph::listed`] counts them. None if a pair names a node that is not below `nodes`.
     pub fn from_edges(nodes: usize, edges: &[(u32, u32)]) -> Option<Self> {
         if edges.iter().any(|(u, v)| *u as usize >= nodes || *v as usize >= nodes) {
             return None;
         }
         let mut ends = vec![0_u64; nodes + 1];
+        let mut outgoing = vec![0_u32; nodes];
         let proper = || edges.iter().filter(|(u, v)| u != v);
         for (u, v) in proper() {
             ends[*u as usize + 1] += 1;
             ends[*v as usize + 1] += 1;
+            outgoing[*u as usize] += 1;
         }
         for node in 0..nodes {
             ends[node + 1] += ends[node];
         }
         let mut neighbours = vec![0_u32; ends[nodes] as usize];
-        // Filling moves each row's start to its end, which is the next row's start.
-        for (u, v) in proper() {
-            for (from, to) in [(*u, *v), (*v, *u)] {
-                let at = &mut ends[from as usize];
-                neighbours[*at as usize] = to;
-                *at += 1;
-            }
-        }
+        // Filling moves each row's start to its end, which is the next row's start. Targets come
+        // before sources in each row, so that repetitions can be told from opposite directions.
+        let mut fill = |from: u32, to: u32| {
+            let at = &mut ends[from as usize];
+            neighbours[*at as usize] = to;
+            *at += 1;
+        };
+        proper().for_each(|(u, v)| fill(*u, *v));
+        proper().for_each(|(u, v)| fill(*v, *u));
         ends.rotate_right(1);
         ends[0] = 0;
-        Some(Self::from_rows(ends, neighbours))
+        let pairs = edges.len() as u64;
+        let self_loops = pairs - proper().count() as u64;
+        let (mut graph, repeated) = Self::from_rows(ends, neighbours, &outgoing);
+        let reciprocal = pairs - self_loops - repeated - graph.edges() as u64;
+        graph.listed = Listed { pairs, self_loops, repeated, reciprocal };
+        Some(graph)
     }
 
-    /// Sorts each row and drops repetitions.
-    fn from_rows(mut offsets: Vec<u64>, mut neighbours: Vec<u32>) -> Self {
-        let mut rows = Vec::with_capacity(offsets.len() - 1);
+    /// Sorts each row and drops repetitions. Also returns how many of the first `outgoing[row]`
+    /// entries of all rows repeat another one of these.
+    fn from_rows(mut offsets: Vec<u64>, mut neighbours: Vec<u32>, outgoing: &[u32]) -> (Self, u64) {
+        let mut rows = Vec::with_capacity(outgoing.len());
         let mut rest = neighbours.as_mut_slice();
-        for bounds in offsets.windows(2) {
+        for (bounds, outgoing) in offsets.windows(2).zip(outgoing) {
             let (row, behind) = rest.split_at_mut((bounds[1] - bounds[0]) as usize);
-            rows.push(row);
+            rows.push((row, *outgoing as usize));
             rest = behind;
         }
-        let lens: Vec<u32> = rows
+        let (lens, repeated): (Vec<u32>, Vec<u32>) = rows
             .into_par_iter()
             .with_min_len(1024)
-            .map(|row| {
+            .map(|(row, outgoing)| {
+                row[..outgoing].sort_unstable();
+                let repeated = row[..outgoing].windows(2).filter(|pair| pair[0] == pair[1]).count();
                 row.sort_unstable();
-                distinct(row) as u32
+                (distinct(row) as u32, repeated as u32)
             })
-            .collect();
+            .unzip();
         let mut end = 0;
         for (node, len) in lens.iter().enumerate() {
             let start = offsets[node] as usize;
@@ -76,11 +102,12 @@ impl Graph {
         }
         offsets[lens.len()] = end as u64;
         neighbours.truncate(end);
-        Self::of(offsets.into(), neighbours.into())
+        let repeated = repeated.into_iter().map(u64::from).sum();
+        (Self::from_parts(offsets.into(), neighbours.into()), repeated)
     }
 
-    /// Rows as they were written, in memory or mapped. Tells what is wrong with them; that every
-    /// edge stands with both ends is too dear to check and up to the writer.
+    /// Takes rows as they were written, in memory or mapped, or says what is wrong with them. That
+    /// every edge stands with both ends is too costly to check and up to the writer.
     pub fn from_arrays(offsets: Array<u64>, neighbours: Array<u32>) -> Result<Self, String> {
         let nodes = offsets.len().checked_sub(1).ok_or("offsets are empty")?;
         if nodes > u32::MAX as usize {
@@ -103,15 +130,20 @@ impl Graph {
             Some(node) => Err(format!(
                 "neighbours of node {node} are not sorted, not distinct, or not below {nodes}"
             )),
-            None => Ok(Self::of(offsets, neighbours)),
+            None => Ok(Self::from_parts(offsets, neighbours)),
         }
+    }
+
+    /// What the list of pairs held that the graph was made from.
+    pub fn listed(&self) -> &Listed {
+        &self.listed
     }
 
     pub fn nodes(&self) -> usize {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// Each edge counted once.
+    /// Number of edges, each counted once.
     pub fn edges(&self) -> usize {
         self.neighbours.len() / 2
     }
@@ -131,7 +163,7 @@ impl Graph {
         &self.neighbours[start as usize..end as usize]
     }
 
-    /// Where each node's neighbours begin, and where the last one's end.
+    /// Start of each node's neighbours in [`Graph::targets`], and behind them the end of the last.
     pub fn offsets(&self) -> &[u64] {
         &self.offsets
     }
@@ -142,7 +174,7 @@ impl Graph {
     }
 
     /// The graph between some of the nodes, which are numbered anew in the order given.
-    /// `number` is scratch of one entry a node, all `u32::MAX` before and after.
+    /// `number` is scratch space with one entry per node, all `u32::MAX` before and after.
     pub fn induced(&self, nodes: &[u32], number: &mut [u32]) -> Self {
         for (new, old) in nodes.iter().enumerate() {
             number[*old as usize] = new as u32;
@@ -160,7 +192,7 @@ impl Graph {
         for old in nodes {
             number[*old as usize] = u32::MAX;
         }
-        Self::of(offsets.into(), neighbours.into())
+        Self::from_parts(offsets.into(), neighbours.into())
     }
 }
 

@@ -20,6 +20,9 @@ impl Dataset {
             labels: labels_of(&self.labels, nodes),
             split: Split { train: train.map(|(_, new)| new).collect(), ..Split::default() },
             metric: self.metric,
+            node_names: None,
+            class_names: None,
+            notes: vec![],
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Models and embeddings as other programs read them.
+//! Writes models and embeddings in files that other programs read, and reads models back.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,13 +11,13 @@ use crate::{Dataset, Error};
 
 const SPEC: &str = "hither.model";
 
-/// One tensor a parameter, by the names of PyTorch Geometric's models, without gaps between them,
-/// so that `load_state_dict` finds what it knows and nothing else.
+/// Writes one tensor per parameter, by the names of PyTorch Geometric's models, without padding
+/// tensors, which `load_state_dict` would refuse.
 pub fn model(path: &Path, model: &Model, weights: &Weights) -> Result<(), Error> {
     let pieces = || pieces(model, weights);
     let mut entries: Vec<Entry> =
         pieces().map(|(named, _)| Entry::new(&named.name, Dtype::F32, &named.shape)).collect();
-    // PyTorch's batch norms count batches, and want to find the count.
+    // PyTorch's batch norms expect a count of batches.
     let counts = model.stats.iter().filter_map(|named| named.name.strip_suffix("running_mean"));
     entries.extend(
         counts.map(|norm| Entry::new(format!("{norm}num_batches_tracked"), Dtype::I64, &[])),
@@ -45,21 +45,21 @@ fn pieces<'a>(
     params.chain(model.stats.iter().map(|named| (named, &weights.stats[named.at.clone()])))
 }
 
-/// A model that [`model`] wrote.
+/// Reads a model that [`model`] wrote.
 pub fn open_model(path: &Path) -> Result<(Model, Weights), Error> {
     let file = Checkpoint::open(path)?;
     let bad = |problem: String| Error::File { path: path.into(), problem };
     let spec = file.metadata.get(SPEC).ok_or_else(|| {
-        bad("it does not say what layers it has; only models of `hither train` do".into())
+        bad("its metadata describe no layers; only models of `hither train` do".into())
     })?;
     let spec: Spec = serde_json::from_str(spec)
-        .map_err(|error| bad(format!("what it says of its layers is wrong: {error}")))?;
+        .map_err(|error| bad(format!("the description of its layers is wrong: {error}")))?;
     let model = Model::new(spec)?;
     let weights = read(&file, "", &model)?;
     Ok((model, weights))
 }
 
-/// The numbers of a model, each tensor's name behind a prefix.
+/// Reads the weights of a model from tensors whose names begin with a prefix.
 pub(crate) fn read(file: &Checkpoint, prefix: &str, model: &Model) -> Result<Weights, Error> {
     let mut weights =
         Weights { params: vec![0.0; model.params_len()], stats: vec![0.0; model.stats_len()] };
@@ -83,7 +83,7 @@ pub(crate) fn read(file: &Checkpoint, prefix: &str, model: &Model) -> Result<Wei
     Ok(weights)
 }
 
-/// What the model says of every node: `embeddings`, which serve as a table, and `logits`.
+/// Writes the model's outputs for every node: `embeddings`, which can serve as a table, and `logits`.
 pub fn embeddings(path: &Path, data: &Dataset, outputs: &Inference) -> Result<(), Error> {
     let nodes = data.graph.nodes();
     let tensors = [

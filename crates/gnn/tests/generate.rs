@@ -128,12 +128,18 @@ fn settings_that_make_no_graph_are_errors() {
     for (settings, expected) in [
         (Settings { leaving: 1.5, ..base.clone() }, "leaving is 1.5; expected 0 to 1"),
         (Settings { tail: f64::NAN, ..base.clone() }, "tail is NaN; expected 0 to 0.9"),
-        (Settings { nodes: 50, ..base.clone() }, "50 nodes do not suffice for 8 classes"),
+        (Settings { nodes: 50, ..base.clone() }, "50 nodes are too few for 8 classes"),
         (Settings { classes: 1, ..base.clone() }, "at least 2 classes"),
-        (Settings { communities: 1, ..base.clone() }, "no edge can leave"),
-        (Settings { degree: 1e9, ..base.clone() }, "a degree of 1000000000; expected 0 to 2000"),
-        (Settings { valid: 0.7, ..base.clone() }, "valid is 0.7; expected 0 to 0.4"),
-        (Settings { train: 0.0, valid: 0.5, ..base.clone() }, "no node is for train"),
+        (
+            Settings { communities: 1, ..base.clone() },
+            "a single community has no edges that leave it",
+        ),
+        (Settings { degree: 1e9, ..base.clone() }, "the degree is 1000000000; expected 0 to 2000"),
+        (
+            Settings { valid: 0.7, ..base.clone() },
+            "train is 0.6 and valid is 0.7; expected shares that",
+        ),
+        (Settings { train: 0.0, valid: 0.5, ..base.clone() }, "the train set is empty"),
         (Settings { nodes: usize::MAX, ..base.clone() }, "nodes; expected 1 to"),
         (Settings { feature_dim: 0, ..base }, "expected 1 to 1048576 features"),
     ] {

@@ -1,9 +1,12 @@
 //! One small graph in every layout, made by the programs that own the layouts
 //! (tests/data/make.py), or written here where they are plain text.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use hither_data::Dtype;
+use hither_data::safetensors::{Entry, Writer};
 use hither_gnn::dataset::UNLABELLED;
 use hither_gnn::load::{self, Format, Options};
 use hither_gnn::{Dataset, Error, Features, Labels, Metric, Split};
@@ -77,16 +80,21 @@ fn check_classes(dataset: &Dataset) {
 
 #[test]
 fn layouts_with_a_split() {
-    for (name, called) in [
-        ("ogb", "ogb"),
-        ("ogb-binary", "ogb-binary"),
-        ("planetoid-2", "tiny"),
-        ("planetoid-4", "tiny"),
-        ("planetoid-5", "tiny"),
-        ("saint", "saint"),
-        ("masks.npz", "masks"),
+    for (name, called, split_index) in [
+        ("ogb", "ogb", 0),
+        ("ogb-binary", "ogb-binary", 0),
+        ("ogb-saver", "ogb-saver", 1),
+        ("planetoid-2", "tiny", 0),
+        ("planetoid-4", "tiny", 0),
+        ("planetoid-5", "tiny", 0),
+        ("saint", "saint", 0),
+        ("masks.npz", "masks", 1),
+        ("pyg", "pyg", 1),
+        ("pyg/object.pt", "object", 1),
+        ("pyg/collated.pt", "collated", 1),
+        ("pyg/lists.npz", "lists", 0),
     ] {
-        let options = Options { split_index: 1, ..Options::default() };
+        let options = Options { split_index, ..Options::default() };
         let dataset = open(&fixture(name), &options);
         check_graph_and_features(&dataset);
         check_classes(&dataset);
@@ -96,7 +104,7 @@ fn layouts_with_a_split() {
 
 #[test]
 fn layouts_without_a_split_draw_one_of_the_nodes_with_a_class() {
-    for name in ["shchur.npz", "shchur-dense.npz"] {
+    for name in ["shchur.npz", "shchur-dense.npz", "pyg/no-split.npz"] {
         let dataset = open(&fixture(name), &Options::default());
         check_graph_and_features(&dataset);
         check_classes(&dataset);
@@ -115,6 +123,40 @@ fn a_split_is_drawn_on_demand() {
     assert_eq!(draw(3).train.len(), 6);
     assert_eq!(draw(3), draw(3));
     assert_ne!(draw(3), draw(4));
+}
+
+#[test]
+fn a_drawn_split_needs_no_split_in_the_files() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("ogb");
+    copy(&fixture("ogb"), &path);
+    fs::remove_dir_all(path.join("split")).expect("removed");
+    assert!(error(&path).contains("--draw-split"), "{}", error(&path));
+    let options = Options { split_drawn: true, ..Options::default() };
+    assert_eq!(open(&path, &options).split.train.len(), 6);
+}
+
+#[test]
+fn a_split_that_is_not_there_is_refused() {
+    let refused = |name: &str, split_index, expected: &str| {
+        let options = Options { split_index, ..Options::default() };
+        let found = load::open(&fixture(name), &options).expect_err("no such split").to_string();
+        assert!(found.contains(expected), "{found}");
+    };
+    refused("ogb", 5, "has one split, number 0; there is no split 5");
+    refused("ogb-saver", 2, "has splits 0 to 1; there is no split 2");
+    refused("masks.npz", 2, "`train_masks` has splits 0 to 1; there is no split 2");
+    refused("pyg", 2, "`train_mask` has splits 0 to 1; there is no split 2");
+    refused("pyg/lists.npz", 1, "has one split, number 0; there is no split 1");
+    refused("pyg/no-split.npz", 1, "it holds no split; there is no split 1");
+    refused("shchur.npz", 1, "there is no split 1: its layout has no numbered splits");
+}
+
+#[test]
+fn edge_attributes_are_noted_as_unused() {
+    let dataset =
+        open(&fixture("pyg/object.pt"), &Options { split_index: 1, ..Options::default() });
+    assert_eq!(dataset.notes, ["`edge_attr` is not used: edges have no weights or features"]);
 }
 
 #[test]
@@ -258,6 +300,7 @@ fn our_own_form_keeps_everything_and_is_mapped() {
         assert_eq!(values(&again), values(&dataset));
         assert_eq!((&again.name, &again.split), (&dataset.name, &dataset.split));
         assert_eq!(again.metric, dataset.metric);
+        assert!(again.node_names.is_none() && again.class_names.is_none());
         match (&again.labels, &dataset.labels) {
             (Labels::Classes { of: a, count }, Labels::Classes { of: b, count: c }) => {
                 assert!(a.is_mapped() && a[..] == b[..] && count == c);
@@ -276,6 +319,23 @@ fn our_own_form_keeps_everything_and_is_mapped() {
     assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 1, "nothing else is left");
 }
 
+/// Without features and labels only the ids tell how many nodes there are.
+#[test]
+fn a_stray_id_does_not_take_all_memory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("edges.safetensors");
+    let open_edges = |ids: [i64; 4]| {
+        let entries = [Entry::new("edge_index", Dtype::I64, &[2, 2])];
+        let mut out = Writer::packed(&path, &entries, &BTreeMap::new()).expect("a file");
+        out.write(&ids.map(i64::to_le_bytes).concat()).expect("written");
+        out.finish().expect("written");
+        load::open(&path, &Options { graph_only: true, ..Options::default() })
+    };
+    assert_eq!(edges(&open_edges([0, 2, 1, 1]).expect("a graph")), [(0, 1), (1, 2)]);
+    let found = open_edges([0, 2, 1, 4_000_000_000]).expect_err("too many").to_string();
+    assert!(found.contains("tells of 4000000001 nodes, too many for 2 edges"), "{found}");
+}
+
 fn error(path: &Path) -> String {
     load::open(path, &Options::default()).expect_err("an error").to_string()
 }
@@ -285,15 +345,18 @@ fn errors_name_file_line_and_what_was_expected() {
     let (edges, features) = (edge_lines(), feature_lines(|_| String::new()));
     let labels = "0\n".repeat(12);
     type Case<'a> = (&'a str, &'a str, &'a str);
-    let cases: [Case<'_>; 8] = [
+    let cases: [Case<'_>; 11] = [
         ("edges.csv", "0,1\n1,12\n", "edges.csv:2: `12`: expected a node from 0 to below 12"),
-        ("edges.csv", "0,1\n1,2,0.5\n", "edges.csv:2: 3 columns; expected two nodes"),
+        ("edges.csv", "0,1\n1,12\n", "list nodes with other ids in nodes.csv"),
+        ("edges.csv", "0,1\n1,2,0.5\n", "edges.csv:2: 3 columns; expected 2 as before"),
+        ("edges.csv", "0,1,2,3,4\n", "edges.csv:1: 5 columns; expected two nodes"),
         ("edges.csv", "0,1\n\n1,x\n", "edges.csv:3: `x`: expected a node"),
         ("features.csv", "1,2\n1,2,3\n", "features.csv:2: 3 features; expected 2"),
-        ("features.csv", "1,2\n1,nan\n", "features.csv:2: `nan`: expected a finite number"),
-        ("labels.csv", "0,1\n0,2\n", "labels.csv:2: its node stands there twice"),
+        ("features.csv", "1,2\n1,nan\n", "features.csv:2: column 2: `nan`: expected a finite"),
+        ("labels.csv", "0,1\n0,2\n", "labels.csv:2: this node has a row already"),
         ("labels.csv", "0,1,2\n", "labels.csv:1: 3 columns; expected 1 or 2"),
-        ("split.csv", "0,trian\n", "the set `trian`; expected train, valid, test or none"),
+        ("labels.csv", "0\n1\n", "labels.csv: it has 2 rows; expected 12, one per node"),
+        ("split.csv", "0,trian\n", "split.csv:1: set `trian`; expected train, valid, test or"),
     ];
     for (name, content, expected) in cases {
         let mut files =
@@ -305,8 +368,12 @@ fn errors_name_file_line_and_what_was_expected() {
     for (path, expected) in [
         (fixture("saint/feats.npy"), "is a NumPy array"),
         (fixture("nothing"), "cannot open"),
-        (fixture("saint/adj_full.npz"), "no graph is known by these arrays: data, format"),
-        (fixture("ogb/raw"), "no graph is known in this folder; expected one of raw/edge.csv.gz"),
+        (fixture("saint/adj_full.npz"), "it holds the arrays data, format"),
+        (fixture("ogb/raw"), "no graph is found in this folder; expected one of raw/edge.csv.gz"),
+        (fixture("pyg/two-graphs.pt"), "it holds several graphs; expected one"),
+        (fixture("pyg/no-edges.pt"), "it holds x; expected `edge_index`"),
+        (fixture("pyg/regression.npz"), "`y` has the label 0.09090909 at node 1"),
+        (fixture("pyg/regression.npz"), "is this a regression target?"),
     ] {
         let found = error(&path);
         assert!(found.contains(expected), "{found}");
@@ -319,7 +386,7 @@ fn formats_by_name() {
         assert_eq!(format.name().parse::<Format>().expect("known"), format);
     }
     let error = "dgl".parse::<Format>().expect_err("unknown").to_string();
-    assert!(error.contains("expected one of mapped, ogb, planetoid"), "{error}");
+    assert!(error.contains("expected one of mapped, pyg, ogb"), "{error}");
     let options = Options { format: Some(Format::Masks), ..Options::default() };
     let error = load::open(&fixture("shchur.npz"), &options).expect_err("missing").to_string();
     assert!(error.contains("array `node_features` is missing; there are: adj_data"), "{error}");
@@ -328,7 +395,7 @@ fn formats_by_name() {
 /// Copies a fixture, with one file of it damaged.
 fn damaged(name: &str, file: &str, damage: impl FnOnce(&mut Vec<u8>)) -> Result<Dataset, Error> {
     let dir = tempfile::tempdir().expect("a directory");
-    let (from, to) = (fixture(name), dir.path().join(name));
+    let (from, to) = (fixture(name), dir.path().join(name.replace('/', "-")));
     copy(&from, &to);
     let target = if file.is_empty() { to.clone() } else { to.join(file) };
     let mut bytes = fs::read(&target).expect("read");
@@ -349,7 +416,12 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-const FILES: [(&str, &str); 15] = [
+const FILES: [(&str, &str); 20] = [
+    ("pyg/object.pt", ""),
+    ("pyg/collated.pt", ""),
+    ("pyg/lists.npz", ""),
+    ("pyg/no-split.npz", ""),
+    ("ogb-saver", "split/first/split_dict.pt"),
     ("shchur.npz", ""),
     ("shchur-dense.npz", ""),
     ("masks.npz", ""),

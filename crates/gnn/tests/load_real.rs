@@ -71,7 +71,7 @@ fn tolokers() {
     let other = |split_index| load::open(&path, &Options { split_index, ..Options::default() });
     assert_ne!(other(9).expect("the last").split, dataset.split);
     let error = other(10).expect_err("there are ten").to_string();
-    assert!(error.contains("`train_masks` has 10 splits; there is no number 10"), "{error}");
+    assert!(error.contains("`train_masks` has splits 0 to 9; there is no split 10"), "{error}");
 }
 
 #[test]
@@ -100,6 +100,9 @@ fn planetoid() {
 fn musae() {
     let Some(dataset) = open("facebook-page") else { return };
     assert_eq!(figures(&dataset), [22_470, 170_823, 4_714, 4]);
+    let classes = dataset.class_names.as_ref().expect("names").iter().collect::<Vec<_>>();
+    assert_eq!(classes, ["company", "government", "politician", "tvshow"]);
+    assert_eq!(dataset.graph.listed().self_loops, 179);
     assert_eq!(split(&dataset).iter().sum::<usize>(), 22_470);
 }
 

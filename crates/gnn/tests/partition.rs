@@ -283,11 +283,11 @@ fn what_cannot_be_done_is_told() {
     let base = settings(Method::Metis, 6);
     assert_eq!(
         told(&base),
-        "cannot cut a graph of 5 nodes into 6 parts: ask for at most one part a node"
+        "cannot partition a graph of 5 nodes into 6 parts: ask for at most one part per node"
     );
     assert!(told(&Settings { parts: 0, ..base }).contains("at least 1 part"));
     for imbalance in [0.5, f64::NAN, f64::INFINITY] {
-        assert!(told(&Settings { parts: 2, imbalance, ..base }).contains("not 1 or more"));
+        assert!(told(&Settings { parts: 2, imbalance, ..base }).contains("expected 1 or more"));
     }
     let no_train = partition(&graph, &labels, &[9], &settings(Method::Ldg, 2)).unwrap_err();
     assert!(no_train.to_string().contains("training node 9"), "{no_train}");
@@ -337,24 +337,24 @@ fn files_come_back() {
 fn bad_files_are_told_by_line() {
     let dir = tempfile::tempdir().unwrap();
     let cases: [(&str, usize, &str); 9] = [
-        ("0\none\n", 2, "graph.part.3:2: expected the number of a part, found `one`"),
-        ("0\n-1\n", 2, "graph.part.3:2: expected the number of a part, found `-1`"),
-        ("0\n99999999999\n", 2, "graph.part.3:2: expected the number of a part"),
-        ("0 1\n", 2, "graph.part.3:1: expected the number of a part, found `0 1`"),
+        ("0\none\n", 2, "graph.part.3:2: `one`: expected a part number"),
+        ("0\n-1\n", 2, "graph.part.3:2: `-1`: expected a part number"),
+        ("0\n99999999999\n", 2, "graph.part.3:2: `99999999999`: expected a part number"),
+        ("0 1\n", 2, "graph.part.3:1: `0 1`: expected a part number"),
         ("0\n2\n", 2, "graph.part.3:2: part 2 is not below 2"),
-        ("0\n0\n0\n", 2, "graph.part.3:3: the graph has only 2 nodes"),
-        ("0\n", 2, "graph.part.3: found the parts of 1 nodes, the graph has 2"),
-        ("0\n2\n0\n", 3, "graph.part.3: no node is in part 1, but one is in part 2"),
-        ("", 2, "graph.part.3: found the parts of 0 nodes"),
+        ("0\n0\n0\n", 2, "graph.part.3:3: more lines than the 2 nodes of the graph"),
+        ("0\n", 2, "graph.part.3: it has 1 lines; expected 2, one per node"),
+        ("0\n2\n0\n", 3, "graph.part.3: part 1 is empty, but part 2 is not"),
+        ("", 2, "graph.part.3: it has 0 lines"),
     ];
     for (text, nodes, expected) in cases {
         let found = read_text(dir.path(), text, nodes).unwrap_err().to_string();
         assert!(found.contains(expected), "{found}\n{expected}");
     }
     let long = read_text(dir.path(), vec![b'1'; 1 << 20], 2).unwrap_err().to_string();
-    assert!(long.contains(":1: expected the number") && long.len() < 300, "{long}");
+    assert!(long.contains(": expected a part number") && long.len() < 300, "{long}");
     let bytes = read_text(dir.path(), [0xff, 0xfe, b'\n'], 1).unwrap_err().to_string();
-    assert!(bytes.contains(":1: expected the number"), "{bytes}");
+    assert!(bytes.contains(": expected a part number"), "{bytes}");
     let absent = read(dir.path().join("absent"), 1).unwrap_err().to_string();
     assert!(absent.contains("cannot open") && absent.contains("absent"), "{absent}");
     let nowhere = write(dir.path().join("no/such"), &Partition { of: vec![0], parts: 1 });

@@ -8,19 +8,20 @@ use super::DataArgs;
 use crate::Common;
 use crate::outputs::Force;
 
-/// Write a dataset in our own form, which is mapped and opens at once
+/// Convert a dataset to our own layout, which is memory-mapped and opens at once
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   hither dataset convert products/ -o products.graph.safetensors
-  hither dataset convert flickr.npz --seed 3 -o flickr-3.graph.safetensors
+  hither dataset convert my-tables/ --draw-split --seed 3 -o mine.graph.safetensors
 
-The split becomes part of the file: the dataset's own, or the one that the seed draws.")]
+The file holds the split, either the dataset's own or the drawn one, and the names of nodes and
+classes.")]
 pub struct Args {
     #[command(flatten)]
     data: DataArgs,
-    /// Seed of a split that is drawn
-    #[arg(long, value_name = "N", default_value_t = 1, env = "HITHER_SEED")]
+    /// Seed of a drawn split
+    #[arg(long, value_name = "N", default_value_t = 0, env = "HITHER_SEED")]
     #[arg(allow_negative_numbers = true)]
     seed: u64,
     /// File to write
@@ -34,6 +35,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     args.force.check_file(&args.output)?;
     common.pool()?.install(|| -> anyhow::Result<()> {
         let data = args.data.open(args.seed)?;
+        common.note_changes(&data);
         Ok(load::write(&data, &args.output)?)
     })?;
     common.say(&format!("wrote {}", args.output.display()));

@@ -9,20 +9,21 @@ use crate::Common;
 use crate::inputs::number;
 use crate::outputs::Force;
 
-/// Draw a graph on which cut edges matter
+/// Generate a graph on which cut edges matter
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   hither dataset generate --family cut-homophily -o cut.graph.safetensors
-  hither dataset generate --family noisy-features --nodes 10000000 --degree 20 -o big.graph.safetensors
+  hither dataset generate --family noisy-features --nodes 10000000 -o big.graph.safetensors
 
-Nodes live in communities, which partitioners find, and have classes, which models learn. Features
-tell little of one node's class and much of that of its neighbours together. Families:
-  cut-homophily   only edges that leave a community join nodes of a class
-  noisy-features  all edges tell of the class, and each that is cut off is missed
-Flags win over the family's settings.")]
+Nodes belong to communities, which partitioners find, and to classes, which models learn. The
+features of one node say little about its class; those of all its neighbours together say much.
+Families:
+  cut-homophily   only edges between communities join nodes of the same class
+  noisy-features  all edges say something about the class, so each cut edge is missed
+Flags override the settings of the family.")]
 pub struct Args {
-    /// cut-homophily or noisy-features
+    /// Preset: cut-homophily or noisy-features
     #[arg(long, value_name = "NAME")]
     family: Family,
     /// Number of nodes
@@ -37,51 +38,51 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
     #[arg(allow_negative_numbers = true)]
     communities: Option<usize>,
-    /// Neighbours of a node on average
+    /// Average number of neighbours per node
     #[arg(long, value_name = "N", value_parser = |t: &str| number(t, 0.0, 1e6))]
     #[arg(allow_negative_numbers = true)]
     degree: Option<f64>,
-    /// 0: nodes have about as many neighbours; towards 1, few have very many
+    /// Skew of the degrees: 0 makes them alike; near 1, a few nodes have very many neighbours
     #[arg(long, value_name = "F", value_parser = |t: &str| number(t, 0.0, 1.0))]
     #[arg(allow_negative_numbers = true)]
     tail: Option<f64>,
-    /// Share of edges that leave their community
+    /// Share of edges between communities
     #[arg(long, value_name = "SHARE", value_parser = |t: &str| number(t, 0.0, 1.0))]
     #[arg(allow_negative_numbers = true)]
     leaving: Option<f64>,
-    /// Share of edges within a class, of those that stay in a community
+    /// Share of edges that join nodes of the same class, inside of communities
     #[arg(long, value_name = "SHARE", value_parser = |t: &str| number(t, 0.0, 1.0))]
     #[arg(allow_negative_numbers = true)]
     homophily_inside: Option<f64>,
-    /// The same, of those that leave
+    /// Share of edges that join nodes of the same class, between communities
     #[arg(long, value_name = "SHARE", value_parser = |t: &str| number(t, 0.0, 1.0))]
     #[arg(allow_negative_numbers = true)]
     homophily_outside: Option<f64>,
-    /// 0: classes are spread evenly over communities; 1: each community has one
+    /// Skew of the classes: 0 spreads them evenly over communities; 1 gives each community one
     #[arg(long, value_name = "F", value_parser = |t: &str| number(t, 0.0, 1.0))]
     #[arg(allow_negative_numbers = true)]
     skew: Option<f64>,
-    /// Features of a node
+    /// Number of features per node
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_048_576))]
     #[arg(allow_negative_numbers = true)]
     features: Option<usize>,
-    /// How far a class' mean lies from the origin, where noise is 1 in each dimension
+    /// Distance of a class's mean from the origin; the noise has deviation 1 per dimension
     #[arg(long, value_name = "F", value_parser = |t: &str| number(t, 0.0, 1e6))]
     #[arg(allow_negative_numbers = true)]
     signal: Option<f64>,
-    /// Share of nodes to learn from
+    /// Share of training nodes
     #[arg(long, value_name = "SHARE", value_parser = |t: &str| number(t, 0.0, 1.0))]
     #[arg(allow_negative_numbers = true)]
     train: Option<f64>,
-    /// Share of nodes to choose the model by
+    /// Share of validation nodes
     #[arg(long, value_name = "SHARE", value_parser = |t: &str| number(t, 0.0, 1.0))]
     #[arg(allow_negative_numbers = true)]
     valid: Option<f64>,
-    /// Seed of all draws
-    #[arg(long, value_name = "N", default_value_t = 1, env = "HITHER_SEED")]
+    /// Random seed
+    #[arg(long, value_name = "N", default_value_t = 0, env = "HITHER_SEED")]
     #[arg(allow_negative_numbers = true)]
     seed: u64,
-    /// File to write, in our own form
+    /// File to write, in our own layout
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
     #[command(flatten)]

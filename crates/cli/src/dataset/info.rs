@@ -1,6 +1,7 @@
 //! `hither dataset info`.
 
 use hither_gnn::dataset::UNLABELLED;
+use hither_gnn::graph::Listed;
 use hither_gnn::{Dataset, Features, Labels};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -8,17 +9,18 @@ use serde::Serialize;
 use super::DataArgs;
 use crate::{Common, outputs};
 
-/// Tell what a dataset holds: graph, features, classes, split
+/// Describe a dataset: its graph, features, classes and split
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   hither dataset info flickr.npz
-  hither dataset info products/ --json")]
+  hither dataset info products/ --json
+  hither dataset info soc-network.txt        # a list of edges alone")]
 pub struct Args {
     #[command(flatten)]
     data: DataArgs,
-    /// Seed of a split that is drawn
-    #[arg(long, value_name = "N", default_value_t = 1, env = "HITHER_SEED")]
+    /// Seed of a drawn split
+    #[arg(long, value_name = "N", default_value_t = 0, env = "HITHER_SEED")]
     #[arg(allow_negative_numbers = true)]
     seed: u64,
     /// Print JSON instead of text
@@ -31,21 +33,26 @@ struct Info {
     name: String,
     nodes: usize,
     edges: usize,
+    /// What the list of edges held; null if the file holds no such list.
+    listed: Option<Listed>,
     isolated_nodes: usize,
     degree: Degree,
     features: FeatureInfo,
-    /// Classes, or answers a node.
+    /// `classes`, or `tasks` of binary labels.
     labels: &'static str,
     classes: usize,
-    /// Nodes of each class; of answers, those that say yes.
+    class_names: Vec<String>,
+    /// Nodes per class; nodes with label 1 per task.
     nodes_of_class: Vec<usize>,
     unlabelled_nodes: usize,
-    /// Share of edges between labelled nodes whose ends are of one class.
+    /// Share of edges between labelled nodes that join nodes of the same class.
     homophily: Option<f64>,
     metric: &'static str,
     train: usize,
     valid: usize,
     test: usize,
+    /// What the files hold that is not used.
+    notes: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -59,7 +66,7 @@ struct Degree {
 struct FeatureInfo {
     kind: &'static str,
     dim: usize,
-    /// That are stored.
+    /// Stored values, all nodes together.
     values: usize,
     bytes: u64,
 }
@@ -67,7 +74,7 @@ struct FeatureInfo {
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let info = common
         .pool()?
-        .install(|| -> anyhow::Result<Info> { Ok(describe(&args.data.open(args.seed)?)) })?;
+        .install(|| -> anyhow::Result<Info> { Ok(describe(&args.data.open_graph(args.seed)?)) })?;
     match args.json {
         true => outputs::print_json(&info),
         false => outputs::print(&shown(&info)),
@@ -78,20 +85,22 @@ fn describe(data: &Dataset) -> Info {
     let nodes = data.graph.nodes();
     let degrees = || (0..nodes as u32).into_par_iter().map(|node| data.graph.degree(node));
     let (kind, values) = match &data.features {
+        Features::Dense { dim: 0, .. } => ("none", 0),
         Features::Dense { values, .. } => ("dense", values.len()),
         Features::Sparse { indices, values: Some(_), .. } => ("sparse", indices.len()),
         Features::Sparse { indices, .. } => ("sparse, all ones", indices.len()),
     };
-    let (labels, unlabelled_nodes) = match &data.labels {
-        Labels::Classes { of, .. } => {
-            ("classes", of.par_iter().filter(|class| **class == UNLABELLED).count())
-        }
-        Labels::Tasks { .. } => ("answers", 0),
+    let labels = match &data.labels {
+        Labels::Classes { .. } => "classes",
+        Labels::Tasks { .. } => "tasks",
     };
+    let listed = Some(*data.graph.listed()).filter(|listed| listed.pairs > 0);
+    let classes = data.labels.count();
     Info {
         name: data.name.clone(),
         nodes,
         edges: data.graph.edges(),
+        listed,
         isolated_nodes: degrees().filter(|degree| *degree == 0).count(),
         degree: Degree {
             min: degrees().min().unwrap_or(0),
@@ -102,17 +111,22 @@ fn describe(data: &Dataset) -> Info {
             kind,
             dim: data.features.dim(),
             values,
-            bytes: (0..nodes as u32).into_par_iter().map(|n| data.features.row_bytes(n)).sum(),
+            bytes: (0..data.features.rows() as u32)
+                .into_par_iter()
+                .map(|node| data.features.row_bytes(node))
+                .sum(),
         },
         labels,
-        classes: data.labels.count(),
+        classes,
+        class_names: (0..classes as u32).map(|class| data.class_name(class).into()).collect(),
         nodes_of_class: nodes_of_class(&data.labels),
-        unlabelled_nodes,
+        unlabelled_nodes: data.labels.unlabelled(),
         homophily: homophily(data),
         metric: data.metric.name(),
         train: data.split.train.len(),
         valid: data.split.valid.len(),
         test: data.split.test.len(),
+        notes: data.notes.clone(),
     }
 }
 
@@ -135,7 +149,7 @@ fn nodes_of_class(labels: &Labels) -> Vec<usize> {
     counts
 }
 
-/// None where nodes have several answers, or no edge has two labelled ends.
+/// None if nodes have several labels, or no edge has two labelled ends.
 fn homophily(data: &Dataset) -> Option<f64> {
     let Labels::Classes { of, .. } = &data.labels else { return None };
     let of_node = |node: u32| {
@@ -157,35 +171,88 @@ fn homophily(data: &Dataset) -> Option<f64> {
 fn shown(info: &Info) -> String {
     let share = |count: usize| 100.0 * count as f64 / info.nodes.max(1) as f64;
     let Degree { min, mean, max } = &info.degree;
-    let FeatureInfo { kind, dim, values, bytes } = &info.features;
     let mut text = format!(
-        "dataset    {}\nnodes      {}, {} of them isolated\nedges      {}\n\
-         degree     {min} to {max}, mean {mean:.1}\n\
-         features   {dim} ({kind}), {:.1} a node, {:.1} MB\n\
-         labels     {} {}, judged by {}\n",
+        "dataset    {}\nnodes      {}, {} without edges{}\nedges      {}{}\n\
+         degree     {min} to {max}, mean {mean:.1}\n",
         info.name,
         info.nodes,
         info.isolated_nodes,
+        match info.classes {
+            0 => String::new(),
+            _ => format!(", {} without a label", info.unlabelled_nodes),
+        },
         info.edges,
-        *values as f64 / info.nodes.max(1) as f64,
-        *bytes as f64 / 1e6,
-        info.classes,
-        info.labels,
-        info.metric,
+        info.listed.as_ref().map_or(String::new(), shown_listed),
     );
+    let FeatureInfo { kind, dim, values, bytes } = &info.features;
+    match dim {
+        0 => text.push_str("features   none\n"),
+        _ => text.push_str(&format!(
+            "features   {dim} ({kind}), {:.1} per node, {:.1} MB\n",
+            *values as f64 / info.nodes.max(1) as f64,
+            *bytes as f64 / 1e6,
+        )),
+    }
+    match info.classes {
+        0 => text.push_str("labels     none\n"),
+        classes => text.push_str(&format!(
+            "labels     {classes} {}, scored by {}\n",
+            info.labels, info.metric
+        )),
+    }
     if let Some(homophily) = info.homophily {
-        text.push_str(&format!("homophily  {:.1} % of edges within a class\n", 100.0 * homophily));
+        let homophily = 100.0 * homophily;
+        text.push_str(&format!(
+            "homophily  {homophily:.1} % of edges join nodes of the same class\n"
+        ));
     }
-    text.push_str("split      ");
-    let sets = [("train", info.train), ("valid", info.valid), ("test", info.test)];
-    let sets = sets.map(|(name, count)| format!("{name} {count} ({:.1} %)", share(count)));
-    text.push_str(&format!("{}\n\n   class     nodes\n", sets.join(", ")));
-    for (class, count) in info.nodes_of_class.iter().enumerate() {
-        text.push_str(&format!("{class:8}  {count:8}  {:5.1} %\n", share(*count)));
+    if info.classes > 0 {
+        let sets = [("train", info.train), ("valid", info.valid), ("test", info.test)];
+        let sets = sets.map(|(name, count)| format!("{name} {count} ({:.1} %)", share(count)));
+        text.push_str(&format!("split      {}\n", sets.join(", ")));
     }
-    if info.unlabelled_nodes > 0 {
-        let count = info.unlabelled_nodes;
-        text.push_str(&format!("    none  {count:8}  {:5.1} %\n", share(count)));
+    for note in &info.notes {
+        text.push_str(&format!("note       {note}\n"));
+    }
+    text + &shown_classes(info)
+}
+
+/// What became of the pairs that the files list.
+fn shown_listed(listed: &Listed) -> String {
+    let Listed { pairs, self_loops, repeated, reciprocal } = listed;
+    let parts = [
+        (*self_loops, "self-loop", "dropped"),
+        (*repeated, "repeated pair", "dropped"),
+        (*reciprocal, "pair", "merged with the opposite direction"),
+    ];
+    let parts = parts.iter().filter(|(number, _, _)| *number > 0);
+    let part = |(number, noun, fate): &(u64, &str, &str)| {
+        format!("{number} {noun}{} {fate}", if *number == 1 { "" } else { "s" })
+    };
+    let parts: Vec<String> = parts.map(part).collect();
+    match parts[..] {
+        [] => String::new(),
+        _ => format!(", from {pairs} listed pairs: {}", parts.join(", ")),
+    }
+}
+
+fn shown_classes(info: &Info) -> String {
+    if info.classes == 0 {
+        return String::new();
+    }
+    let share = |count: usize| 100.0 * count as f64 / info.nodes.max(1) as f64;
+    // Names come from files: control characters could move the cursor of a terminal.
+    let printable = |name: &String| -> String {
+        name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(40).collect()
+    };
+    let names: Vec<String> = info.class_names.iter().map(printable).collect();
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(8);
+    let head = if info.labels == "tasks" { "task" } else { "class" };
+    let mut text = format!("\n{head:>width$}     nodes\n");
+    let none = (info.unlabelled_nodes > 0).then_some(("(none)", info.unlabelled_nodes));
+    let classes = names.iter().map(String::as_str).zip(info.nodes_of_class.iter().copied());
+    for (name, count) in classes.chain(none) {
+        text.push_str(&format!("{name:>width$}  {count:8}  {:5.1} %\n", share(count)));
     }
     text
 }

@@ -24,10 +24,10 @@ impl Axis {
         let (key, list) =
             text.split_once('=').ok_or_else(|| anyhow!("--vary {text}: {expected}"))?;
         let key = key.trim();
-        let known = matches!(key, "congestion" | "load" | "seed") || key.contains('.');
+        let known = matches!(key, "congestion" | "load" | "rate" | "seed") || key.contains('.');
         ensure!(
             known,
-            "--vary {text}: unknown key {key:?}; vary congestion, load, seed, or POLICY.OPTION"
+            "--vary {text}: unknown key {key:?}; vary congestion, load, rate, seed, or POLICY.OPTION"
         );
         let mut values = Vec::new();
         for item in split(list) {
@@ -131,12 +131,16 @@ pub fn cell(plan: &Plan, axes: &[Axis], values: &[String]) -> anyhow::Result<Cel
         match axis.key.as_str() {
             "congestion" => cell.congestion = runs::congestion(value).map_err(wrong)?,
             "load" => cell.load = Some(runs::load(value).map_err(wrong)?),
+            "rate" => cell.rate = Some(runs::load(value).map_err(wrong)?),
             "seed" => {
                 let seed = value.parse().map_err(|_| wrong("expected a whole number".into()))?;
                 cell.seed = Some(seed);
             }
             key => settings::put(&mut cell.settings, key, value)?,
         }
+    }
+    if cell.load.is_some() && cell.rate.is_some() {
+        bail!("load and rate both set how fast jobs arrive; give or vary one of them");
     }
     settings::settings(&cell.settings)?;
     Ok(cell)

@@ -84,7 +84,9 @@ impl Store {
 /// Everything that the figures depend on. Files are represented by a hash of their content.
 pub fn manifest(args: &PlanArgs, plan: &Plan, axes: &[Axis]) -> anyhow::Result<Map<String, Value>> {
     let workload = match &plan.workload {
-        Workload::Trace { bytes, .. } => hash(bytes),
+        Workload::Trace { tables, .. } => {
+            hash(&tables.iter().flat_map(|(_, bytes)| bytes).copied().collect::<Vec<u8>>())
+        }
         Workload::Generator { settings, .. } => hash(&serde_json::to_vec(settings)?),
     };
     let profiles = match &args.trace.profiles {
@@ -104,6 +106,7 @@ pub fn manifest(args: &PlanArgs, plan: &Plan, axes: &[Axis]) -> anyhow::Result<M
         "seed": scenario.seed,
         "congestion": scenario.congestion,
         "load": scenario.load,
+        "rate": scenario.rate,
         "checkpoint_s": scenario.checkpoint_s,
         "lose_on_preempt": scenario.lose_on_preempt,
         "mtbf_h": scenario.mtbf_h,

@@ -1,4 +1,4 @@
-//! What a user says of a training run, and what it means to the trainer. All defaults stand here.
+//! The options of a training run, with all defaults, and the trainer's settings that they make.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ use crate::dataset::DataArgs;
 use crate::inputs::number;
 use crate::outputs::Force;
 
-/// A round of more steps than this is a slip, of --rho most likely.
+/// Upper bound on the local steps of a round; more is a mistake, most likely in --rho.
 const STEPS_MAX: f64 = 1e7;
 const ROUNDS_MAX: u64 = 1_000_000;
 
@@ -42,33 +42,33 @@ pub struct TrainArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// sage, gcn, gat, appnp or mlp, or layers separated by commas such as sage,sage,linear
+    /// Model: sage, gcn, gat, appnp or mlp, or its layers, such as sage,sage,linear
     #[arg(long, value_name = "NAME", default_value = "sage")]
     pub model: String,
-    /// Layers; of appnp, steps of propagation
+    /// Number of layers; for appnp, of propagation steps
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = RangedU64ValueParser::<usize>::new().range(1..=64))]
     #[arg(allow_negative_numbers = true)]
     pub layers: usize,
-    /// Units of the layers between the first and the last
+    /// Number of hidden units
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
     #[arg(allow_negative_numbers = true)]
     pub hidden: usize,
-    /// Heads of attention (gat)
+    /// Number of attention heads (gat)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     #[arg(allow_negative_numbers = true)]
     pub heads: usize,
-    /// How gcn weighs neighbours: symmetric, by both ends' degrees, or mean
+    /// Normalisation of neighbours in gcn: symmetric (by both degrees) or mean
     #[arg(long, value_name = "HOW", default_value = "symmetric", value_parser = norm)]
     pub norm: Norm,
-    /// Normalise over the batch behind each layer but the last
+    /// Add batch normalisation after each layer but the last
     #[arg(long)]
     pub batch_norm: bool,
-    /// Share of hidden units that are left out in each step
-    #[arg(long, value_name = "SHARE", default_value_t = 0.2, value_parser = |t: &str| number(t, 0.0, 0.99))]
+    /// Dropout probability
+    #[arg(long, value_name = "P", default_value_t = 0.2, value_parser = |t: &str| number(t, 0.0, 0.99))]
     #[arg(allow_negative_numbers = true)]
     pub dropout: f64,
-    /// What a node keeps of its own in each step of propagation (appnp)
-    #[arg(long, value_name = "SHARE", default_value_t = 0.2, value_parser = |t: &str| number(t, 0.0, 1.0))]
+    /// Teleport probability (appnp)
+    #[arg(long, value_name = "P", default_value_t = 0.2, value_parser = |t: &str| number(t, 0.0, 1.0))]
     #[arg(allow_negative_numbers = true)]
     pub alpha: f64,
 }
@@ -76,17 +76,17 @@ pub struct ModelArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Workers")]
 pub struct PartArgs {
-    /// Workers, each with one part of the graph [default: 8, or those of --partition-file]
+    /// Number of workers, each with one part of the graph [default: 8, or as in --partition-file]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=PARTS_MAX as u64))]
     #[arg(allow_negative_numbers = true)]
     pub parts: Option<usize>,
-    /// How the graph is cut: metis, ldg, fennel, random or label
+    /// Partitioning method: metis, ldg, fennel, random or label
     #[arg(long, value_name = "METHOD", default_value = "metis")]
     pub partition: partition::Method,
-    /// Take the parts from a file of `hither partition` or gpmetis instead
+    /// Read the parts from a file of `hither partition` or gpmetis
     #[arg(long, value_name = "FILE", conflicts_with = "partition")]
     pub partition_file: Option<PathBuf>,
-    /// Share of all nodes of which each part stores copies (psgd-sa)
+    /// Share of all nodes that each part stores copies of (psgd-sa)
     #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = |t: &str| number(t, 0.0, 1.0))]
     #[arg(allow_negative_numbers = true)]
     pub copies: f64,
@@ -95,11 +95,11 @@ pub struct PartArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Local steps")]
 pub struct LocalArgs {
-    /// Steps of each worker in the first round
+    /// Local steps per worker in the first round
     #[arg(long, value_name = "K", default_value_t = 10, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1_000_000))]
     #[arg(allow_negative_numbers = true)]
     pub local_steps: u32,
-    /// Factor by which local steps grow from round to round
+    /// Factor by which the local steps grow per round
     #[arg(long, value_name = "F", default_value_t = 1.0, value_parser = |t: &str| number(t, 0.1, 10.0))]
     #[arg(allow_negative_numbers = true)]
     pub rho: f64,
@@ -107,17 +107,17 @@ pub struct LocalArgs {
     #[arg(long, value_name = "RATE", default_value_t = 0.01, value_parser = |t: &str| number(t, 1e-9, 1e3))]
     #[arg(allow_negative_numbers = true)]
     pub lr: f64,
-    /// Training nodes a step, or `full`: all of them, with all neighbours. One machine alone
-    /// (single) takes as many as all workers together
+    /// Training nodes per step, or `full` for all of them with all neighbours; `single` takes as many
+    /// as all workers together
     #[arg(long, value_name = "N", default_value = "256", value_parser = batch)]
     #[arg(allow_negative_numbers = true)]
     pub batch: Batch,
-    /// Neighbours of a node that each layer sees, or `all`
+    /// Neighbours sampled per node and layer, or `all`
     #[arg(long, value_name = "N", default_value = "10", value_parser = fanout)]
     #[arg(allow_negative_numbers = true)]
     pub fanout: Fanout,
-    /// adam or sgd, for workers and server
-    #[arg(long, value_name = "NAME", default_value = "adam")]
+    /// Optimiser of workers and server: adam or sgd
+    #[arg(long, value_name = "NAME", default_value = "adam", visible_alias = "optimizer")]
     pub optimiser: optim::Method,
     /// Weight decay
     #[arg(long, value_name = "RATE", default_value_t = 0.0, value_parser = |t: &str| number(t, 0.0, 10.0))]
@@ -128,20 +128,20 @@ pub struct LocalArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Server steps")]
 pub struct ServerArgs {
-    /// Steps of the server after each averaging, or `auto`: as many as the measured drift asks for,
-    /// and of the average only as much as lowers the whole graph's loss
+    /// Server steps per round, or `auto` to choose them by the measured drift and to go towards the
+    /// average only as far as the loss falls
     #[arg(long, value_name = "S", default_value = "auto", value_parser = server_steps)]
     #[arg(allow_negative_numbers = true)]
     pub server_steps: ServerSteps,
-    /// Learning rate of the server [default: that of --lr]
+    /// Learning rate of the server [default: --lr]
     #[arg(long, value_name = "RATE", alias = "server-rate", value_parser = |t: &str| number(t, 1e-9, 1e3))]
     #[arg(allow_negative_numbers = true)]
     pub server_lr: Option<f64>,
-    /// Training nodes of a step of the server, or `full`
+    /// Training nodes per server step, or `full`
     #[arg(long, value_name = "N", default_value = "256", value_parser = batch)]
     #[arg(allow_negative_numbers = true)]
     pub server_batch: Batch,
-    /// Neighbours that each layer sees on the server, or `all`
+    /// Neighbours sampled per node and layer on the server, or `all`
     #[arg(long, value_name = "N", default_value = "all", value_parser = fanout)]
     #[arg(allow_negative_numbers = true)]
     pub server_fanout: Fanout,
@@ -150,52 +150,52 @@ pub struct ServerArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Run")]
 pub struct RunArgs {
-    /// Rounds of local steps, averaging and correction
+    /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = RangedU64ValueParser::<u32>::new().range(1..=ROUNDS_MAX))]
     #[arg(allow_negative_numbers = true)]
     pub rounds: u32,
-    /// Rounds from one evaluation on the whole graph to the next
+    /// Evaluate on the whole graph every N rounds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=ROUNDS_MAX))]
     #[arg(allow_negative_numbers = true)]
     pub eval_every: u32,
-    /// Measure drift in the first N rounds, and from then on every N rounds; 0 for never
+    /// Measure drift in the first N rounds and every N rounds after that; 0 turns it off
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<u32>::new().range(0..=ROUNDS_MAX))]
     #[arg(allow_negative_numbers = true)]
     pub probe_every: u32,
-    /// Stop after so many evaluations without a better one
+    /// Stop after N evaluations without improvement
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=ROUNDS_MAX))]
     #[arg(allow_negative_numbers = true)]
     pub patience: Option<u32>,
-    /// Repeat with seed, seed + 1, …, each with its own start, cut and, where the dataset brings
-    /// none, split
+    /// Number of runs, with seeds --seed, --seed + 1, …; each has its own initial weights, partition
+    /// and, if the dataset has none, split
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=RUNS_MAX))]
     #[arg(allow_negative_numbers = true)]
     pub runs: u32,
-    /// Seed of everything that is drawn
-    #[arg(long, value_name = "N", default_value_t = 1, env = "HITHER_SEED")]
+    /// Random seed
+    #[arg(long, value_name = "N", default_value_t = 0, env = "HITHER_SEED")]
     #[arg(allow_negative_numbers = true)]
     pub seed: u64,
-    /// Go on with the run in the output directory, from its last checkpoint
+    /// Continue the run in the output directory from its last checkpoint
     #[arg(long, requires = "output", conflicts_with = "force")]
     pub resume: bool,
     #[command(flatten)]
     pub force: Force,
-    /// Rounds from one checkpoint to the next; the last round always has one
+    /// Write a checkpoint every N rounds, and after the last
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = RangedU64ValueParser::<u32>::new().range(1..=ROUNDS_MAX))]
     #[arg(allow_negative_numbers = true)]
     pub checkpoint_every: u32,
-    /// Read and cut the graph, tell what would be done, and stop
+    /// Read and partition the graph, print sizes and costs, and stop
     #[arg(long)]
     pub dry_run: bool,
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
-    /// Directory for the results
+    /// Directory to write the model, predictions and report to; without it only scores are printed
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,
 }
 
-/// Nodes a step; none for all.
+/// Training nodes per step; None for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batch(pub Option<usize>);
 
@@ -227,38 +227,38 @@ fn norm(text: &str) -> Result<Norm, String> {
     match text {
         "symmetric" => Ok(Norm::Symmetric),
         "mean" => Ok(Norm::Mean),
-        _ => Err(format!("`{text}` is no way to weigh neighbours: symmetric or mean")),
+        _ => Err("expected symmetric or mean".into()),
     }
 }
 
 impl TrainArgs {
-    /// What can be told to be wrong before any file is read.
+    /// Refuses options that do not fit each other, before any file is read.
     pub fn check(&self, modes: &[Mode]) -> anyhow::Result<()> {
         Kind::stack(&self.model.model, self.model.layers).map_err(anyhow::Error::msg)?;
         let (local, run) = (&self.local, &self.run);
         let last = f64::from(local.local_steps) * local.rho.powi(run.rounds as i32 - 1);
         if last > STEPS_MAX {
             bail!(
-                "with --rho {} the last of {} rounds would take {last:.0} steps; lower one of them",
+                "with --rho {} the last of {} rounds would take {last:.0} local steps; lower one of them",
                 local.rho,
                 run.rounds
             );
         }
         if run.seed.checked_add(run.runs.into()).is_none() {
-            bail!("--seed {} has not {} seeds behind it", run.seed, run.runs);
+            bail!("--seed {} is too large for {} runs", run.seed, run.runs);
         }
         let auto = self.server.server_steps == ServerSteps::Auto;
         let corrects = |mode: &Mode| matches!(mode, Mode::Llcg | Mode::LlcgStale);
         if auto && run.probe_every == 0 && modes.iter().any(corrects) {
             bail!(
-                "--server-steps auto needs the drift that --probe-every 0 does not measure; give a \
-                 number of steps"
+                "--server-steps auto needs measurements of drift, which --probe-every 0 turns off; give \
+                 a number of --server-steps"
             );
         }
         if auto && modes.contains(&Mode::ServerOnly) && !modes.iter().any(corrects) {
             bail!(
-                "nobody measures drift for server-only: give a number of --server-steps, or compare \
-                 it with llcg, whose steps it then takes"
+                "--mode server-only has no workers to measure drift on; give a number of --server-steps, \
+                 or use `train compare` with llcg, whose steps it then takes"
             );
         }
         Ok(())
@@ -280,12 +280,12 @@ impl TrainArgs {
         })
     }
 
-    /// Of one run. `parts` is how many workers share the work.
+    /// The trainer's settings of one run with `parts` workers.
     pub fn settings(&self, mode: Mode, seed: u64, parts: usize, steps: ServerSteps) -> Settings {
         let (local, server, run) = (&self.local, &self.server, &self.run);
         let together = if mode == Mode::Single { parts } else { 1 };
         let rounds = match &steps {
-            // There is nothing to compare with beyond where the other one stopped.
+            // Stop where the other run stopped: beyond that there is nothing to compare with.
             ServerSteps::Like(steps) => run.rounds.min(steps.len() as u32),
             _ => run.rounds,
         };
@@ -315,7 +315,7 @@ impl TrainArgs {
         }
     }
 
-    /// Everything that decides what comes out, by flag: settings.json.
+    /// Every option that affects the result, by flag: the content of settings.json.
     pub fn asked(&self, modes: Value) -> Map<String, Value> {
         let (data, model, parts) = (&self.data, &self.model, &self.parts);
         let (local, server, run) = (&self.local, &self.server, &self.run);

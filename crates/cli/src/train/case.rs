@@ -1,4 +1,4 @@
-//! What the runs of one seed share: the dataset with its split, and the cut.
+//! The dataset, split and partition that all runs with one seed share.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,7 +18,7 @@ pub struct Case<'a> {
     cut: OnceLock<Cut>,
 }
 
-/// How the graph is cut, and what that costs.
+/// A partition, its method or file, and the share of edges that it cuts.
 pub struct Cut {
     pub partition: Partition,
     pub name: String,
@@ -31,7 +31,7 @@ impl<'a> Case<'a> {
         Ok(Self { args, seed, data, cut: OnceLock::new() })
     }
 
-    /// The cut that a mode works on; one machine needs none.
+    /// The partition that a mode works on; modes with one machine have one part.
     pub fn cut(&self, mode: Mode) -> anyhow::Result<Cut> {
         if matches!(mode, Mode::Single | Mode::ServerOnly) {
             let of = vec![0; self.data.graph.nodes()];
@@ -45,7 +45,7 @@ impl<'a> Case<'a> {
         Ok(Cut { partition: partition.clone(), name: name.clone(), share: *share })
     }
 
-    /// How many workers share the work: of one machine alone, whose work it does.
+    /// Number of workers; `single` does the work of as many.
     pub fn workers(&self) -> anyhow::Result<usize> {
         let args = &self.args.parts;
         match (args.parts, &args.partition_file) {
@@ -55,7 +55,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Made when first asked for: cutting takes a while.
+    /// Partitions the graph on first use, because that takes a while.
     fn parts(&self) -> anyhow::Result<&Cut> {
         if let Some(cut) = self.cut.get() {
             return Ok(cut);
@@ -72,7 +72,7 @@ impl<'a> Case<'a> {
                 let partition = partition::read(path, graph.nodes())?;
                 if let Some(parts) = args.parts.filter(|parts| *parts != partition.parts) {
                     let found = partition.parts;
-                    bail!("{} has {found} parts, not the {parts} of --parts", path.display());
+                    bail!("{} has {found} parts, but --parts is {parts}", path.display());
                 }
                 (partition, path.file_name().unwrap_or_default().to_string_lossy().into_owned())
             }

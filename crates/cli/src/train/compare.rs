@@ -1,6 +1,7 @@
-//! `hither train compare`: several modes on the same splits, cuts and seeds.
+//! `hither train compare`: several modes on the same splits, partitions and seeds.
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use hither_core::record::train::RunRecord;
@@ -14,10 +15,10 @@ use super::case::Case;
 use super::drive::Job;
 use super::figures::Outcome;
 use super::store::{self, REPORT, SUMMARY, Store, write_json};
-use super::{dry_run, existing};
+use super::{dry_run, existing, note_unsaved, say_rest};
 use crate::{Common, outputs};
 
-/// Train in several modes on the same splits, cuts and seeds, and compare what comes out
+/// Train in several modes on the same splits, partitions and seeds, and compare the results
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -26,12 +27,13 @@ Examples:
       --server-batch 64 -o compared/
   hither train compare flickr.npz … -o compared/ --resume
 
-Every mode has the same number of rounds and local steps. server-only takes, round by round, as many
-steps as llcg did, so that the server works alike in both: what llcg has more comes from local
-training. Each mode's files are in DIR/MODE; DIR has the figures of all of them and report.html.
-With --resume, runs that are finished are not done again, and modes can be added.")]
+Every mode takes the same number of rounds and local steps. server-only takes as many server steps
+as llcg did, round by round: what llcg scores beyond it comes from the workers. DIR/MODE holds each
+mode's files, DIR the results of all modes and report.html. With --resume, finished runs are kept,
+and modes can be added. The number of runs is modes times --runs; after the first one the command
+says about how long the others take.")]
 pub struct Args {
-    /// Modes, separated by commas, or `all`
+    /// Modes to compare, separated by commas, or `all`
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(default_value = "single,psgd-pa,llcg,ggs,server-only")]
     modes: Vec<String>,
@@ -39,14 +41,14 @@ pub struct Args {
     train: TrainArgs,
 }
 
-/// One mode: its runs so far, and where they are kept.
+/// One mode, its runs so far, and the directory that keeps them.
 struct Entry {
     mode: Mode,
     runs: Vec<RunRecord>,
     store: Option<Store>,
 }
 
-/// summary.json, and what `--json` prints.
+/// The content of summary.json, and the output of `--json`.
 #[derive(Serialize)]
 struct Document<'a> {
     settings: &'a Map<String, Value>,
@@ -55,7 +57,7 @@ struct Document<'a> {
 
 #[derive(Serialize)]
 struct Compared {
-    /// Mean test score less that of one machine.
+    /// Mean test score minus that of `single`; None without that mode.
     to_single: Option<f64>,
     #[serde(flatten)]
     outcome: Outcome,
@@ -74,13 +76,19 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     asked.insert("modes".into(), json!(modes));
     let (mut top, mut entries) = open(train, &modes, &asked)?;
     common.say(&format!("seed {}", train.run.seed));
+    note_unsaved(train, common);
+    let mut pending = Pending::new(&entries, train.run.runs);
+    pending.say(common, modes.len(), train.run.runs);
     for run in 1..=train.run.runs {
         if entries.iter().all(|entry| entry.runs.len() >= run as usize) {
             continue;
         }
         pool.install(|| {
             let case = Case::open(train, train.run.seed + u64::from(run) - 1)?;
-            run_all(train, &case, run, &mut top, &mut entries, common)
+            if pending.is_first {
+                common.note_changes(&case.data);
+            }
+            run_all(train, &case, run, &mut top, &mut entries, &mut pending, common)
         })?;
     }
     let runs: Vec<RunRecord> = entries.iter().flat_map(|entry| entry.runs.clone()).collect();
@@ -97,7 +105,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Each once, in the order asked.
+/// The modes by name, each once, in the order given.
 fn modes(names: &[String]) -> anyhow::Result<Vec<Mode>> {
     let mut modes = vec![];
     for name in names {
@@ -112,9 +120,41 @@ fn modes(names: &[String]) -> anyhow::Result<Vec<Mode>> {
         }
     }
     if modes.is_empty() {
-        bail!("no mode is given; there are {}", Mode::ALL.map(Mode::name).join(", "));
+        bail!("--modes is empty; expected some of {}", Mode::ALL.map(Mode::name).join(", "));
     }
     Ok(modes)
+}
+
+/// The runs that are still to be done.
+struct Pending {
+    runs: u32,
+    is_first: bool,
+}
+
+impl Pending {
+    fn new(entries: &[Entry], runs: u32) -> Self {
+        let left = entries.iter().map(|entry| runs.saturating_sub(entry.runs.len() as u32)).sum();
+        Self { runs: left, is_first: true }
+    }
+
+    fn say(&self, common: &Common, modes: usize, seeds: u32) {
+        let left = self.runs;
+        common.say(&match left == modes as u32 * seeds {
+            true => format!("{left} runs: {modes} modes × {seeds} {}", plural(seeds, "seed")),
+            false => format!("{left} of {modes} × {seeds} runs are left"),
+        });
+    }
+
+    fn finish_one(&mut self, took: Duration, common: &Common) {
+        self.runs = self.runs.saturating_sub(1);
+        if std::mem::take(&mut self.is_first) {
+            say_rest(took, self.runs, common);
+        }
+    }
+}
+
+fn plural(number: u32, noun: &str) -> String {
+    format!("{noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// The directory of the comparison, and one in it for each mode.
@@ -148,18 +188,19 @@ fn asked_of(train: &TrainArgs, mode: Mode, modes: &[Mode]) -> Map<String, Value>
     asked
 }
 
-/// Whose steps server-only takes.
+/// The mode whose server steps server-only repeats.
 fn model_of_server_only(modes: &[Mode]) -> Option<Mode> {
     [Mode::Llcg, Mode::LlcgStale].into_iter().find(|mode| modes.contains(mode))
 }
 
-/// All modes of one seed, server-only last.
+/// Runs all modes with one seed, server-only last.
 fn run_all(
     train: &TrainArgs,
     case: &Case<'_>,
     run: u32,
     top: &mut Option<Store>,
     entries: &mut [Entry],
+    pending: &mut Pending,
     common: &Common,
 ) -> anyhow::Result<()> {
     let modes: Vec<Mode> = entries.iter().map(|entry| entry.mode).collect();
@@ -180,11 +221,13 @@ fn run_all(
         };
         let job = Job { args: train, case, mode, run, steps };
         let ready = job.ready()?;
-        // All of it, before the first round: a run that is killed can be told from others.
+        // All directories before the first round, so that a killed comparison is recognised.
         let stores = entries.iter_mut().filter_map(|entry| entry.store.as_mut());
         top.iter_mut().chain(stores).try_for_each(Store::prepare)?;
         let Entry { runs, store, .. } = &mut entries[at];
+        let start = Instant::now();
         runs.push(job.run(ready, store.as_mut(), common)?);
+        pending.finish_one(start.elapsed(), common);
     }
     Ok(())
 }

@@ -10,19 +10,23 @@ use hither_gnn::correct::ServerSteps;
 use hither_gnn::model::Model;
 use hither_gnn::train::{Mode, Trainer};
 use hither_gnn::{checkpoint, save};
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 use rayon::current_num_threads;
 
 use super::args::TrainArgs;
 use super::case::Case;
 use super::profile::profile;
-use super::store::{CHECKPOINT, EMBEDDINGS, MODEL, PROFILE, Store, write_json};
+use super::store::{CHECKPOINT, EMBEDDINGS, MODEL, PREDICTIONS, PROFILE, Store, write_json};
+use super::{estimate, predictions};
 use crate::Common;
 
-/// Where nobody sees a bar, a line so often.
+/// Interval between lines of progress if standard error is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
+/// A run that takes longer says so after its first round.
+const LONG_S: f64 = 20.0;
+const BAR: &str = "{msg} [{bar:30}] {pos}/{len}  {elapsed} elapsed{prefix}";
 
-/// Which run.
+/// One run that is to be done.
 pub struct Job<'a> {
     pub args: &'a TrainArgs,
     pub case: &'a Case<'a>,
@@ -32,7 +36,7 @@ pub struct Job<'a> {
     pub steps: ServerSteps,
 }
 
-/// A run that is ready to begin, and how its graph is cut.
+/// A run that is ready to begin, and the partition of its graph.
 pub struct Ready {
     pub trainer: Trainer,
     pub cut: String,
@@ -49,7 +53,7 @@ impl Job<'_> {
         Ok(Ready { trainer, cut: cut.name, cut_share: cut.share })
     }
 
-    /// To be called on the threads that are to do the work.
+    /// Trains and writes the files. Call it on the threads that are to do the work.
     pub fn run(
         &self,
         ready: Ready,
@@ -61,7 +65,7 @@ impl Job<'_> {
         if let Some(store) = &mut store {
             if let Some(checkpoint) = store.checkpoint(self.run) {
                 checkpoint::restore(&mut trainer, &checkpoint)?;
-                common.say(&format!("going on after round {}", trainer.rounds.len()));
+                common.say(&format!("resuming after round {}", trainer.rounds.len()));
             }
             store.begin(self.run, seed, self.mode.name(), &trainer.rounds)?;
         }
@@ -89,8 +93,8 @@ impl Job<'_> {
             let round = trainer.round(&clock)?;
             if let Some(store) = &mut store {
                 let due = round.round.is_multiple_of(self.args.run.checkpoint_every);
-                // Before its row is told: what metrics.jsonl says is never behind by more than
-                // what a resumed run tells again.
+                // Before its row is written: metrics.jsonl then never lacks a round that a resumed run
+                // does not repeat.
                 if due || trainer.is_done() {
                     checkpoint::write(trainer, &store.place(self.run).join(CHECKPOINT))?;
                 }
@@ -103,34 +107,39 @@ impl Job<'_> {
     }
 }
 
-/// The model that did best on the validation nodes, and what it says of every node.
+/// Writes the model with the best validation score, and its outputs for every node.
 fn write(trainer: &Trainer, record: &RunRecord, place: &Path) -> anyhow::Result<()> {
     let Some(best) = &trainer.best else { bail!("no round was evaluated") };
     save::model(&place.join(MODEL), &trainer.model, &best.weights)?;
     let outputs = trainer.model.infer(&best.weights, &trainer.data);
     save::embeddings(&place.join(EMBEDDINGS), &trainer.data, &outputs)?;
+    predictions::write(&place.join(PREDICTIONS), &trainer.data, &outputs)?;
     write_json(&place.join(PROFILE), &profile(record, current_num_threads()))
 }
 
-/// A bar on a terminal, a line now and then elsewhere.
+/// A bar on a terminal; elsewhere a line now and then.
 struct Progress {
     bar: ProgressBar,
     name: String,
     lines: bool,
     since: Instant,
+    is_first: bool,
 }
 
 impl Progress {
     fn new(job: &Job<'_>, trainer: &Trainer, common: &Common) -> Self {
         let bar = common.bar(trainer.settings.rounds.into(), "");
+        if let Ok(style) = ProgressStyle::with_template(BAR) {
+            bar.set_style(style);
+        }
         let name = match job.args.run.runs {
             1 => job.mode.name().to_owned(),
             runs => format!("{}, run {} of {runs}", job.mode.name(), job.run),
         };
         bar.set_message(name.clone());
         bar.inc(trainer.rounds.len() as u64);
-        bar.reset_eta();
-        Self { bar, name, lines: !stderr().is_terminal(), since: Instant::now() }
+        let lines = !stderr().is_terminal();
+        Self { bar, name, lines, since: Instant::now(), is_first: true }
     }
 
     fn tell(&mut self, trainer: &Trainer, round: &Round, common: &Common) {
@@ -144,11 +153,19 @@ impl Progress {
         }
         let bytes: u64 = trainer.rounds.iter().map(|round| round.bytes.total()).sum();
         text.push_str(&format!(", {:.1} MB sent", bytes as f64 / 1e6));
-        if self.lines && self.since.elapsed() >= LINE_EVERY {
-            self.since = Instant::now();
-            let (done, all) = (trainer.rounds.len(), trainer.settings.rounds);
-            let left_s = self.bar.eta().as_secs();
-            common.say(&format!("round {done} of {all}, {left_s} s to go; {text}"));
+        let left = estimate::left(&trainer.settings, &trainer.rounds);
+        let (done, all) = (trainer.rounds.len(), trainer.settings.rounds);
+        if let Some(left) = left {
+            self.bar.set_prefix(format!(", {left} left"));
+            if std::mem::take(&mut self.is_first) && left.most_s > LONG_S {
+                let line =
+                    format!("{}: {left} for the other {} rounds", self.name, all - done as u32);
+                self.bar.suspend(|| common.say(&line));
+            }
+            if self.lines && self.since.elapsed() >= LINE_EVERY {
+                self.since = Instant::now();
+                common.say(&format!("round {done} of {all}, {left} left; {text}"));
+            }
         }
         self.bar.set_message(text);
         self.bar.inc(1);

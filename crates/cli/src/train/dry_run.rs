@@ -1,9 +1,9 @@
-//! What a run would be, without doing it.
+//! `hither train --dry-run`: sizes and costs of a run, without training.
 
 use std::process::ExitCode;
 
-use hither_gnn::correct::ServerSteps;
-use hither_gnn::train::Mode;
+use hither_gnn::correct::{MOST, ServerSteps};
+use hither_gnn::train::{Mode, Trainer};
 use serde::Serialize;
 
 use super::args::TrainArgs;
@@ -16,6 +16,8 @@ struct Planned {
     dataset: String,
     nodes: usize,
     edges: usize,
+    features: usize,
+    classes: usize,
     train_nodes: usize,
     mode: &'static str,
     parameters: usize,
@@ -26,10 +28,16 @@ struct Planned {
     runs: u32,
     /// Of a worker in the first round and in the last.
     local_steps: [f64; 2],
-    /// Models alone, all workers, both ways.
-    model_bytes_a_round: u64,
+    /// Of the server in all rounds of a run; with `auto`, an upper bound.
+    server_steps_max: f64,
+    /// Models alone, all workers, both directions.
+    model_bytes_per_round: u64,
     /// Sent before the first round.
     setup_bytes: u64,
+    /// The graph, features and labels in memory; parts hold copies of the features once more.
+    dataset_bytes: u64,
+    /// Files that one run writes with -o.
+    output_bytes: u64,
 }
 
 pub fn run(args: &TrainArgs, modes: &[Mode]) -> anyhow::Result<ExitCode> {
@@ -51,12 +59,20 @@ fn plan(args: &TrainArgs, case: &Case<'_>, mode: Mode) -> anyhow::Result<Planned
     let job = Job { args, case, mode, run: 1, steps };
     let Ready { trainer, cut, cut_share } = job.ready()?;
     let workers = if mode == Mode::Single { 0 } else { trainer.workers.len() as u64 };
-    let growth = args.local.rho.powi(args.run.rounds as i32 - 1);
+    let growth = |round: u32| args.local.rho.powi(round as i32 - 1);
     let first = f64::from(args.local.local_steps);
+    let has_server = matches!(mode, Mode::Llcg | Mode::LlcgStale | Mode::ServerOnly);
+    let server_steps = |round: u32| match &args.server.server_steps {
+        _ if !has_server => 0.0,
+        ServerSteps::Fixed(steps) => f64::from(*steps),
+        _ => (MOST * first * growth(round)).round(),
+    };
     Ok(Planned {
         dataset: case.data.name.clone(),
         nodes: case.data.graph.nodes(),
         edges: case.data.graph.edges(),
+        features: case.data.features.dim(),
+        classes: case.data.labels.count(),
         train_nodes: case.data.split.train.len(),
         mode: mode.name(),
         parameters: trainer.global.params.len(),
@@ -65,32 +81,63 @@ fn plan(args: &TrainArgs, case: &Case<'_>, mode: Mode) -> anyhow::Result<Planned
         cut_share,
         rounds: args.run.rounds,
         runs: args.run.runs,
-        local_steps: [first, (first * growth).round()],
-        model_bytes_a_round: 2 * workers * trainer.global.bytes(),
+        local_steps: [first, (first * growth(args.run.rounds)).round()],
+        server_steps_max: (1..=args.run.rounds).map(server_steps).sum(),
+        model_bytes_per_round: 2 * workers * trainer.global.bytes(),
         setup_bytes: trainer.setup_bytes,
+        dataset_bytes: dataset_bytes(&trainer),
+        output_bytes: output_bytes(&trainer),
     })
+}
+
+fn dataset_bytes(trainer: &Trainer) -> u64 {
+    let data = &trainer.data;
+    let nodes = data.graph.nodes() as u64;
+    let features: u64 = (0..nodes as u32).map(|node| data.features.row_bytes(node)).sum();
+    // Offsets of 8 bytes, each edge at both ends with 4, and a class of 4.
+    12 * nodes + 8 * data.graph.edges() as u64 + features
+}
+
+/// The model, the outputs of all nodes, and a checkpoint, which holds two models and two moments per
+/// parameter of each worker and the server; the other files are small.
+fn output_bytes(trainer: &Trainer) -> u64 {
+    let (model, data) = (trainer.global.bytes(), &trainer.data);
+    let spec = &trainer.model.spec;
+    let hidden = if spec.layers.len() > 1 { spec.hidden } else { 0 };
+    let row = 4 * (hidden + data.labels.count()) as u64;
+    let learners = trainer.workers.len() as u64 + 1;
+    model + data.graph.nodes() as u64 * row + model * (2 + 2 * learners)
 }
 
 fn shown(plan: &Planned) -> String {
     let [first, last] = plan.local_steps;
+    let local = if first == last { first.to_string() } else { format!("{first} to {last}") };
+    let runs = if plan.runs == 1 { "1 run".into() } else { format!("each of {} runs", plan.runs) };
+    let mb = |bytes: u64| bytes as f64 / 1e6;
     format!(
-        "mode        {}\ndataset     {}: {} nodes, {} edges, {} nodes to learn from\n\
+        "mode        {}\ndataset     {}: {} nodes, {} edges, {} features, {} classes, {} training \
+         nodes, {:.1} MB\n\
          parts       {} by {}, {:.1} % of edges cut\nmodel       {} parameters\n\
-         rounds      {} in each of {} runs, {first} to {last} local steps\n\
-         models      {:.2} MB a round, all workers, both ways\n\
-         before      {:.2} MB\n",
+         rounds      {} in {runs}, {local} local steps per round\n\
+         server      at most {} steps per run\n\
+         sent        {:.2} MB of models per round, all workers, both directions; {:.2} MB before\n\
+         written     about {:.1} MB per run with -o\n",
         plan.mode,
         plan.dataset,
         plan.nodes,
         plan.edges,
+        plan.features,
+        plan.classes,
         plan.train_nodes,
+        mb(plan.dataset_bytes),
         plan.parts,
         plan.partition,
         100.0 * plan.cut_share,
         plan.parameters,
         plan.rounds,
-        plan.runs,
-        plan.model_bytes_a_round as f64 / 1e6,
-        plan.setup_bytes as f64 / 1e6,
+        plan.server_steps_max,
+        mb(plan.model_bytes_per_round),
+        mb(plan.setup_bytes),
+        mb(plan.output_bytes),
     )
 }

@@ -1,4 +1,4 @@
-//! What runs with different seeds come to together.
+//! Results of several runs with different seeds: means and standard deviations.
 
 use hither_core::record::train::{Header, RunRecord, Summary};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     pub mean: f64,
-    /// Of a sample (n − 1); none of a single run.
+    /// Sample standard deviation (n − 1); None for a single run.
     pub std: Option<f64>,
 }
 
@@ -20,31 +20,31 @@ impl Spread {
     }
 }
 
-/// Over the runs of one mode.
+/// Results over the runs of one mode.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     pub mode: String,
-    /// Of the models with the best validation score.
+    /// Test score of the models with the best validation score.
     pub test: Spread,
     pub valid: Spread,
     pub best_round: Spread,
-    /// To workers and from them in a round, all workers together.
+    /// Bytes per round to the workers and from them, all workers together.
     pub down_bytes_a_round: f64,
     pub up_bytes_a_round: f64,
-    /// Both ways in all rounds, with what was sent before the first one.
+    /// Bytes in both directions, of all rounds and of the setup before the first.
     pub total_bytes: f64,
     pub server_steps: f64,
     pub time_s: f64,
 }
 
-/// One run, without its rounds.
+/// A finished run, without its rounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finished {
     pub header: Header,
     pub summary: Summary,
 }
 
-/// What `--json` prints of a mode.
+/// The output of `--json` for one mode.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     #[serde(flatten)]

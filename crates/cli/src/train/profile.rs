@@ -1,18 +1,18 @@
-//! A training run as the scheduler sees it: a job whose iterations are rounds.
+//! The profile of a training run for the scheduler: a job whose iterations are rounds.
 
 use hither_core::record::train::RunRecord;
 use hither_sched::job::Profile;
 
-/// What the scheduler takes at least.
+/// Smallest compute time that the scheduler accepts.
 const COMPUTE_MIN_S: f64 = 1e-9;
 
-/// `threads` is how many of this machine's the workers shared.
+/// `threads` is the number of threads that the workers shared on this machine.
 pub fn profile(record: &RunRecord, threads: usize) -> Profile {
     let RunRecord { header, rounds, summary } = record;
     let workers = f64::from(header.parts.max(1));
     let mean = |sum: f64| sum / rounds.len().max(1) as f64;
     let server_s = mean(summary.time.server_s);
-    // As if each worker had had one thread to itself.
+    // Scaled to one thread per worker.
     let worker_s = match &header.mode[..] {
         "server-only" => server_s * threads as f64,
         _ => mean(summary.time.local_s) * threads as f64 / workers,
@@ -21,19 +21,19 @@ pub fn profile(record: &RunRecord, threads: usize) -> Profile {
     let down_bytes: u64 = bytes.map(|b| b.model_down_bytes + b.features_down_bytes).sum();
     let steps: u64 = rounds.iter().map(|round| u64::from(round.local_steps)).sum();
     Profile {
-        // Traces are tables of commas.
+        // Traces are CSV, so names must not hold commas.
         name: format!("{}@{}", header.model.replace(',', "-"), header.dataset),
         compute_s: worker_s.max(COMPUTE_MIN_S),
         gradient_bytes: mean(down_bytes as f64) / workers,
         backward_share: Profile::default_backward_share(),
-        // A model is sent when its last step is done: nothing hides that.
+        // A model is sent after its last step, so no compute overlaps with it.
         overlap: 0.0,
         restart_s: Profile::default_restart_s(),
         skew: 0.0,
         table: vec![],
         source: format!(
             "hither train: mode {}, {} parts; an iteration is a round of {:.1} local steps, on one \
-             thread a worker; the server's {:.1} steps, {server_s:.3} s, come on top",
+             thread per worker; the server's {:.1} steps, {server_s:.3} s, are not included",
             header.mode,
             header.parts,
             mean(steps as f64),

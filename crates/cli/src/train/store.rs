@@ -21,11 +21,12 @@ pub const SUMMARY: &str = "summary.json";
 const METRICS: &str = "metrics.jsonl";
 pub const MODEL: &str = "model.safetensors";
 pub const EMBEDDINGS: &str = "embeddings.safetensors";
+pub const PREDICTIONS: &str = "predictions.csv";
 pub const PROFILE: &str = "profile.json";
 pub const CHECKPOINT: &str = "checkpoint.safetensors";
 pub const REPORT: &str = "report.html";
-const FILES: [&str; 8] =
-    [SETTINGS, SUMMARY, METRICS, MODEL, EMBEDDINGS, PROFILE, CHECKPOINT, REPORT];
+const FILES: [&str; 9] =
+    [SETTINGS, SUMMARY, METRICS, MODEL, EMBEDDINGS, PREDICTIONS, PROFILE, CHECKPOINT, REPORT];
 
 /// What a run may ask for otherwise than the one that it goes on with.
 const MAY_CHANGE: [&str; 4] = ["rounds", "patience", "runs", "modes"];

@@ -11,6 +11,7 @@ mod partition;
 mod plan;
 mod results;
 mod sweep;
+mod traces;
 mod train;
 mod train_refused;
 
@@ -120,6 +121,7 @@ fn help_of_every_command_has_an_example() {
         &["simulate"],
         &["sweep"],
         &["report"],
+        &["trace"],
         &["trace", "info"],
         &["trace", "convert"],
         &["trace", "generate"],

@@ -46,12 +46,12 @@ fn flags_that_make_no_sense() {
     let graph = place.graph();
     let cases: [(&[&str], &str); 9] = [
         (&["--parts", "0"], "--parts"),
-        (&["--parts", "401"], "at most one part a node"),
+        (&["--parts", "401"], "at most one part per node"),
         (&["--method", "best"], "fennel"),
         (&["--imbalance", "0.5"], "--imbalance"),
         (&["--imbalance", "nan"], "--imbalance"),
         (&["--balance-train=maybe"], "yes or no"),
-        (&["--method", "all", "-o", "x"], "--method all compares only"),
+        (&["--method", "all", "-o", "x"], "--method all only compares"),
         (&["-o", "no/where/parts"], "no/where/parts"),
         (&["--seed", "-1"], "--seed"),
     ];

@@ -9,7 +9,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::bad_inputs::refused;
-use crate::{PathStr, command, json_of, stdout_of};
+use crate::dataset::named_tables;
+use crate::{PathStr, command, hither, json_of, stdout_of};
 
 /// A directory with a small graph.
 pub struct Place(TempDir);
@@ -104,7 +105,7 @@ fn a_run_writes_its_files() {
     for (row, round) in rows.iter().zip(1..) {
         assert_eq!(
             (&row["run"], &row["seed"], &row["mode"]),
-            (&1.into(), &1.into(), &"llcg".into())
+            (&1.into(), &0.into(), &"llcg".into())
         );
         assert_eq!((&row["round"], &row["local_steps"]), (&round.into(), &3.into()));
         assert!(row["valid"].is_f64() && row["kept"].is_f64());
@@ -128,7 +129,7 @@ fn a_run_writes_its_files() {
         assert!(read(out.join(tensors)).len() > 1000, "{tensors}");
     }
     let left = fs::read_dir(&out).expect("the directory").count();
-    assert_eq!(left, 8, "nothing else is left there");
+    assert_eq!(left, 9, "nothing else is left there");
 }
 
 #[test]
@@ -342,10 +343,10 @@ fn parts_come_from_a_file() {
     let other = place.path("other.parts");
     fs::write(&other, "0\n1\n").expect("written");
     let words = ["train", &graph, "--partition-file", other.str(), "-o", out.str()];
-    refused(&words, "found the parts of 2 nodes, the graph has 400");
+    refused(&words, "it has 2 lines; expected 400, one per node");
     refused(
         &["train", &graph, "--partition-file", parts.str(), "--parts", "4"],
-        "has 5 parts, not the 4 of --parts",
+        "has 5 parts, but --parts is 4",
     );
 }
 
@@ -355,8 +356,65 @@ fn a_dry_run_writes_nothing() {
     let out = place.path("out");
     let text = stdout_of(&place.train(&["--dry-run"]));
     assert!(text.contains("400 nodes") && text.contains("3 by metis"), "{text}");
+    assert!(text.contains("6 in 1 run, 3 local steps per round"), "{text}");
+    assert!(
+        text.contains("at most 90 steps per run") && text.contains("written     about"),
+        "{text}"
+    );
     let words = ["--json", "-o", out.str(), "--dry-run"];
     let document = json_of(&place.compare(&words));
     assert_eq!(document.as_array().map(Vec::len), Some(5));
     assert!(!out.exists());
+}
+
+fn notes(words: &[String]) -> String {
+    let output = hither(words);
+    let notes = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{notes}");
+    notes
+}
+
+#[test]
+fn predictions_have_the_names_of_nodes_and_classes() {
+    let place = Place::new();
+    let (pages, out) = (named_tables(&place), place.path("out"));
+    let words = ["--rounds", "2", "--parts", "2", "--partition", "random", "-o", out.str()];
+    stdout_of(&[&["train", &pages], &words[..]].concat());
+    let text = fs::read_to_string(out.join("predictions.csv")).expect("predictions");
+    let rows: Vec<&str> = text.lines().collect();
+    assert_eq!((rows.len(), rows[0]), (13, "node,predicted,probability,label,split"));
+    assert!(rows[1].starts_with("ann,") && rows[1].contains(",\"film, old\","), "{text}");
+    assert!(rows[4].starts_with("dee,") && rows[4].ends_with(",,"), "no label, no set: {text}");
+    for set in ["train", "valid", "test"] {
+        assert!(rows.iter().any(|row| row.ends_with(&format!(",{set}"))), "{set}: {text}");
+    }
+    // They are those of embeddings.safetensors, and a new run replaces them.
+    let graph = place.train(&["--force", "-o", out.str()]);
+    stdout_of(&graph);
+    let text = fs::read_to_string(out.join("predictions.csv")).expect("predictions");
+    let right = |set: &str| {
+        let rows = text.lines().skip(1).map(|row| row.split(',').collect::<Vec<_>>());
+        let rows: Vec<_> = rows.filter(|row| row[4] == set).collect();
+        rows.iter().filter(|row| row[1] == row[3]).count() as f64 / rows.len() as f64
+    };
+    let summary = json(out.join("summary.json"));
+    for set in ["valid", "test"] {
+        let score = summary[set]["mean"].as_f64().expect("a score");
+        assert!((right(set) - score).abs() < 1e-9, "{set}: {} is not {score}", right(set));
+    }
+}
+
+#[test]
+fn a_run_that_keeps_nothing_says_so_before_it_starts() {
+    let place = Place::new();
+    let without = notes(&place.train(&[]));
+    assert!(without.contains("seed 0\n"), "{without}");
+    assert!(without.contains("note: without -o DIR only the scores are kept"), "{without}");
+    let with = notes(&place.train(&["-o", place.path("out").str()]));
+    assert!(!with.contains("without -o"), "{with}");
+    let compare = ["--modes", "single,psgd-pa", "--runs", "2", "--optimizer", "sgd"];
+    let compared = notes(&place.compare(&compare));
+    assert!(compared.contains("4 runs: 2 modes × 2 seeds\n"), "{compared}");
+    assert!(compared.contains("the first run took 1 s; about "), "{compared}");
+    assert_eq!(notes(&place.train(&["--quiet"])), "");
 }

@@ -85,7 +85,7 @@ fn flags_that_make_no_sense() {
         (&["--patience", "0"], "--patience"),
         (&["--runs", "0"], "--runs"),
         (&["--seed", "x"], "--seed"),
-        (&["--seed", "18446744073709551615", "--runs", "2"], "--seed"),
+        (&["--seed", "18446744073709551615", "--runs", "2"], "is too large for 2 runs"),
         (&["--checkpoint-every", "0"], "--checkpoint-every"),
         (&["--format", "excel"], "planetoid"),
     ];
@@ -99,7 +99,10 @@ fn flags_that_make_no_sense() {
     refused(&["train", &graph, "--resume"], "--output");
     refused(&["train", "compare", &graph, "--modes", "llcg,best"], "no mode is named `best`");
     refused(&["train", "compare", &graph, "--modes", ""], "no mode");
-    refused(&["train", "compare", &graph, "--modes", "single,server-only"], "compare it with llcg");
+    refused(
+        &["train", "compare", &graph, "--modes", "single,server-only"],
+        "use `train compare` with llcg",
+    );
     refused(&["train", &graph, "--lr", "1000", "--optimiser", "sgd", "--rounds", "40"], "diverged");
     let output = hither(&["train", &graph, "compare", &graph]);
     assert_eq!(output.status.code(), Some(2));

@@ -1,5 +1,5 @@
 //! One archive with `edges`, bags of features (`feat_indptr`, `feat_indices`, `feat_dim`),
-//! `label`, and `split`: 0 to learn from, 1 to choose by, 2 to test on, 3 none of these.
+//! `label`, and `split`: 0 for training, 1 for validation, 2 for the test, 3 for none of these.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use hither_data::Npz;
 
 use super::arrays::array;
 use super::sparse::{Rows, single};
-use super::{bad, masks, name_of};
+use super::{Options, bad, masks, name_of};
 use crate::{Dataset, Error, Metric, Split};
 
 pub fn fits(npz: &Npz) -> bool {
     ["edges", "feat_indptr", "feat_indices", "label"].iter().all(|name| npz.contains(name))
 }
 
-pub fn read(path: &Path) -> Result<Dataset, Error> {
+pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
     let npz = Npz::open(path)?;
     let label = array(&npz, "label")?;
     let nodes = label.tensor.elements();
@@ -28,10 +28,11 @@ pub fn read(path: &Path) -> Result<Dataset, Error> {
     let offsets = array(&npz, "feat_indptr")?.offsets(nodes, indices.tensor.elements())?;
     let indices = indices.ids(columns, "a feature")?;
     let features = Rows { columns, offsets, indices, values: None }.features();
-    let sets = array(&npz, "split")?.sized(nodes, "one a node")?;
-    let of = sets.ids(4, "0, 1, 2 or 3,")?;
-    let set = |wanted: u32| (0..nodes as u32).filter(|n| of[*n as usize] == wanted).collect();
-    let split = Split { train: set(0), valid: set(1), test: set(2) };
-    let name = name_of(path);
-    Ok(Dataset { name, graph, features, labels, split, metric: Metric::Accuracy })
+    let split = options.split(&labels, || {
+        let sets = array(&npz, "split")?.sized(nodes, "one per node")?;
+        let of = sets.ids(4, "0, 1, 2 or 3,")?;
+        let set = |wanted: u32| (0..nodes as u32).filter(|n| of[*n as usize] == wanted).collect();
+        Ok(Some(Split { train: set(0), valid: set(1), test: set(2) }))
+    })?;
+    Ok(Dataset::new(name_of(path), graph, features, labels, split, Metric::Accuracy))
 }

@@ -1,36 +1,61 @@
-//! Tables of text with commas, and quotes where a field has some, with the line in every message.
+//! Rows of text files whose fields are separated by commas, tabs or blanks, and quoted if they hold
+//! a separator. Every message names the file and the line.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::text::{Lines, integer, shown};
-use crate::dataset::UNLABELLED;
-use crate::{Error, Labels};
+use super::text::{Lines, float, integer, shown};
+use crate::Error;
 
-/// A row that is longer has a quote that nobody closed.
+/// Upper bound on a row's length: a longer one has a quote that is never closed.
 const ROW_MAX: usize = 1 << 24;
+
+/// What stands between fields; the first row of a file decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Separator {
+    Comma,
+    Tab,
+    /// One blank or more.
+    Blanks,
+}
+
+/// What rows a file may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Fields separated by commas or tabs; names may hold blanks.
+    Table,
+    /// Also fields separated by blanks, and lines of comments: a `#` or `%` and a blank.
+    List,
+}
 
 pub struct Records {
     path: PathBuf,
     lines: Lines,
+    rows: Rows,
+    /// None before the first row.
+    separator: Option<Separator>,
     row: Vec<u8>,
-    /// The fields of the row without their quotes, one behind the other, and where each ends.
+    /// The fields of the row without their quotes, and where each ends.
     text: Vec<u8>,
     ends: Vec<usize>,
 }
 
 impl Records {
-    pub fn open(path: &Path) -> Result<Self, Error> {
+    pub fn open(path: &Path, rows: Rows) -> Result<Self, Error> {
         let lines = Lines::open(path)?;
-        Ok(Self { path: path.into(), lines, row: vec![], text: vec![], ends: vec![] })
+        let (row, text, ends) = (vec![], vec![], vec![]);
+        Ok(Self { path: path.into(), lines, rows, separator: None, row, text, ends })
     }
 
-    /// The next row; blank lines are none, and inside of quotes a row goes on over lines.
+    /// The next row. Blank lines are skipped; inside of quotes a row goes on over lines.
     pub fn next(&mut self) -> Result<Option<Record<'_>>, Error> {
-        let Some(first) = self.lines.next()? else { return Ok(None) };
-        let number = first.number;
-        self.row.clear();
-        self.row.extend(first.bytes);
+        let number = loop {
+            let Some(first) = self.lines.next()? else { return Ok(None) };
+            if self.rows == Rows::Table || !is_comment(first.bytes) {
+                self.row.clear();
+                self.row.extend(first.bytes);
+                break first.number;
+            }
+        };
         while !self.row.iter().filter(|byte| **byte == b'"').count().is_multiple_of(2) {
             let more = if self.row.len() < ROW_MAX { self.lines.next()? } else { None };
             let Some(more) = more else {
@@ -44,17 +69,37 @@ impl Records {
         Ok(Some(Record { path: &self.path, number, text: &self.text, ends: &self.ends }))
     }
 
-    /// Takes the row apart: commas inside of quotes part nothing, two quotes stand for one.
+    /// The line behind the last one; only after the last row was read.
+    pub fn end_line(&self) -> u64 {
+        self.lines.number()
+    }
+
+    /// Takes the row apart: separators inside of quotes do not count, two quotes stand for one.
     fn split(&mut self) {
+        let row = self.row.trim_ascii_end();
+        let separator = *self.separator.get_or_insert_with(|| match self.rows {
+            _ if row.contains(&b',') => Separator::Comma,
+            _ if row.contains(&b'\t') => Separator::Tab,
+            Rows::List => Separator::Blanks,
+            Rows::Table => Separator::Comma,
+        });
+        // Behind the last tab there may be an empty field.
+        let row = if separator == Separator::Blanks { row.trim_ascii() } else { &self.row[..] };
         self.text.clear();
         self.ends.clear();
-        let (mut quoted, mut bytes) = (false, self.row.iter().peekable());
+        let (mut quoted, mut bytes) = (false, row.iter().peekable());
         while let Some(byte) = bytes.next() {
-            match byte {
-                b'"' if quoted && bytes.next_if_eq(&&b'"').is_some() => self.text.push(b'"'),
-                b'"' => quoted = !quoted,
-                b',' if !quoted => self.ends.push(self.text.len()),
-                byte => self.text.push(*byte),
+            match (byte, separator) {
+                (b'"', _) if quoted && bytes.next_if_eq(&&b'"').is_some() => self.text.push(b'"'),
+                (b'"', _) => quoted = !quoted,
+                (b',', Separator::Comma) | (b'\t', Separator::Tab) if !quoted => {
+                    self.ends.push(self.text.len());
+                }
+                (b' ' | b'\t', Separator::Blanks) if !quoted => {
+                    while bytes.next_if(|byte| matches!(byte, b' ' | b'\t')).is_some() {}
+                    self.ends.push(self.text.len());
+                }
+                (byte, _) => self.text.push(*byte),
             }
         }
         self.ends.push(self.text.len());
@@ -65,17 +110,22 @@ impl Records {
         let empty = Error::Line {
             path: self.path.clone(),
             line: 1,
-            problem: "it is empty; expected the names of its columns".into(),
+            problem: "the file is empty; expected the names of its columns".into(),
         };
         let record = self.next()?.ok_or(empty)?;
         Ok((0..record.len()).map(|column| shown(record.field(column)).to_lowercase()).collect())
     }
 }
 
+/// `# Nodes: 4039 Edges: 88234`; a name such as `#rust` is none.
+fn is_comment(line: &[u8]) -> bool {
+    matches!(line, [b'#' | b'%'] | [b'#' | b'%', b' ' | b'\t', ..])
+}
+
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     path: &'a Path,
-    number: u64,
+    pub number: u64,
     text: &'a [u8],
     ends: &'a [usize],
 }
@@ -100,10 +150,10 @@ impl<'a> Record<'a> {
             return Err(self.bad(format!("{found} columns; expected at least {column}")));
         }
         std::str::from_utf8(self.field(column))
-            .map_err(|_| self.bad(format!("column {} is no UTF-8", column + 1)))
+            .map_err(|_| self.bad(format!("column {} is not UTF-8", column + 1)))
     }
 
-    /// A number from 0 to below `limit`, which counts `what`.
+    /// An integer from 0 to below `limit`; `what` says what it numbers.
     pub fn id(&self, column: usize, limit: usize, what: &str) -> Result<u32, Error> {
         let field = self.get(column)?;
         let number = integer(field.as_bytes()).and_then(|number| usize::try_from(number).ok());
@@ -112,22 +162,17 @@ impl<'a> Record<'a> {
             self.bad(format!("`{field}`: expected {what} from 0 to below {limit}"))
         })
     }
-}
 
-/// Classes in the order of their names, by value where all are integers; the empty name stands
-/// for none.
-pub fn classes_by_name(of: &[String]) -> Labels {
-    let all_integers = of.iter().all(|name| name.is_empty() || integer(name.as_bytes()).is_some());
-    let key = |name: &str| {
-        let value = if all_integers { integer(name.as_bytes()).unwrap_or(0) } else { 0 };
-        (value, name.to_string())
-    };
-    let named = of.iter().filter(|name| !name.is_empty());
-    let mut numbers: BTreeMap<(i64, String), u32> = named.map(|name| (key(name), 0)).collect();
-    for (number, (_, value)) in numbers.iter_mut().enumerate() {
-        *value = number as u32;
+    /// Appends the numbers from this column on to `values` and returns how many there were.
+    pub fn floats(&self, from: usize, values: &mut Vec<f32>) -> Result<usize, Error> {
+        for column in from..self.len() {
+            let field = self.field(column);
+            let value = float(field).filter(|value| value.is_finite());
+            values.push(value.ok_or_else(|| {
+                let (field, column) = (shown(field), column + 1);
+                self.bad(format!("column {column}: `{field}`: expected a finite number"))
+            })?);
+        }
+        Ok(self.len() - from)
     }
-    let class = |name: &String| numbers.get(&key(name)).copied().unwrap_or(UNLABELLED);
-    let of: Vec<u32> = of.iter().map(class).collect();
-    Labels::Classes { of: of.into(), count: numbers.len() }
 }

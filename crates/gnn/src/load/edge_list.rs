@@ -1,286 +1,236 @@
-//! A folder of plain tables: `edges.csv`, `features.csv` or `.npy`, `labels.csv`, and if wanted
-//! `nodes.csv`, which gives nodes names of their own, and `split.csv`.
+//! A list of edges in a text file, with tables of the nodes' features, labels and sets beside it.
+//! Without these it is a graph that can be described and partitioned, but not trained on.
 
-use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use hither_data::{Bytes, npy};
+use super::delimited::{Record, Records, Rows};
+use super::labels::{self, Cell};
+use super::node_table::{FeatureTable, Ids, NodeList, Nodes, column, split};
+use super::text::{find_table, shown};
+use super::{Options, bad, name_of};
+use crate::dataset::UNLABELLED;
+use crate::{Dataset, Error, Features, Graph, Labels, Metric, Names, Split};
 
-use super::arrays::Named;
-use super::delimited::{Record, Records, classes_by_name};
-use super::sparse::dense;
-use super::text::{self, Lines, float, shown};
-use super::{Options, bad, drawn, name_of};
-use crate::{Dataset, Error, Features, Graph, Metric, Split};
+/// Columns of an edge: two nodes, and perhaps a weight and a time.
+const COLUMNS_MAX: usize = 4;
+/// Heads of columns of nodes, where nodes may have any name.
+const NODE_HEADS: [&str; 20] = [
+    "source",
+    "target",
+    "src",
+    "dst",
+    "from",
+    "to",
+    "head",
+    "tail",
+    "u",
+    "v",
+    "node1",
+    "node2",
+    "node_1",
+    "node_2",
+    "id1",
+    "id2",
+    "id_1",
+    "id_2",
+    "fromnodeid",
+    "tonodeid",
+];
+/// Integer ids number the nodes if at least one in so many is in use; else they are mere names.
+const GAPS_MAX: usize = 4;
 
-/// What heads a lone column of labels, which may be any text.
-const LABEL_HEADS: [&str; 4] = ["label", "labels", "class", "target"];
-
-/// `path` is the folder or the file of edges in it.
+/// `path` is the folder, or the file of edges in it.
 pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
     let (folder, edges) = if path.is_dir() {
-        (path, text::need(path, "edges.csv")?)
+        let edges = find_table(path, "edges").ok_or_else(|| bad(path, "edges.csv is missing"))?;
+        (path, edges)
     } else {
         (path.parent().unwrap_or(Path::new("")), path.to_path_buf())
     };
-    let listed = text::find(folder, "nodes.csv").map(|path| Listed::read(&path)).transpose()?;
-    let (mut nodes, labels, sets) = match listed {
-        Some(Listed { names, labels, sets }) => (Nodes::Named(names), labels, sets),
-        None => (Nodes::Numbered(0), None, None),
+    let tables = Tables::find(folder)?;
+    let (graph, names, notes) = match &tables.nodes {
+        Some(nodes) => {
+            let (pairs, notes) = pairs(
+                &edges,
+                |record| Ok((nodes.find(record, 0)?, nodes.find(record, 1)?)),
+                |name| nodes.is_head(name),
+            )?;
+            (graph(&edges, nodes.count(), &pairs)?, nodes.names(), notes)
+        }
+        None if options.graph_only => unlisted(&edges)?,
+        None => {
+            return Err(bad(
+                &edges,
+                "features.csv (or features.npy) is missing beside it; training needs features and \
+                 labels of the nodes",
+            ));
+        }
     };
-    let features = features(folder, &mut nodes)?;
-    let labels = match labels {
-        Some(labels) => labels,
-        None => column(&text::need(folder, "labels.csv")?, &nodes)?,
-    };
-    let sets = match (sets, text::find(folder, "split.csv")) {
-        (Some(sets), _) => Some(sets),
-        (None, Some(path)) => Some(column(&path, &nodes)?),
-        (None, None) => None,
-    };
-    let labels = classes_by_name(&labels);
-    let split = match sets {
-        Some(sets) => split(folder, &sets)?,
-        None => drawn(&labels, options.split_seed),
-    };
-    let graph = graph(&edges, &nodes)?;
     let name = name_of(path);
-    Ok(Dataset { name, graph, features, labels, split, metric: Metric::Accuracy })
+    let mut dataset = tables.dataset(folder, name, graph, options)?;
+    (dataset.node_names, dataset.notes) = (names, notes);
+    Ok(dataset)
 }
 
-/// How files speak of nodes.
-enum Nodes {
-    /// From 0 to below this.
-    Numbered(usize),
-    Named(HashMap<String, u32>),
+/// What stands beside the edges.
+struct Tables {
+    /// None without any table: the edges alone tell.
+    nodes: Option<Nodes>,
+    features: Option<FeatureTable>,
+    /// Of each node, and the file.
+    labels: Option<(PathBuf, Vec<Cell>)>,
+    sets: Option<(PathBuf, Vec<Cell>)>,
 }
 
-impl Nodes {
-    fn count(&self) -> usize {
-        match self {
-            Self::Numbered(count) => *count,
-            Self::Named(names) => names.len(),
-        }
-    }
-
-    fn number(&self, name: &str) -> Option<u32> {
-        match self {
-            Self::Numbered(count) => {
-                name.parse().ok().filter(|number: &u32| (*number as usize) < *count)
+impl Tables {
+    fn find(folder: &Path) -> Result<Self, Error> {
+        let features = FeatureTable::find(folder)?;
+        let (mut labels, mut sets) = (None, None);
+        let nodes = match find_table(folder, "nodes") {
+            Some(path) => {
+                let mut list = NodeList::read(&path)?;
+                labels = list.labels.take().map(|cells| (path.clone(), cells));
+                sets = list.sets.take().map(|cells| (path.clone(), cells));
+                Some(list.into_nodes(&path))
             }
-            Self::Named(names) => names.get(name).copied(),
-        }
-    }
-
-    /// Whether a first line is none of data: it begins with what can be no node.
-    fn is_head(&self, name: &str) -> bool {
-        match self {
-            Self::Numbered(_) => name.parse::<i64>().is_err(),
-            Self::Named(names) => !names.contains_key(name),
-        }
-    }
-
-    fn expected(&self, name: &str) -> String {
-        let name = shown(name.as_bytes());
-        match self {
-            Self::Numbered(count) => {
-                format!("`{name}`: expected a node from 0 to below {count}")
-            }
-            Self::Named(_) => format!("`{name}`: expected a node that nodes.csv lists"),
-        }
-    }
-
-    fn of(&self, record: &Record<'_>, column: usize) -> Result<u32, Error> {
-        let name = record.get(column)?;
-        self.number(name).ok_or_else(|| record.bad(self.expected(name)))
-    }
-}
-
-/// What `nodes.csv` says: nodes are numbered as they stand there.
-struct Listed {
-    names: HashMap<String, u32>,
-    labels: Option<Vec<String>>,
-    sets: Option<Vec<String>>,
-}
-
-impl Listed {
-    fn read(path: &Path) -> Result<Self, Error> {
-        let mut records = Records::open(path)?;
-        let header = records.header()?;
-        let known = ["id", "label", "set"];
-        if !header.iter().all(|name| known.contains(&name.as_str())) || header.is_empty() {
-            let problem = format!("columns {header:?}; expected id and, if wanted, label and set");
-            return Err(Error::Line { path: path.into(), line: 1, problem });
-        }
-        let [id, label, set] = known.map(|name| header.iter().position(|found| found == name));
-        let Some(id) = id else {
-            let problem = "there is no column `id`".into();
-            return Err(Error::Line { path: path.into(), line: 1, problem });
+            None => features.as_ref().map(FeatureTable::nodes),
         };
-        let mut listed = Self {
-            names: HashMap::new(),
-            labels: label.map(|_| vec![]),
-            sets: set.map(|_| vec![]),
-        };
-        while let Some(record) = records.next()? {
-            let name = record.get(id)?.to_string();
-            let number = listed.names.len() as u32;
-            if listed.names.insert(name.clone(), number).is_some() {
-                return Err(record.bad(format!("node `{name}` stands there twice")));
-            }
-            for (column, values) in [(label, &mut listed.labels), (set, &mut listed.sets)] {
-                if let (Some(column), Some(values)) = (column, values) {
-                    values.push(record.get(column)?.to_string());
+        if let Some(nodes) = &nodes {
+            for (name, cells) in [("labels", &mut labels), ("split", &mut sets)] {
+                if let (None, Some(path)) = (&cells, find_table(folder, name)) {
+                    let found = column(&path, nodes)?;
+                    *cells = Some((path, found));
                 }
             }
         }
-        Ok(listed)
+        Ok(Self { nodes, features, labels, sets })
     }
-}
 
-/// Their rows count the nodes where no list does.
-fn features(folder: &Path, nodes: &mut Nodes) -> Result<Features, Error> {
-    let array = folder.join("features.npy");
-    let (file, features, ids) = if array.is_file() {
-        let tensor = npy::read(&array, &Bytes::map(&array)?)?;
-        let features = dense(&Named { path: &array, name: "features", tensor })?;
-        (array, features, None)
-    } else {
-        let Some(file) = text::find(folder, "features.csv") else {
-            return Err(bad(folder, "it has neither features.csv nor features.npy"));
+    fn dataset(
+        self,
+        folder: &Path,
+        name: String,
+        graph: Graph,
+        options: &Options,
+    ) -> Result<Dataset, Error> {
+        let missing = |what| bad(folder, format!("{what} is missing; training needs it"));
+        let features = match (self.features, &self.nodes) {
+            (Some(features), Some(nodes)) => features.ordered(nodes)?,
+            _ if options.graph_only => Features::Dense { values: vec![].into(), dim: 0 },
+            _ => return Err(missing("features.csv (or features.npy)")),
         };
-        let (values, dim, ids) = feature_table(&file)?;
-        (file, Features::Dense { values: values.into(), dim }, ids)
-    };
-    let rows = features.rows();
-    match nodes {
-        Nodes::Numbered(count) => *count = rows,
-        Nodes::Named(names) if names.len() == rows => {}
-        Nodes::Named(names) => {
-            let nodes = names.len();
-            return Err(bad(&file, format!("it has {rows} rows; nodes.csv lists {nodes} nodes")));
-        }
-    }
-    match (ids, features) {
-        (Some(ids), Features::Dense { values, dim }) => ordered(&file, nodes, &ids, &values, dim),
-        (_, features) => Ok(features),
+        let (labels, class_names) = match self.labels {
+            Some((path, cells)) => labels::from_texts(&path, &cells)?,
+            None if options.graph_only => {
+                let of = vec![UNLABELLED; graph.nodes()];
+                (Labels::Classes { of: of.into(), count: 0 }, None)
+            }
+            None => return Err(missing("labels.csv")),
+        };
+        let split = if labels.count() == 0 {
+            Split::default()
+        } else {
+            options
+                .split(&labels, || self.sets.map(|(path, sets)| split(&path, &sets)).transpose())?
+        };
+        let dataset = Dataset::new(name, graph, features, labels, split, Metric::Accuracy);
+        Ok(Dataset { class_names, ..dataset })
     }
 }
 
-/// Values, columns, and the nodes' names where the first column is headed `id` or `node`.
-type FeatureTable = (Vec<f32>, usize, Option<Vec<String>>);
-
-fn feature_table(path: &Path) -> Result<FeatureTable, Error> {
-    let mut lines = Lines::open(path)?;
-    let (mut values, mut columns, mut ids, mut first) = (vec![], None, None, true);
-    while let Some(line) = lines.next()? {
-        let mut fields = line.fields();
-        let head = fields.clone().next().unwrap_or_default();
-        if std::mem::take(&mut first) && float(head).is_none() {
-            let named = matches!(&*shown(head).to_lowercase(), "id" | "node");
-            ids = named.then(Vec::new);
-            continue;
-        }
-        if let Some(ids) = &mut ids {
-            let id = fields.next().unwrap_or_default();
-            ids.push(String::from_utf8_lossy(id).into_owned());
-        }
-        let len = line.floats(fields, &mut values)?;
-        if *columns.get_or_insert(len) != len || len == 0 {
-            let expected = columns.unwrap_or_default().max(1);
-            return Err(line.bad(format!("{len} features; expected {expected}")));
-        }
-    }
-    let columns = columns.ok_or_else(|| bad(path, "it has no rows"))?;
-    Ok((values, columns, ids))
+fn graph(path: &Path, nodes: usize, pairs: &[(u32, u32)]) -> Result<Graph, Error> {
+    let graph = Graph::from_edges(nodes, pairs);
+    graph.ok_or_else(|| bad(path, format!("an edge leads to a node that is not below {nodes}")))
 }
 
-/// Rows in the order of the nodes that they name.
-fn ordered(
+/// Pairs of nodes, and what was not used of the file.
+type Pairs = (Vec<(u32, u32)>, Vec<String>);
+
+/// Reads two nodes per line. `is_head` says of a field of the first line that it is no node.
+fn pairs(
     path: &Path,
-    nodes: &Nodes,
-    ids: &[String],
-    values: &[f32],
-    dim: usize,
-) -> Result<Features, Error> {
-    let mut place = vec![None; nodes.count()];
-    for (row, id) in ids.iter().enumerate() {
-        let number = nodes.number(id).ok_or_else(|| bad(path, nodes.expected(id)))?;
-        if place[number as usize].replace(row).is_some() {
-            return Err(bad(path, format!("node `{id}` stands there twice")));
-        }
-    }
-    // As many rows as nodes, and no node twice: every node has its row.
-    let rows = place.into_iter().flatten().flat_map(|row| &values[row * dim..(row + 1) * dim]);
-    Ok(Features::Dense { values: rows.copied().collect::<Vec<_>>().into(), dim })
-}
-
-/// A text for each node: one column in the order of the nodes, or two, the first of them nodes.
-fn column(path: &Path, nodes: &Nodes) -> Result<Vec<String>, Error> {
-    let mut records = Records::open(path)?;
-    let mut of: Vec<Option<String>> = vec![None; nodes.count()];
-    let (mut first, mut row) = (true, 0);
+    mut pair: impl FnMut(&Record<'_>) -> Result<(u32, u32), Error>,
+    is_head: impl Fn(&str) -> bool,
+) -> Result<Pairs, Error> {
+    let mut records = Records::open(path, Rows::List)?;
+    let (mut pairs, mut columns) = (vec![], None);
     while let Some(record) = records.next()? {
-        let was_first = std::mem::take(&mut first);
-        let (node, text) = match record.len() {
-            1 => {
-                let text = record.get(0)?;
-                if was_first && LABEL_HEADS.contains(&&*text.to_lowercase()) {
-                    continue;
-                }
-                row += 1;
-                (row - 1, text)
-            }
-            2 if was_first && nodes.is_head(record.get(0)?) => continue,
-            2 => (nodes.of(&record, 0)? as usize, record.get(1)?),
-            found => return Err(record.bad(format!("{found} columns; expected 1 or 2"))),
-        };
-        let Some(of) = of.get_mut(node) else {
-            return Err(record.bad(format!("there are but {} nodes", nodes.count())));
-        };
-        if of.replace(text.to_string()).is_some() {
-            return Err(record.bad("its node stands there twice"));
-        }
-    }
-    Ok(of.into_iter().map(Option::unwrap_or_default).collect())
-}
-
-fn split(folder: &Path, sets: &[String]) -> Result<Split, Error> {
-    let mut split = Split::default();
-    for (node, set) in sets.iter().enumerate() {
-        let set = match set.as_str() {
-            "train" => &mut split.train,
-            "valid" | "val" => &mut split.valid,
-            "test" => &mut split.test,
-            "" | "none" => continue,
-            other => {
-                let other = shown(other.as_bytes());
-                let problem = format!(
-                    "node number {node} is in the set `{other}`; expected train, valid, test or none"
-                );
-                return Err(bad(folder, problem));
-            }
-        };
-        set.push(node as u32);
-    }
-    Ok(split)
-}
-
-fn graph(path: &Path, nodes: &Nodes) -> Result<Graph, Error> {
-    let mut records = Records::open(path)?;
-    let (mut edges, mut first) = (vec![], true);
-    while let Some(record) = records.next()? {
-        if record.len() != 2 {
-            let found = record.len();
-            let problem = format!("{found} columns; expected two nodes and a comma between");
+        let found = record.len();
+        if !(2..=COLUMNS_MAX).contains(&found) || columns.is_some_and(|columns| columns != found) {
+            let expected = match columns {
+                Some(columns) => format!("{columns} as before"),
+                None => "two nodes, and perhaps a weight and a time".into(),
+            };
+            let plural = if found == 1 { "" } else { "s" };
+            let problem = format!("{found} column{plural}; expected {expected}");
             return Err(record.bad(problem));
         }
-        if std::mem::take(&mut first) && nodes.is_head(record.get(0)?) {
-            continue;
+        if columns.replace(found).is_none() {
+            let head = record.get(0)?;
+            if head.starts_with("%%MatrixMarket") {
+                let problem = "Matrix Market files are not read; write two nodes per line";
+                return Err(record.bad(problem));
+            }
+            if is_head(head) && is_head(record.get(1)?) {
+                continue;
+            }
         }
-        edges.push((nodes.of(&record, 0)?, nodes.of(&record, 1)?));
+        pairs.push(pair(&record)?);
     }
-    let count = nodes.count();
-    let graph = Graph::from_edges(count, &edges);
-    graph.ok_or_else(|| bad(path, format!("an edge leads to a node that is not below {count}")))
+    let file = shown(path.file_name().unwrap_or_default().as_encoded_bytes());
+    let note = match columns {
+        Some(3) => Some(format!("column 3 of {file} is not used: edges have no weights")),
+        Some(columns @ 4..) => {
+            Some(format!("columns 3 to {columns} of {file} are not used: edges have no weights"))
+        }
+        _ => None,
+    };
+    Ok((pairs, note.into_iter().collect()))
+}
+
+/// A graph of which only the edges are known. Integer ids number the nodes; other names, and
+/// integers with many gaps, are numbered as they appear.
+fn unlisted(path: &Path) -> Result<(Graph, Option<Names>, Vec<String>), Error> {
+    let (mut ids, (mut pairs, mut notes)) =
+        numbered(path, |name| NODE_HEADS.contains(&&*name.to_lowercase()))?;
+    let is_number = |name: &String| name.parse::<u64>().is_ok();
+    if let [from, to, others @ ..] = ids.names()
+        && !(is_number(from) || is_number(to) || others.is_empty())
+        && others.iter().all(is_number)
+    {
+        // Two words above integers are a header, whatever they are.
+        (ids, (pairs, notes)) = numbered(path, |_| true)?;
+    }
+    let numbers: Option<Vec<u32>> = ids.names().iter().map(|name| name.parse().ok()).collect();
+    let numbers = numbers.filter(|numbers| {
+        let last = numbers.iter().max().map_or(0, |last| *last as usize);
+        last < (GAPS_MAX * ids.len()).min(u32::MAX as usize - 1)
+    });
+    match numbers {
+        Some(numbers) => {
+            for (u, v) in &mut pairs {
+                (*u, *v) = (numbers[*u as usize], numbers[*v as usize]);
+            }
+            let nodes = numbers.iter().max().map_or(0, |last| *last as usize + 1);
+            Ok((graph(path, nodes, &pairs)?, None, notes))
+        }
+        None => {
+            let names = ids.names().iter().collect();
+            Ok((graph(path, ids.len(), &pairs)?, Some(names), notes))
+        }
+    }
+}
+
+/// Reads pairs whose nodes are numbered as they appear.
+fn numbered(path: &Path, is_head: impl Fn(&str) -> bool) -> Result<(Ids, Pairs), Error> {
+    let mut ids = Ids::default();
+    let pair = |record: &Record<'_>| {
+        let ends = (ids.insert(record.get(0)?), ids.insert(record.get(1)?));
+        if ids.len() >= u32::MAX as usize {
+            return Err(record.bad("more nodes than 32 bits can number"));
+        }
+        Ok(ends)
+    };
+    let pairs = pairs(path, pair, is_head)?;
+    Ok((ids, pairs))
 }

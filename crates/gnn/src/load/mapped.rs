@@ -1,4 +1,4 @@
-//! Our own form: one safetensors file whose tensors are used where they lie. Opening a graph of
+//! Our own layout: one safetensors file whose tensors are used where they lie. Opening a graph of
 //! many gigabytes reads no features, and several processes share one copy in memory.
 
 use std::collections::BTreeMap;
@@ -9,21 +9,21 @@ use hither_data::safetensors::{Entry, Writer};
 use hither_data::{Array, Checkpoint, Dtype, Tensor};
 
 use super::{bad, name_of};
-use crate::{Dataset, Error, Features, Graph, Labels, Metric, Split};
+use crate::{Dataset, Error, Features, Graph, Labels, Metric, Names, Split};
 
 /// By convention; files are recognised by what they hold.
 pub const EXTENSION: &str = ".graph.safetensors";
 const FORMAT: &str = "hither-graph";
 const VERSION: &str = "1";
 
-/// What the features will be, before any of them is there.
+/// The size of features that are still to be written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Shape {
     Dense { dim: usize },
     Sparse { dim: usize, entries: usize, with_values: bool },
 }
 
-/// Writes a dataset in our own form. The file appears when it is whole.
+/// Writes a dataset in our own layout. The file appears under its name when it is whole.
 pub fn write(dataset: &Dataset, path: &Path) -> Result<(), Error> {
     dataset.check()?;
     let shape = match &dataset.features {
@@ -32,9 +32,8 @@ pub fn write(dataset: &Dataset, path: &Path) -> Result<(), Error> {
             Shape::Sparse { dim: *dim, entries: indices.len(), with_values: values.is_some() }
         }
     };
-    let Dataset { name, graph, features, labels, split, metric } = dataset;
-    let mut out = begin(path, name, graph, labels, split, *metric, shape)?;
-    match features {
+    let mut out = begin(path, dataset, shape)?;
+    match &dataset.features {
         Features::Dense { values, .. } => out.write(bytemuck::cast_slice(values))?,
         Features::Sparse { offsets, indices, values, .. } => {
             out.write(bytemuck::cast_slice(offsets))?;
@@ -47,17 +46,17 @@ pub fn write(dataset: &Dataset, path: &Path) -> Result<(), Error> {
     Ok(out.finish()?)
 }
 
-/// Writes all but the features, which come last so that they can be made while they are written.
-pub(crate) fn begin(
-    path: &Path,
-    name: &str,
-    graph: &Graph,
-    labels: &Labels,
-    split: &Split,
-    metric: Metric,
-    shape: Shape,
-) -> Result<Writer, Error> {
+/// Writes everything but the features, which come last so that they can be made while they are
+/// written.
+pub(crate) fn begin(path: &Path, dataset: &Dataset, shape: Shape) -> Result<Writer, Error> {
+    let Dataset { graph, labels, split, .. } = dataset;
     let nodes = graph.nodes();
+    let names = [
+        ("node_names", "node_name_ends", &dataset.node_names),
+        ("class_names", "class_name_ends", &dataset.class_names),
+    ];
+    let names =
+        || names.iter().filter_map(|(text, ends, names)| Some((text, ends, names.as_ref()?)));
     let mut entries = vec![
         Entry::new("offsets", Dtype::U64, &[nodes + 1]),
         Entry::new("neighbours", Dtype::U32, &[graph.targets().len()]),
@@ -69,6 +68,10 @@ pub(crate) fn begin(
         Entry::new("valid", Dtype::U32, &[split.valid.len()]),
         Entry::new("test", Dtype::U32, &[split.test.len()]),
     ];
+    for (text, ends, names) in names() {
+        entries.push(Entry::new(*text, Dtype::U8, &[names.text().len()]));
+        entries.push(Entry::new(*ends, Dtype::U64, &[names.len()]));
+    }
     let dim = match shape {
         Shape::Dense { dim } => {
             entries.push(Entry::new("features", Dtype::F32, &[nodes, dim]));
@@ -86,9 +89,9 @@ pub(crate) fn begin(
     let metadata = [
         ("format", FORMAT.to_string()),
         ("version", VERSION.to_string()),
-        ("name", name.to_string()),
+        ("name", dataset.name.clone()),
         ("classes", labels.count().to_string()),
-        ("metric", metric.name().to_string()),
+        ("metric", dataset.metric.name().to_string()),
         ("feature_dim", dim.to_string()),
     ];
     let metadata = metadata.map(|(key, value)| (key.to_string(), value)).into();
@@ -102,6 +105,10 @@ pub(crate) fn begin(
     for set in [&split.train, &split.valid, &split.test] {
         out.write(bytemuck::cast_slice(set))?;
     }
+    for (_, _, names) in names() {
+        out.write(names.text())?;
+        out.write(bytemuck::cast_slice(names.ends()))?;
+    }
     Ok(out)
 }
 
@@ -109,7 +116,7 @@ pub fn read(path: &Path) -> Result<Dataset, Error> {
     let file = File { path, checkpoint: Checkpoint::open(path)? };
     let (format, version) = (file.said("format")?, file.said("version")?);
     if (format, version) != (FORMAT, VERSION) {
-        let problem = format!("it is of format {format} {version}; expected {FORMAT} {VERSION}");
+        let problem = format!("its format is {format} {version}; expected {FORMAT} {VERSION}");
         return Err(bad(path, problem));
     }
     let graph = Graph::from_arrays(file.array("offsets")?, file.array("neighbours")?)
@@ -121,15 +128,13 @@ pub fn read(path: &Path) -> Result<Dataset, Error> {
         .into_iter()
         .find(|known| known.name() == metric)
         .ok_or_else(|| bad(path, format!("its metric `{metric}` is unknown")))?;
-    let dataset = Dataset {
-        name: file.checkpoint.metadata.get("name").cloned().unwrap_or_else(|| name_of(path)),
-        features: file.features()?,
-        labels: file.labels()?,
-        graph,
-        split,
-        metric,
-    };
-    Ok(dataset)
+    let name = file.checkpoint.metadata.get("name").cloned().unwrap_or_else(|| name_of(path));
+    let dataset = Dataset::new(name, graph, file.features()?, file.labels()?, split, metric);
+    Ok(Dataset {
+        node_names: file.names("node_names", "node_name_ends")?,
+        class_names: file.names("class_names", "class_name_ends")?,
+        ..dataset
+    })
 }
 
 /// Whether a file's metadata say that it is one of ours.
@@ -146,13 +151,15 @@ impl File<'_> {
     fn said(&self, key: &str) -> Result<&str, Error> {
         let value = self.checkpoint.metadata.get(key).map(String::as_str);
         value.ok_or_else(|| {
-            bad(self.path, format!("its metadata do not say `{key}`: it is no graph of ours"))
+            bad(self.path, format!("its metadata have no `{key}`, so it is no graph of Hither's"))
         })
     }
 
     fn count(&self, key: &str) -> Result<usize, Error> {
         let value = self.said(key)?;
-        value.parse().map_err(|_| bad(self.path, format!("its `{key}` is {value}, no count")))
+        value
+            .parse()
+            .map_err(|_| bad(self.path, format!("its `{key}` is {value}; expected a number")))
     }
 
     fn tensor(&self, name: &str) -> Result<&Tensor, Error> {
@@ -164,10 +171,10 @@ impl File<'_> {
         let tensor = self.tensor(name)?;
         let problem = |problem: String| bad(self.path, format!("tensor `{name}` {problem}"));
         if tensor.dtype != T::DTYPE {
-            return Err(problem(format!("is of {}; expected {}", tensor.dtype, T::DTYPE)));
+            return Err(problem(format!("is {}; expected {}", tensor.dtype, T::DTYPE)));
         }
         let mapped = Array::map(tensor.bytes.clone());
-        mapped.ok_or_else(|| problem("does not lie where it can be used; write it anew".into()))
+        mapped.ok_or_else(|| problem("is not aligned in the file; write the file again".into()))
     }
 
     fn features(&self) -> Result<Features, Error> {
@@ -187,6 +194,14 @@ impl File<'_> {
             values: has_values.then(|| self.array("feature_values")).transpose()?,
             dim,
         })
+    }
+
+    fn names(&self, text: &str, ends: &str) -> Result<Option<Names>, Error> {
+        if !self.checkpoint.tensors.contains_key(text) {
+            return Ok(None);
+        }
+        let names = Names::from_arrays(self.array(text)?, self.array(ends)?);
+        names.map(Some).map_err(|problem| bad(self.path, format!("tensor `{ends}`: {problem}")))
     }
 
     fn labels(&self) -> Result<Labels, Error> {

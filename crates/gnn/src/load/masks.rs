@@ -1,11 +1,11 @@
-//! One archive with `edges`, `node_features`, `node_labels` and a mask a split for each set, as
-//! the heterophilous graphs of Platonov and others (2023) come.
+//! One archive with `edges`, `node_features`, `node_labels` and masks of several splits, as the
+//! heterophilous graphs of Platonov and others (2023) come.
 
 use std::path::Path;
 
 use hither_data::Npz;
 
-use super::arrays::{array, metric};
+use super::arrays::{Named, array, metric};
 use super::sparse::dense;
 use super::{Options, bad, name_of};
 use crate::{Dataset, Error, Graph, Split};
@@ -20,14 +20,16 @@ pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
     let nodes = features.rows();
     let graph = edges(&npz, nodes)?;
     let labels = array(&npz, "node_labels")?.classes(nodes)?;
-    let set = |name| mask(&npz, name, nodes, options.split_index);
-    let split =
-        Split { train: set("train_masks")?, valid: set("val_masks")?, test: set("test_masks")? };
+    let split = options.split(&labels, || {
+        let set = |name| mask(&array(&npz, name)?, nodes, options);
+        let (train, valid) = (set("train_masks")?, set("val_masks")?);
+        Ok(Some(Split { train, valid, test: set("test_masks")? }))
+    })?;
     let metric = metric(&labels);
-    Ok(Dataset { name: name_of(path), graph, features, labels, split, metric })
+    Ok(Dataset::new(name_of(path), graph, features, labels, split, metric))
 }
 
-/// The array `edges`: a pair of nodes a row.
+/// The array `edges`: two nodes per row.
 pub fn edges(npz: &Npz, nodes: usize) -> Result<Graph, Error> {
     let named = array(npz, "edges")?;
     let [_, 2] = named.table()? else {
@@ -39,15 +41,20 @@ pub fn edges(npz: &Npz, nodes: usize) -> Result<Graph, Error> {
     graph.ok_or_else(|| bad(npz.path(), format!("an edge leads to a node not below {nodes}")))
 }
 
-fn mask(npz: &Npz, name: &str, nodes: usize, index: usize) -> Result<Vec<u32>, Error> {
-    let named = array(npz, name)?;
-    let [splits, columns] = named.table()?;
-    if columns != nodes {
-        return Err(named.bad(format!("has {columns} columns; there are {nodes} nodes")));
-    }
-    if index >= splits {
-        return Err(named.bad(format!("has {splits} splits; there is no number {index}")));
-    }
-    let row = &named.integers()?[index * nodes..(index + 1) * nodes];
-    Ok((0..nodes as u32).filter(|node| row[*node as usize] != 0).collect())
+/// The nodes of a mask: one value per node, or a row or a column per split.
+pub fn mask(named: &Named<'_>, nodes: usize, options: &Options) -> Result<Vec<u32>, Error> {
+    let (splits, by_rows) = match named.tensor.shape[..] {
+        [found] if found == nodes => (1, true),
+        [found, splits] if found == nodes => (splits, false),
+        [splits, found] if found == nodes => (splits, true),
+        _ => {
+            let shape = &named.tensor.shape;
+            return Err(named.bad(format!("has shape {shape:?}; there are {nodes} nodes")));
+        }
+    };
+    let index = options.split_of(splits).map_err(|problem| named.bad(problem))?;
+    let values = named.integers()?;
+    let value =
+        |node: usize| values[if by_rows { index * nodes + node } else { node * splits + index }];
+    Ok((0..nodes as u32).filter(|node| value(*node as usize) != 0).collect())
 }

@@ -1,16 +1,19 @@
-//! Readers of other people's graphs, and our own form. Whatever the layout, a dataset that comes
-//! out of here is whole: its parts fit each other, and every number in it is in its range.
+//! Readers of graphs in the layouts of other programs, and in our own. Whatever the layout, a dataset
+//! that [`open`] returns is whole: its parts fit each other, and every number in it is in range.
 
 mod arrays;
 mod bags;
 mod delimited;
 mod edge_list;
+mod labels;
 mod mapped;
 mod masks;
 mod musae;
+mod node_table;
 mod ogb;
 mod pick;
 mod planetoid;
+mod pyg;
 mod saint;
 mod shchur;
 mod sparse;
@@ -29,17 +32,42 @@ pub(crate) use mapped::{Shape, begin};
 use crate::dataset::UNLABELLED;
 use crate::{Dataset, Error, Labels, Split};
 
-/// How to read a dataset; the default is to look at what it is.
+/// How to read a dataset.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// None: recognised by what is there.
+    /// None: recognised by the files.
     pub format: Option<Format>,
-    /// Draw a split even where the files bring one.
+    /// Draw a split, and read none.
     pub split_drawn: bool,
-    /// What drawn splits come from.
+    /// Seed of drawn splits.
     pub split_seed: u64,
-    /// Which of several splits, where the files bring them.
+    /// Which split to take of those that the files hold, from 0.
     pub split_index: usize,
+    /// Take a graph without features or labels, which is enough to describe and partition it.
+    pub graph_only: bool,
+}
+
+impl Options {
+    /// The split of the files, or a drawn one if that is asked for or they hold none.
+    fn split(
+        &self,
+        labels: &Labels,
+        read: impl FnOnce() -> Result<Option<Split>, Error>,
+    ) -> Result<Split, Error> {
+        let own = if self.split_drawn { None } else { read()? };
+        Ok(own.unwrap_or_else(|| drawn(labels, self.split_seed)))
+    }
+
+    /// The chosen one of `count` splits.
+    fn split_of(&self, count: usize) -> Result<usize, String> {
+        if self.split_index < count {
+            return Ok(self.split_index);
+        }
+        Err(match count {
+            1 => format!("has one split, number 0; there is no split {}", self.split_index),
+            _ => format!("has splits 0 to {}; there is no split {}", count - 1, self.split_index),
+        })
+    }
 }
 
 /// A layout of files.
@@ -47,7 +75,9 @@ pub struct Options {
 pub enum Format {
     /// Our own: one file that is mapped.
     Mapped,
-    /// Open Graph Benchmark, nodes' properties, as downloaded.
+    /// PyTorch Geometric's `Data`, or arrays with its names: `x`, `edge_index`, `y`, masks.
+    Pyg,
+    /// Open Graph Benchmark, node property prediction, as downloaded.
     Ogb,
     /// `ind.*`: Cora, Citeseer, Pubmed.
     Planetoid,
@@ -61,13 +91,14 @@ pub enum Format {
     Musae,
     /// `adj_full.npz`, `feats.npy`, `class_map.json`, `role.json`.
     GraphSaint,
-    /// `edges.csv` with features, labels and a split beside it.
+    /// A list of edges with tables of features, labels and sets beside it.
     Csv,
 }
 
 impl Format {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Mapped,
+        Self::Pyg,
         Self::Ogb,
         Self::Planetoid,
         Self::Shchur,
@@ -81,6 +112,7 @@ impl Format {
     pub fn name(self) -> &'static str {
         match self {
             Self::Mapped => "mapped",
+            Self::Pyg => "pyg",
             Self::Ogb => "ogb",
             Self::Planetoid => "planetoid",
             Self::Shchur => "shchur",
@@ -90,6 +122,11 @@ impl Format {
             Self::GraphSaint => "graphsaint",
             Self::Csv => "csv",
         }
+    }
+
+    /// Whether files of this layout may hold several splits.
+    fn has_splits(self) -> bool {
+        matches!(self, Self::Pyg | Self::Ogb | Self::Masks)
     }
 }
 
@@ -105,7 +142,7 @@ impl FromStr for Format {
     fn from_str(name: &str) -> Result<Self, Error> {
         Self::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| {
             let known = Self::ALL.map(Self::name).join(", ");
-            Error::Settings(format!("unknown format of graphs `{name}`: expected one of {known}"))
+            Error::Settings(format!("unknown graph format `{name}`; expected one of {known}"))
         })
     }
 }
@@ -116,25 +153,35 @@ pub fn open(path: &Path, options: &Options) -> Result<Dataset, Error> {
         Some(format) => format,
         None => pick::format(path)?,
     };
+    if options.split_index > 0 && !format.has_splits() {
+        let (index, problem) = (options.split_index, "its layout has no numbered splits");
+        return Err(bad(path, format!("there is no split {index}: {problem}")));
+    }
     let mut dataset = match format {
         Format::Mapped => mapped::read(path)?,
+        Format::Pyg => pyg::read(path, options)?,
         Format::Shchur => shchur::read(path, options)?,
         Format::Masks => masks::read(path, options)?,
-        Format::Bags => bags::read(path)?,
-        Format::Ogb => ogb::read(path)?,
-        Format::Planetoid => planetoid::read(path)?,
+        Format::Bags => bags::read(path, options)?,
+        Format::Ogb => ogb::read(path, options)?,
+        Format::Planetoid => planetoid::read(path, options)?,
         Format::Musae => musae::read(path, options)?,
-        Format::GraphSaint => saint::read(path)?,
+        Format::GraphSaint => saint::read(path, options)?,
         Format::Csv => edge_list::read(path, options)?,
     };
-    if options.split_drawn {
+    if options.split_drawn && format == Format::Mapped {
         dataset.split = drawn(&dataset.labels, options.split_seed);
     }
+    if options.graph_only && (dataset.features.dim() == 0 || dataset.labels.count() == 0) {
+        dataset.check_graph()?;
+        return Ok(dataset);
+    }
+    labels::check(&dataset)?;
     dataset.check()?;
     Ok(dataset)
 }
 
-/// 60 of 100 nodes to learn from, 20 to choose by, 20 to test on, of those that have a label.
+/// Draws 60 % of the labelled nodes for training, 20 % for validation and 20 % for the test.
 fn drawn(labels: &Labels, seed: u64) -> Split {
     let mut nodes: Vec<u32> = match labels {
         Labels::Classes { of, .. } => {
@@ -156,14 +203,15 @@ fn drawn(labels: &Labels, seed: u64) -> Split {
     }
 }
 
-/// What people call a dataset: its file or folder, less the endings.
+/// The name of a dataset: that of its file or folder, without the ending.
 fn name_of(path: &Path) -> String {
     let resolved = path.canonicalize();
     let last = resolved.as_deref().unwrap_or(path).file_name().unwrap_or_default();
     let last = last.to_string_lossy();
-    let endings = [EXTENSION, ".safetensors", ".npz", ".csv.gz", ".csv"];
+    let endings = [EXTENSION, ".safetensors", ".npz", ".pt", ".csv", ".tsv", ".txt"];
+    let last = last.strip_suffix(".gz").unwrap_or(&last);
     let stem = endings.iter().find_map(|ending| last.strip_suffix(ending));
-    stem.unwrap_or(&last).to_string()
+    stem.unwrap_or(last).to_string()
 }
 
 fn bad(path: &Path, problem: impl Into<String>) -> Error {

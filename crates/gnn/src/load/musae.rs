@@ -1,24 +1,25 @@
-//! `edges.csv`, `features.json` (a bag of features a node) and `target.csv`, with or without a
+//! `edges.csv`, `features.json` (a bag of features per node) and `target.csv`, with or without a
 //! prefix such as `musae_facebook_`: the web graphs of Rozemberczki and others (2019).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::delimited::{Records, classes_by_name};
+use super::delimited::{Records, Rows as Lines};
+use super::labels::{self, Cell};
 use super::sparse::Rows;
 use super::text::reader;
-use super::{Options, bad, drawn, name_of};
+use super::{Options, bad, name_of};
 use crate::{Dataset, Error, Graph, Metric};
 
 /// Columns of `target.csv` that are known to hold a class, the better first.
 const TARGETS: [&str; 4] = ["page_type", "ml_target", "mature", "target"];
-/// Columns that hold the number by which edges name a node, the better first: where there is a
-/// new one, the old one is a website's.
+/// Columns that hold the number by which edges name a node, the better first: if there is a new
+/// one, the other one is a website's.
 const IDS: [&str; 2] = ["new_id", "id"];
-/// Words of a vocabulary; a stray number must not make rows of billions.
+/// Upper bound on the vocabulary: a stray number must not make rows of billions.
 const FEATURES_MAX: u32 = 1 << 24;
 
-/// Edges, features and targets, if all are there.
+/// The files of edges, features and targets, if all are there.
 pub fn find(folder: &Path) -> Option<[PathBuf; 3]> {
     let mut names: Vec<String> = std::fs::read_dir(folder)
         .ok()?
@@ -35,34 +36,36 @@ pub fn find(folder: &Path) -> Option<[PathBuf; 3]> {
 }
 
 pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
-    let none = || bad(path, "it lacks edges.csv, features.json or target.csv");
+    let none = || bad(path, "edges.csv, features.json or target.csv is missing");
     let [edges, features, target] = find(path).ok_or_else(none)?;
     let targets = targets(&target)?;
     let nodes = targets.len();
-    let labels = classes_by_name(&targets);
+    let (labels, class_names) = labels::from_texts(&target, &targets)?;
     let features = bags(&features, nodes)?.features();
     let graph = graph(&edges, nodes)?;
-    let split = drawn(&labels, options.split_seed);
-    let name = name_of(path);
-    Ok(Dataset { name, graph, features, labels, split, metric: Metric::Accuracy })
+    let split = options.split(&labels, || Ok(None))?;
+    let dataset = Dataset::new(name_of(path), graph, features, labels, split, Metric::Accuracy);
+    Ok(Dataset { class_names, ..dataset })
 }
 
-/// The class of each node, by name.
-fn targets(path: &Path) -> Result<Vec<String>, Error> {
-    let mut records = Records::open(path)?;
+/// The label of each node.
+fn targets(path: &Path) -> Result<Vec<Cell>, Error> {
+    let mut records = Records::open(path, Lines::Table)?;
     let header = records.header()?;
     let column =
         |known: &[&str]| known.iter().find_map(|name| header.iter().position(|h| h == name));
     let (Some(id), Some(class)) = (column(&IDS), column(&TARGETS)) else {
         let known = TARGETS.join(", ");
-        let problem = format!("columns {header:?}; expected `id` and one of {known}");
+        let found = header.join(", ");
+        let problem = format!("the columns are {found}; expected `id` and one of {known}");
         return Err(Error::Line { path: path.into(), line: 1, problem });
     };
-    let mut of: BTreeMap<u32, String> = BTreeMap::new();
+    let mut of: BTreeMap<u32, Cell> = BTreeMap::new();
     while let Some(record) = records.next()? {
         let node = record.id(id, u32::MAX as usize, "a node")?;
-        if of.insert(node, record.get(class)?.to_string()).is_some() {
-            return Err(record.bad(format!("node {node} stands there twice")));
+        let cell = Cell { text: record.get(class)?.to_owned(), line: record.number };
+        if of.insert(node, cell).is_some() {
+            return Err(record.bad(format!("node {node} has a row already")));
         }
     }
     let nodes = of.len();
@@ -101,7 +104,7 @@ fn bags(path: &Path, nodes: usize) -> Result<Rows, Error> {
 }
 
 fn graph(path: &Path, nodes: usize) -> Result<Graph, Error> {
-    let mut records = Records::open(path)?;
+    let mut records = Records::open(path, Lines::Table)?;
     records.header()?;
     let mut edges = vec![];
     while let Some(record) = records.next()? {

@@ -1,14 +1,15 @@
-//! The Open Graph Benchmark's datasets of nodes' properties, as they are downloaded: `raw/` with
-//! text or, for the larger ones, arrays, and `split/<name>/`. Edges become undirected.
+//! Datasets of the Open Graph Benchmark for node property prediction, as they are downloaded or as
+//! its DatasetSaver writes them: `raw/` with text or arrays, and `split/<name>/`.
 
 use std::path::{Path, PathBuf};
 
-use hither_data::Npz;
+use hither_data::{Checkpoint, Npz};
 
-use super::arrays::{array, classes};
+use super::arrays::{Named, array};
+use super::labels;
 use super::sparse::{dense, single};
 use super::text::{self, Lines, float, integer, shown, table};
-use super::{bad, name_of};
+use super::{Options, bad, name_of};
 use crate::{Dataset, Error, Features, Graph, Labels, Metric, Split};
 
 pub fn fits(folder: &Path) -> bool {
@@ -16,21 +17,21 @@ pub fn fits(folder: &Path) -> bool {
     text::find(&raw, "edge.csv").is_some() || raw.join("data.npz").is_file()
 }
 
-pub fn read(path: &Path) -> Result<Dataset, Error> {
+pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
     let raw = path.join("raw");
     let binary = raw.join("data.npz");
     let (graph, features, labels) =
         if binary.is_file() { from_arrays(&raw, &binary)? } else { from_text(&raw)? };
     let metric =
         if matches!(labels, Labels::Tasks { .. }) { Metric::RocAuc } else { Metric::Accuracy };
-    let split = split(path, graph.nodes())?;
-    Ok(Dataset { name: name_of(path), graph, features, labels, split, metric })
+    let split = options.split(&labels, || split(path, graph.nodes(), options).map(Some))?;
+    Ok(Dataset::new(name_of(path), graph, features, labels, split, metric))
 }
 
 fn from_text(raw: &Path) -> Result<(Graph, Features, Labels), Error> {
     let nodes = count(&text::need(raw, "num-node-list.csv")?)?;
-    // Labels first: they show that there are as many nodes as the count says.
-    let labels = labels(&text::need(raw, "node-label.csv")?, nodes)?;
+    // Labels first: they prove the count of nodes before anything is allocated by it.
+    let labels = read_labels(&text::need(raw, "node-label.csv")?, nodes)?;
     let mut edges = vec![];
     let path = text::need(raw, "edge.csv")?;
     let mut lines = Lines::open(&path)?;
@@ -54,19 +55,19 @@ fn from_text(raw: &Path) -> Result<(Graph, Features, Labels), Error> {
     Ok((graph, features, labels))
 }
 
-/// A file of one number. Several would be a dataset of many graphs.
+/// Reads a file of one number. Several numbers would be a dataset of several graphs.
 fn count(path: &Path) -> Result<usize, Error> {
     let mut lines = Lines::open(path)?;
     let Some(line) = lines.next()? else { return Err(bad(path, "it is empty")) };
     let count = line.id(line.bytes, u32::MAX as usize, "a count")? as usize;
     match lines.next()? {
-        Some(line) => Err(line.bad("a second graph; expected a dataset of one")),
+        Some(line) => Err(line.bad("a second graph; expected a dataset of one graph")),
         None => Ok(count),
     }
 }
 
-/// One column: classes. More: as many questions to be answered by 0 or 1.
-fn labels(path: &Path, nodes: usize) -> Result<Labels, Error> {
+/// One column holds classes; several hold binary labels, one per task.
+fn read_labels(path: &Path, nodes: usize) -> Result<Labels, Error> {
     let mut lines = Lines::open(path)?;
     let (mut of, mut tasks, mut columns, mut rows) = (vec![], vec![], 0, 0);
     while let Some(line) = lines.next()? {
@@ -75,12 +76,13 @@ fn labels(path: &Path, nodes: usize) -> Result<Labels, Error> {
             columns = found;
         }
         if rows == nodes || found != columns {
-            let problem = format!("expected {nodes} rows of {columns} columns, one row a node");
+            let problem = format!("expected {nodes} rows of {columns} columns, one row per node");
             return Err(line.bad(problem));
         }
         if columns == 1 {
             of.push(class(line.bytes).ok_or_else(|| {
-                line.bad(format!("`{}`: expected a class, 0, 1, 2, …", shown(line.bytes)))
+                let label = shown(line.bytes);
+                line.bad(format!("label {label:?} is not an integer; use -1 for unlabelled nodes"))
             })?);
         } else {
             for (task, field) in line.fields().enumerate() {
@@ -93,23 +95,21 @@ fn labels(path: &Path, nodes: usize) -> Result<Labels, Error> {
         rows += 1;
     }
     if rows != nodes {
-        return Err(bad(path, format!("it has {rows} rows; expected {nodes}, one a node")));
+        return Err(bad(path, format!("it has {rows} rows; expected {nodes}, one per node")));
     }
     if columns == 1 {
-        return classes(&of).map_err(|problem| bad(path, problem));
+        return labels::from_integers(&of).map_err(|problem| bad(path, format!("it {problem}")));
     }
     Ok(Labels::Tasks { of: tasks.into(), count: columns })
 }
 
-const MISSING: &str = "nodes without an answer are not supported where there are several tasks";
+const MISSING: &str = "unlabelled nodes are not supported in datasets of several tasks";
 
-/// −1 where there is none; some writers make all numbers fractions.
+/// −1 for none; some writers make all numbers fractions.
 fn class(field: &[u8]) -> Option<i64> {
-    integer(field).or_else(|| match float(field)? {
-        value if value.is_nan() => Some(-1),
-        value if value.fract() == 0.0 => Some(value as i64),
-        _ => None,
-    })
+    let number = || labels::integer_of(float(field)?.into());
+    let is_missing = matches!(field, b"NA" | b"\"\"");
+    integer(field).or_else(number).or_else(|| is_missing.then_some(-1))
 }
 
 fn answer(value: Option<f32>) -> Option<u8> {
@@ -120,10 +120,10 @@ fn answer(value: Option<f32>) -> Option<u8> {
     }
 }
 
-/// Where nodes have no features but edges do (proteins): the mean over a node's edges.
+/// The mean over each node's edges, if edges have features and nodes have none (ogbn-proteins).
 fn edge_means(raw: &Path, nodes: usize, edges: &[(u32, u32)]) -> Result<(Vec<f32>, usize), Error> {
     let Some(path) = text::find(raw, "edge-feat.csv") else {
-        return Err(bad(raw, "it has neither node-feat.csv nor edge-feat.csv, packed or not"));
+        return Err(bad(raw, "node-feat.csv and edge-feat.csv are missing, gzipped or not"));
     };
     let mut lines = Lines::open(&path)?;
     let (mut row, mut sums, mut dim, mut found) = (vec![], vec![], 0, 0);
@@ -136,7 +136,7 @@ fn edge_means(raw: &Path, nodes: usize, edges: &[(u32, u32)]) -> Result<(Vec<f32
         }
         let Some((u, v)) = edges.get(found).filter(|_| len == dim) else {
             let edges = edges.len();
-            return Err(line.bad(format!("expected {edges} rows of {dim} columns, one an edge")));
+            return Err(line.bad(format!("expected {edges} rows of {dim} columns, one per edge")));
         };
         for node in [*u, *v] {
             let sum = &mut sums[node as usize * dim..][..dim];
@@ -146,7 +146,7 @@ fn edge_means(raw: &Path, nodes: usize, edges: &[(u32, u32)]) -> Result<(Vec<f32
     }
     if found != edges.len() || dim == 0 {
         let edges = edges.len();
-        return Err(bad(&path, format!("it has {found} rows; expected {edges}, one an edge")));
+        return Err(bad(&path, format!("it has {found} rows; expected {edges}, one per edge")));
     }
     let mut degrees = vec![0_u32; nodes];
     for (u, v) in edges {
@@ -181,30 +181,43 @@ fn from_arrays(raw: &Path, binary: &Path) -> Result<(Graph, Features, Labels), E
     };
     let ends = array(&npz, "edge_index")?;
     let [2, count] = ends.table()? else {
-        return Err(ends.bad(format!("is of shape {:?}; expected [2, edges]", ends.tensor.shape)));
+        return Err(ends.bad(format!("has shape {:?}; expected [2, edges]", ends.tensor.shape)));
     };
     let ids = ends.ids(nodes, "a node")?;
     let (from, to) = ids.split_at(count);
     let edges: Vec<(u32, u32)> = from.iter().copied().zip(to.iter().copied()).collect();
     drop(ids);
     let graph = Graph::from_edges(nodes, &edges)
-        .ok_or_else(|| ends.bad(format!("leads to a node that is not below {nodes}")))?;
+        .ok_or_else(|| ends.bad(format!("has a node that is not below {nodes}")))?;
     let features = dense(&array(&npz, "node_feat")?)?;
     Ok((graph, features, labels))
 }
 
-/// `split/<whatever>/{train,valid,test}.csv`, a node a line.
-fn split(path: &Path, nodes: usize) -> Result<Split, Error> {
+const SPLIT_DICT: &str = "split_dict.pt";
+
+/// `split/<name>/` with `train.csv`, `valid.csv`, `test.csv` or `split_dict.pt`.
+fn split(path: &Path, nodes: usize, options: &Options) -> Result<Split, Error> {
     let folder = path.join("split");
+    let is_split =
+        |path: &PathBuf| text::find(path, "train.csv").is_some() || path.join(SPLIT_DICT).is_file();
     let mut found: Vec<PathBuf> = std::fs::read_dir(&folder)
-        .map_err(|source| Error::Io { action: "open", path: folder.clone(), source })?
+        .into_iter()
+        .flatten()
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| text::find(path, "train.csv").is_some())
+        .filter(is_split)
         .collect();
     found.sort_unstable();
-    let Some(folder) = found.first() else {
-        return Err(bad(&folder, "no folder in it has a train.csv, packed or not"));
-    };
+    if found.is_empty() {
+        let problem = format!(
+            "no folder in it has train.csv or {SPLIT_DICT}; --draw-split draws a split instead"
+        );
+        return Err(bad(&folder, problem));
+    }
+    let index = options.split_of(found.len()).map_err(|problem| bad(&folder, problem))?;
+    let folder = &found[index];
+    if folder.join(SPLIT_DICT).is_file() {
+        return split_dict(&folder.join(SPLIT_DICT), nodes);
+    }
     let set = |name: &str| {
         let mut lines = Lines::open(&text::need(folder, name)?)?;
         let mut set = vec![];
@@ -215,4 +228,17 @@ fn split(path: &Path, nodes: usize) -> Result<Split, Error> {
         Ok::<_, Error>(set)
     };
     Ok(Split { train: set("train.csv")?, valid: set("valid.csv")?, test: set("test.csv")? })
+}
+
+/// A dictionary of three arrays or tensors of nodes, as `torch.save` writes it.
+fn split_dict(path: &Path, nodes: usize) -> Result<Split, Error> {
+    let file = Checkpoint::open(path)?;
+    let set = |name: &str| {
+        let tensor = file.tensors.get(name).cloned();
+        let tensor = tensor.ok_or_else(|| bad(path, format!("array `{name}` is missing")))?;
+        let mut set = Named { path, name, tensor }.ids(nodes, "a node")?;
+        set.sort_unstable();
+        Ok::<_, Error>(set)
+    };
+    Ok(Split { train: set("train")?, valid: set("valid")?, test: set("test")? })
 }

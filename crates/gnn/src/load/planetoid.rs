@@ -7,13 +7,14 @@ use hither_data::pickle::numpy::{self, Csr};
 use hither_data::pickle::{Node, Pickle, Value};
 use hither_data::{Bytes, Tensor};
 
-use super::arrays::{Named, classes};
+use super::arrays::Named;
+use super::labels;
 use super::sparse::{Parts, Rows};
 use super::text::Lines;
-use super::{bad, sparse};
+use super::{Options, bad, sparse};
 use crate::{Dataset, Error, Graph, Metric, Split};
 
-/// Nodes to choose a model by follow those to learn from.
+/// Size of the validation set, which follows the training set.
 const VALID_MAX: usize = 500;
 
 /// The folder itself or its `raw`, and the name of the graph in it.
@@ -32,8 +33,8 @@ pub fn find(folder: &Path) -> Option<(PathBuf, String)> {
     })
 }
 
-pub fn read(path: &Path) -> Result<Dataset, Error> {
-    let none = || bad(path, "it has no file `ind.<name>.graph`");
+pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
+    let none = || bad(path, "the file `ind.<name>.graph` is missing");
     let (folder, name) = find(path).ok_or_else(none)?;
     let file = |part: &str| folder.join(format!("ind.{name}.{part}"));
     let known = matrix(&file("allx"))?;
@@ -50,26 +51,26 @@ pub fn read(path: &Path) -> Result<Dataset, Error> {
     let of_tested = answers(&file("ty"), tested.rows())?;
     let behind = place.iter().map(|row| row.map_or(-1, |row| of_tested[row]));
     let of: Vec<i64> = of_known.into_iter().chain(behind).collect();
-    let labels = classes(&of).map_err(|problem| bad(&file("ally"), problem))?;
+    let labels = labels::from_integers(&of)
+        .map_err(|problem| bad(&file("ally"), format!("it {problem}")))?;
     let learned = matrix(&file("x"))?.rows();
     if learned != answers(&file("y"), learned)?.len() || learned > known.rows() {
         let problem = format!("it has {learned} rows, more than the {} of allx", known.rows());
         return Err(bad(&file("x"), problem));
     }
-    let valid_end = (learned + VALID_MAX).min(known.rows());
-    let mut test = indices;
-    test.sort_unstable();
-    let split = Split {
-        train: (0..learned as u32).collect(),
-        valid: (learned as u32..valid_end as u32).collect(),
-        test,
-    };
+    let split = options.split(&labels, || {
+        let valid_end = (learned + VALID_MAX).min(known.rows());
+        let mut test = indices;
+        test.sort_unstable();
+        let (train, valid) = (0..learned as u32, learned as u32..valid_end as u32);
+        Ok(Some(Split { train: train.collect(), valid: valid.collect(), test }))
+    })?;
     let graph = graph(&file("graph"), nodes)?;
     let features = joined(known, &tested, &place, &file("tx"))?.features();
-    Ok(Dataset { name, graph, features, labels, split, metric: Metric::Accuracy })
+    Ok(Dataset::new(name, graph, features, labels, split, Metric::Accuracy))
 }
 
-/// Reads a pickle and hands what it says to `take`.
+/// Reads a pickle and hands its values to `take`.
 fn unpickle<T>(
     path: &Path,
     take: impl FnOnce(&Pickle<'_>) -> Result<T, String>,
@@ -93,17 +94,17 @@ fn matrix(path: &Path) -> Result<Rows, Error> {
     .read()
 }
 
-/// The class of each row of zeros and a one; −1 where there is no one.
+/// The column of the 1 in each row, or −1 if the row is all zeros.
 fn answers(path: &Path, rows: usize) -> Result<Vec<i64>, Error> {
     let tensor: Tensor = unpickle(path, |pickle| numpy::tensor(pickle, pickle.root))?;
     let named = Named { path, name: "labels", tensor };
     let [found, columns] = named.table()?;
     if found != rows {
-        return Err(bad(path, format!("it has {found} rows; {rows} are expected")));
+        return Err(bad(path, format!("it has {found} rows; expected {rows}")));
     }
     let values = named.floats()?;
     if columns == 0 {
-        return Err(bad(path, "it has no columns; one a class is expected"));
+        return Err(bad(path, "it has no columns; expected one per class"));
     }
     let class = |row: &[f32]| row.iter().position(|value| *value != 0.0).map_or(-1, |c| c as i64);
     Ok(values.chunks_exact(columns).map(class).collect())
@@ -132,7 +133,7 @@ fn test_indices(path: &Path, first: usize, rows: usize) -> Result<Vec<u32>, Erro
     let mut sorted = indices.clone();
     sorted.sort_unstable();
     match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(bad(path, format!("node {} stands there twice", pair[0]))),
+        Some(pair) => Err(bad(path, format!("node {} is listed twice", pair[0]))),
         None => Ok(indices),
     }
 }
@@ -140,8 +141,10 @@ fn test_indices(path: &Path, first: usize, rows: usize) -> Result<Vec<u32>, Erro
 /// A dictionary of each node's neighbours.
 fn graph(path: &Path, nodes: usize) -> Result<Graph, Error> {
     let edges = unpickle(path, |pickle| {
-        let Value::Node(root) = pickle.root else { return Err("it is no dictionary".into()) };
-        let Node::Dict(pairs) = pickle.node(root) else { return Err("it is no dictionary".into()) };
+        let Value::Node(root) = pickle.root else { return Err("it is not a dictionary".into()) };
+        let Node::Dict(pairs) = pickle.node(root) else {
+            return Err("it is not a dictionary".into());
+        };
         let node = |value: &Value<'_>| match value {
             Value::Int(node) if (0..nodes as i64).contains(node) => Ok(*node as u32),
             value => Err(format!("{value:?}: expected a node from 0 to below {nodes}")),
@@ -150,7 +153,7 @@ fn graph(path: &Path, nodes: usize) -> Result<Graph, Error> {
         for (key, value) in pairs {
             let from = node(key)?;
             let list = pickle.items(*value);
-            let list = list.ok_or_else(|| format!("the neighbours of {from} are no list"))?;
+            let list = list.ok_or_else(|| format!("the neighbours of {from} are not a list"))?;
             for to in list {
                 edges.push((from, node(to)?));
             }

@@ -7,10 +7,11 @@ use hither_data::{Bytes, Npz, npy};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::arrays::{Named, classes};
+use super::arrays::Named;
+use super::labels;
 use super::sparse::{Parts, dense};
 use super::text::reader;
-use super::{bad, name_of};
+use super::{Options, bad, name_of};
 use crate::{Dataset, Error, Graph, Labels, Metric, Split};
 
 pub const ADJACENCY: &str = "adj_full.npz";
@@ -22,7 +23,7 @@ struct Roles {
     te: Vec<u32>,
 }
 
-/// What `class_map.json` says of a node.
+/// A node's labels in `class_map.json`.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Answer {
@@ -30,27 +31,29 @@ enum Answer {
     Tasks(Vec<u8>),
 }
 
-pub fn read(path: &Path) -> Result<Dataset, Error> {
+pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
     let graph = adjacency(&path.join(ADJACENCY))?;
     let nodes = graph.nodes();
     let file = path.join("feats.npy");
     let tensor = npy::read(&file, &Bytes::map(&file)?)?;
     let features = dense(&Named { path: &file, name: "feats", tensor })?;
-    let labels = labels(&path.join("class_map.json"), nodes)?;
-    let roles: Roles = json(&path.join("role.json"))?;
-    let sorted = |mut set: Vec<u32>| {
-        set.sort_unstable();
-        set
-    };
-    let split = Split { train: sorted(roles.tr), valid: sorted(roles.va), test: sorted(roles.te) };
+    let labels = read_labels(&path.join("class_map.json"), nodes)?;
+    let split = options.split(&labels, || {
+        let Roles { tr, va, te } = json(&path.join("role.json"))?;
+        let [train, valid, test] = [tr, va, te].map(|mut set: Vec<u32>| {
+            set.sort_unstable();
+            set
+        });
+        Ok(Some(Split { train, valid, test }))
+    })?;
     let metric = match labels {
         Labels::Classes { .. } => Metric::Accuracy,
         Labels::Tasks { .. } => Metric::F1Micro,
     };
-    Ok(Dataset { name: name_of(path), graph, features, labels, split, metric })
+    Ok(Dataset::new(name_of(path), graph, features, labels, split, metric))
 }
 
-/// A matrix as `scipy.sparse.save_npz` writes it. By columns it is the same undirected graph.
+/// A matrix as `scipy.sparse.save_npz` writes it. Its transpose (csc) is the same undirected graph.
 fn adjacency(path: &Path) -> Result<Graph, Error> {
     let npz = Npz::open(path)?;
     let format = npz.text("format")?.unwrap_or_default();
@@ -62,10 +65,13 @@ fn adjacency(path: &Path) -> Result<Graph, Error> {
     Parts::find(&npz, &names)?.read()?.graph(path)
 }
 
-fn labels(path: &Path, nodes: usize) -> Result<Labels, Error> {
+fn read_labels(path: &Path, nodes: usize) -> Result<Labels, Error> {
     let answers: BTreeMap<u32, Answer> = json(path)?;
     if let Some(node) = answers.keys().find(|node| **node as usize >= nodes) {
-        return Err(bad(path, format!("node {node} has a class; there are {nodes} nodes")));
+        return Err(bad(
+            path,
+            format!("node {node} has a class, but there are only {nodes} nodes"),
+        ));
     }
     let count = answers.values().find_map(|answer| match answer {
         Answer::Tasks(answers) => Some(answers.len()),
@@ -77,13 +83,13 @@ fn labels(path: &Path, nodes: usize) -> Result<Labels, Error> {
             _ => -1,
         };
         let of: Vec<i64> = (0..nodes as u32).map(class).collect();
-        return classes(&of).map_err(|problem| bad(path, problem));
+        return labels::from_integers(&of).map_err(|problem| bad(path, format!("it {problem}")));
     };
     let mut of = Vec::new();
     for node in 0..nodes as u32 {
         match answers.get(&node) {
             Some(Answer::Tasks(answers)) if answers.len() == count => of.extend(answers),
-            _ => return Err(bad(path, format!("node {node} lacks its list of {count} answers"))),
+            _ => return Err(bad(path, format!("node {node} has no list of {count} labels"))),
         }
     }
     Ok(Labels::Tasks { of: of.into(), count })

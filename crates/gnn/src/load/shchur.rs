@@ -7,7 +7,7 @@ use hither_data::Npz;
 
 use super::arrays::array;
 use super::sparse::{Parts, dense};
-use super::{Options, bad, drawn, name_of};
+use super::{Options, bad, name_of};
 use crate::{Dataset, Error, Metric};
 
 /// How different writers name the parts of a matrix: `adj_data`, `adj_matrix.data`.
@@ -21,7 +21,7 @@ pub fn fits(npz: &Npz) -> bool {
 pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
     let npz = Npz::open(path)?;
     let Some(names) = matrix(&npz, "adj") else {
-        return Err(bad(path, "array `adj_indices` is missing, or one of indptr and shape"));
+        return Err(bad(path, "`adj_indices`, `adj_indptr` or `adj_shape` is missing"));
     };
     let graph = Parts::find(&npz, &names)?.read()?.graph(path)?;
     let whole = ["attr_matrix", "attr", "features"].into_iter().find(|name| npz.contains(name));
@@ -29,13 +29,12 @@ pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
         (Some(names), _) => Parts::find(&npz, &names)?.read()?.features(),
         (None, Some(name)) => dense(&array(&npz, name)?)?,
         (None, None) => {
-            return Err(bad(path, "there are no features: `attr_indices` or `attr_matrix`"));
+            return Err(bad(path, "it has no features; expected `attr_indices` or `attr_matrix`"));
         }
     };
     let labels = array(&npz, "labels")?.classes(graph.nodes())?;
-    let split = drawn(&labels, options.split_seed);
-    let name = name_of(path);
-    Ok(Dataset { name, graph, features, labels, split, metric: Metric::Accuracy })
+    let split = options.split(&labels, || Ok(None))?;
+    Ok(Dataset::new(name_of(path), graph, features, labels, split, Metric::Accuracy))
 }
 
 /// The names of shape, offsets, indices and values of a matrix.

@@ -1,4 +1,4 @@
-//! Rows that keep only what is not zero, as SciPy has them.
+//! Sparse matrices in compressed rows, as SciPy has them.
 
 use std::path::Path;
 
@@ -41,7 +41,9 @@ impl Size<'_> {
         let sizes: Option<Vec<usize>> =
             numbers.iter().map(|size| usize::try_from(*size).ok()).collect();
         let sizes = sizes.and_then(|sizes| <[usize; 2]>::try_from(sizes).ok());
-        sizes.ok_or_else(|| told.bad(format!("is {numbers:?}; expected rows and columns")))
+        sizes.ok_or_else(|| {
+            told.bad(format!("is {numbers:?}; expected two sizes, rows and columns"))
+        })
     }
 }
 
@@ -67,8 +69,14 @@ impl<'a> Parts<'a> {
         let entries = self.indices.tensor.elements();
         let offsets = self.offsets.offsets(rows, entries)?;
         let indices = self.indices.ids(columns, "a column")?;
+        let place = |at: usize| {
+            let row = offsets.partition_point(|start| *start <= at as u64) - 1;
+            format!("row {row}, column {}", indices[at])
+        };
         let values = match self.values {
-            Some(values) => Some(values.sized(entries, "one an index")?.floats()?.to_vec()),
+            Some(values) => {
+                Some(values.sized(entries, "one per index")?.floats_at(place)?.to_vec())
+            }
             None => None,
         };
         Ok(Rows { columns, offsets, indices, values })
@@ -80,11 +88,11 @@ impl Rows {
         self.offsets.len() - 1
     }
 
-    /// An edge for each entry that is not zero.
+    /// A graph with an edge for each entry that is not zero.
     pub fn graph(self, path: &Path) -> Result<Graph, Error> {
         let (nodes, columns) = (self.rows(), self.columns);
         if nodes != columns {
-            let problem = format!("the adjacency is {nodes} × {columns}; a square is expected");
+            let problem = format!("the adjacency matrix is {nodes} × {columns}; expected a square");
             return Err(bad(path, problem));
         }
         let mut edges = Vec::with_capacity(self.indices.len());
@@ -108,8 +116,8 @@ impl Rows {
         Features::Sparse { offsets, indices, values, dim: self.columns }
     }
 
-    /// Sorts each row; what stands twice is added up, as SciPy does it, or counts once where
-    /// there are no values.
+    /// Sorts each row. Repeated entries are added up, as SciPy does, or count once if there are no
+    /// values.
     fn tidy(&mut self) {
         let rises = |row: &[u32]| row.windows(2).all(|pair| pair[0] < pair[1]);
         let range = |bounds: &[u64]| bounds[0] as usize..bounds[1] as usize;
@@ -149,7 +157,7 @@ impl Rows {
     }
 }
 
-/// Rows that were written in full.
+/// Features from a dense matrix.
 pub fn dense(named: &Named<'_>) -> Result<Features, Error> {
     let [_, dim] = named.table()?;
     Ok(Features::Dense { values: named.floats()?, dim })
@@ -162,6 +170,6 @@ pub fn single(named: &Named<'_>) -> Result<usize, Error> {
         [number] => {
             usize::try_from(number).map_err(|_| named.bad(format!("is {number}; expected a count")))
         }
-        _ => Err(named.bad(format!("is of shape {shape:?}; expected a single number"))),
+        _ => Err(named.bad(format!("has shape {shape:?}; expected a single number"))),
     }
 }

@@ -1,4 +1,4 @@
-//! Lines of numbers, packed by gzip or not, with the line in every message.
+//! Lines of text files, gzipped or not. Every message names the file and the line.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -9,7 +9,7 @@ use flate2::read::MultiGzDecoder;
 use super::bad;
 use crate::Error;
 
-/// Longer lines are no rows of numbers: even 100,000 features take less.
+/// Upper bound on a line's length: even 100,000 features take less.
 const LINE_MAX: u64 = 16 << 20;
 
 /// `folder/name` or, if that is not there, `folder/name.gz`.
@@ -19,12 +19,17 @@ pub fn find(folder: &Path, name: &str) -> Option<PathBuf> {
     [plain, packed].into_iter().find(|path| path.is_file())
 }
 
-/// The same, where it has to be there.
+/// As [`find`], but an error if there is none.
 pub fn need(folder: &Path, name: &str) -> Result<PathBuf, Error> {
-    find(folder, name).ok_or_else(|| bad(folder, format!("it has no {name} nor {name}.gz")))
+    find(folder, name).ok_or_else(|| bad(folder, format!("{name} (or {name}.gz) is missing")))
 }
 
-/// The bytes of a file, unpacked where it is packed.
+/// The table of this name, such as `edges.csv`, `.tsv` or `.txt`, gzipped or not.
+pub fn find_table(folder: &Path, name: &str) -> Option<PathBuf> {
+    ["csv", "tsv", "txt"].iter().find_map(|ending| find(folder, &format!("{name}.{ending}")))
+}
+
+/// A reader of the file's text, whether it is gzipped or not.
 pub fn reader(path: &Path) -> Result<Box<dyn BufRead>, Error> {
     let io = |source| Error::Io { action: "open", path: path.into(), source };
     let mut file = BufReader::with_capacity(1 << 18, File::open(path).map_err(io)?);
@@ -47,6 +52,11 @@ impl Lines {
         Ok(Self { path: path.into(), reader: reader(path)?, number: 0, line: vec![] })
     }
 
+    /// Number of the line that was read last, from 1.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// The next line that is not blank, without its end.
     pub fn next(&mut self) -> Result<Option<Line<'_>>, Error> {
         loop {
@@ -66,9 +76,24 @@ impl Lines {
                 break;
             }
         }
-        let bytes = self.line.trim_ascii();
+        // Tabs stay: they may stand for empty fields.
+        let bytes = trim(&self.line, |byte| matches!(byte, b' ' | b'\r' | b'\n'));
         Ok(Some(Line { path: &self.path, number: self.number, bytes }))
     }
+}
+
+fn trim(mut bytes: &[u8], is_blank: impl Fn(u8) -> bool) -> &[u8] {
+    while let [first, rest @ ..] = bytes
+        && is_blank(*first)
+    {
+        bytes = rest;
+    }
+    while let [rest @ .., last] = bytes
+        && is_blank(*last)
+    {
+        bytes = rest;
+    }
+    bytes
 }
 
 #[derive(Clone, Copy)]
@@ -83,13 +108,14 @@ impl<'a> Line<'a> {
         Error::Line { path: self.path.into(), line: self.number, problem: problem.into() }
     }
 
+    /// Fields between commas.
     pub fn fields(&self) -> impl Iterator<Item = &'a [u8]> + Clone {
         self.bytes.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
     }
 
-    /// A number from 0 to below `limit`, which counts `what`.
+    /// An integer from 0 to below `limit`; `what` says what it numbers.
     pub fn id(&self, field: &[u8], limit: usize, what: &str) -> Result<u32, Error> {
-        let number = integer(field).and_then(|number| usize::try_from(number).ok());
+        let number = integer(field.trim_ascii()).and_then(|number| usize::try_from(number).ok());
         number.filter(|number| *number < limit).map(|number| number as u32).ok_or_else(|| {
             self.bad(format!("`{}`: expected {what} from 0 to below {limit}", shown(field)))
         })
@@ -100,22 +126,23 @@ impl<'a> Line<'a> {
         let mut fields = self.fields();
         let (Some(u), Some(v), None) = (fields.next(), fields.next(), fields.next()) else {
             let line = shown(self.bytes);
-            return Err(self.bad(format!("`{line}`: expected two nodes and a comma between")));
+            return Err(self.bad(format!("`{line}`: expected two nodes separated by a comma")));
         };
         Ok((self.id(u, nodes, "a node")?, self.id(v, nodes, "a node")?))
     }
 
-    /// Appends the row's numbers to `values`; how many there were.
+    /// Appends the row's numbers to `values` and returns how many there were.
     pub fn floats<'f>(
         &self,
         fields: impl Iterator<Item = &'f [u8]>,
         values: &mut Vec<f32>,
     ) -> Result<usize, Error> {
         let before = values.len();
-        for field in fields {
+        for (column, field) in (1..).zip(fields) {
             let value = float(field).filter(|value| value.is_finite());
             values.push(value.ok_or_else(|| {
-                self.bad(format!("`{}`: expected a finite number", shown(field)))
+                let field = shown(field);
+                self.bad(format!("column {column}: `{field}`: expected a finite number"))
             })?);
         }
         Ok(values.len() - before)
@@ -130,18 +157,18 @@ pub fn float(field: &[u8]) -> Option<f32> {
     std::str::from_utf8(field).ok()?.parse().ok()
 }
 
-/// As much of a field as fits in a message.
+/// The start of a field, short enough for a message.
 pub fn shown(field: &[u8]) -> String {
     String::from_utf8_lossy(field).chars().take(40).collect()
 }
 
-/// Rows of numbers, all of one length, as many as there are lines: values and columns.
+/// Reads `rows` rows of numbers, all of one length. Returns the values and the columns.
 pub fn table(path: &Path, rows: usize) -> Result<(Vec<f32>, usize), Error> {
     let mut lines = Lines::open(path)?;
     let (mut values, mut columns, mut found) = (vec![], 0, 0);
     while let Some(line) = lines.next()? {
         if found == rows {
-            return Err(line.bad(format!("expected {rows} rows, one a node; there are more")));
+            return Err(line.bad(format!("expected {rows} rows, one per node; there are more")));
         }
         let len = line.floats(line.fields(), &mut values)?;
         if found > 0 && len != columns {
@@ -151,7 +178,7 @@ pub fn table(path: &Path, rows: usize) -> Result<(Vec<f32>, usize), Error> {
         found += 1;
     }
     if found != rows {
-        return Err(bad(path, format!("it has {found} rows; expected {rows}, one a node")));
+        return Err(bad(path, format!("it has {found} rows; expected {rows}, one per node")));
     }
     Ok((values, columns))
 }

@@ -31,7 +31,7 @@ pub fn cluster(level: &Level, most: [u32; 2], random: &mut Pcg64Mcg) -> (Vec<u32
     clusters.number()
 }
 
-/// Nodes with few neighbours first, as they have the least choice; by lot among those alike.
+/// Nodes with few neighbours first, because they have the least choice; ties in random order.
 fn order(level: &Level, random: &mut Pcg64Mcg) -> Vec<u32> {
     let mut order: Vec<u32> = (0..level.nodes() as u32).collect();
     order.shuffle(random);
@@ -48,12 +48,12 @@ struct Clusters {
 }
 
 impl Clusters {
-    /// Lets a node join the cluster that it has most edges to; whether it moved.
+    /// Moves a node to the cluster that it has most edges to. Returns whether it moved.
     fn settle(&mut self, level: &Level, node: u32, tally: &mut Tally) -> bool {
         let row = level.row(node);
         let sums = tally.sum(row.map(|(neighbour, weight)| (self.of[neighbour as usize], weight)));
         let from = self.of[node as usize];
-        // Equals are told apart by what looks like a lot, lest low numbers flood the graph.
+        // Ties are broken by a hash; otherwise low numbers would flood the graph.
         let key = |(to, links): (u32, u32)| (links, (to ^ node).wrapping_mul(0x9e37_79b1), to);
         let (mut best, mut wish) = ((0, 0, from), (0, 0, NONE));
         for sum in sums.iter() {

@@ -1,4 +1,4 @@
-//! Parts that do not ask for edges: by lot, and by label.
+//! Partitions that ignore the edges: random, and by label.
 
 use std::cmp::Ordering;
 
@@ -9,8 +9,8 @@ use super::quota::Quota;
 use crate::Labels;
 use crate::dataset::UNLABELLED;
 
-/// Shuffles the nodes and deals them like cards, training nodes first where those are balanced:
-/// parts differ by one node at most, in either count.
+/// Shuffles the nodes and deals them like cards, training nodes first if they are balanced: parts
+/// differ by at most one node in either count.
 pub fn by_lot(nodes: usize, quota: &Quota, settings: &Settings) -> Vec<u32> {
     let mut order: Vec<u32> = (0..nodes as u32).collect();
     order.shuffle(&mut hither_core::seed::stream(settings.seed, "partition"));
@@ -24,9 +24,9 @@ pub fn by_lot(nodes: usize, quota: &Quota, settings: &Settings) -> Vec<u32> {
     of
 }
 
-/// Sorts the nodes by class (by their whole row of answers where those are several) and cuts the
-/// line into equal pieces. Nodes without a class fill up what room is left, so that every part
-/// has its share of those that have one.
+/// Sorts the nodes by class (by their row of labels if they have several) and cuts the line into equal
+/// pieces. Unlabelled nodes fill the room that is left, so that every part has its share of
+/// labelled ones.
 pub fn by_label(labels: &Labels, parts: usize) -> Vec<u32> {
     let (mut known, unknown): (Vec<u32>, Vec<u32>) =
         (0..labels.nodes() as u32).partition(|node| is_known(labels, *node));

@@ -1,5 +1,4 @@
-//! Partitions as files: one part number a line, in the order of the nodes, as `gpmetis` writes
-//! them.
+//! Partition files: one part number per line, in the order of the nodes, as `gpmetis` writes them.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +9,7 @@ use hither_data::Output;
 use super::{PARTS_MAX, Partition};
 use crate::Error;
 
-/// A line holds a part number and blanks around it.
+/// Upper bound on a line: a part number and blanks around it.
 const LINE_BYTES_MAX: u64 = 64;
 
 /// Writes the file in one step.
@@ -27,7 +26,7 @@ pub fn write(path: impl AsRef<Path>, partition: &Partition) -> Result<(), Error>
     Ok(out.commit()?)
 }
 
-/// The partition of a graph of so many nodes. Numbers run from 0 without a gap.
+/// Reads the partition of a graph with `nodes` nodes. Parts are numbered from 0 without gaps.
 pub fn read(path: impl AsRef<Path>, nodes: usize) -> Result<Partition, Error> {
     let path = path.as_ref();
     let io = |action| move |source| Error::Io { action, path: path.into(), source };
@@ -47,21 +46,20 @@ pub fn read(path: impl AsRef<Path>, nodes: usize) -> Result<Partition, Error> {
         }
         let bad = |problem: String| Error::Line { path: path.into(), line, problem };
         if of.len() == nodes {
-            return Err(bad(format!("the graph has only {nodes} nodes: expected no more lines")));
+            return Err(bad(format!("more lines than the {nodes} nodes of the graph")));
         }
         let text = String::from_utf8_lossy(trimmed);
-        let part: u32 = text
-            .parse()
-            .map_err(|_| bad(format!("expected the number of a part, found `{text}`")))?;
+        let part: u32 =
+            text.parse().map_err(|_| bad(format!("`{text}`: expected a part number")))?;
         if part as usize >= PARTS_MAX.min(nodes) {
             let most = PARTS_MAX.min(nodes);
-            return Err(bad(format!("part {part} is not below {most}: parts count from 0")));
+            return Err(bad(format!("part {part} is not below {most}; parts are numbered from 0")));
         }
         of.push(part);
     }
     if of.len() != nodes {
         let found = of.len();
-        return Err(wrong(format!("found the parts of {found} nodes, the graph has {nodes}")));
+        return Err(wrong(format!("it has {found} lines; expected {nodes}, one per node")));
     }
     let parts = of.iter().max().map_or(0, |last| *last as usize + 1);
     let mut seen = vec![false; parts];
@@ -70,7 +68,7 @@ pub fn read(path: impl AsRef<Path>, nodes: usize) -> Result<Partition, Error> {
     }
     match seen.iter().position(|seen| !seen) {
         Some(part) => Err(wrong(format!(
-            "no node is in part {part}, but one is in part {}: number parts without gaps",
+            "part {part} is empty, but part {} is not; number parts without gaps",
             parts - 1
         ))),
         None => Ok(Partition { of, parts }),

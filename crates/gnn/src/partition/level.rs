@@ -1,4 +1,4 @@
-//! A graph with weights: what is left of a larger one when clusters of its nodes become nodes.
+//! A weighted graph: a larger one whose clusters of nodes became nodes.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::Graph;
 pub struct Level<'a> {
     pub offsets: Cow<'a, [u64]>,
     pub targets: Cow<'a, [u32]>,
-    /// Edges of the whole graph behind each entry; empty where that is one.
+    /// Edges of the whole graph behind each entry; empty if that is one each.
     weights: Vec<u32>,
     /// Nodes of the whole graph behind each node, by kind.
     pub sizes: Vec<Size>,
@@ -51,7 +51,7 @@ impl<'a> Level<'a> {
         self.targets[at].iter().copied().zip(weights)
     }
 
-    /// Weights of all entries, for those that cannot do without.
+    /// Weights of all entries, even if all are one.
     pub fn weights(&self) -> &[u32] {
         &self.weights
     }

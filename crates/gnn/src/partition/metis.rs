@@ -8,12 +8,12 @@ use metis::{Graph as Metis, Idx, Real};
 use super::level::Level;
 use super::quota::Quota;
 
-/// METIS draws from the C library's generator, of which there is one a process: two cuts at once
+/// METIS uses the C library's random generator, of which there is one per process: two calls at once
 /// would take numbers from each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Bisection again and again: on dense graphs it cuts a tenth to a third fewer edges than METIS'
-/// direct k-way method. The problem is told where it cannot be done.
+/// Recursive bisection, which on dense graphs cuts a tenth to a third fewer edges than METIS' direct
+/// k-way method. The error says why it cannot be done.
 pub fn cut(level: &Level, quota: &Quota, imbalance: f64, seed: Idx) -> Result<Vec<u32>, String> {
     let (nodes, parts) = (level.nodes(), quota.parts);
     let weight: u64 = level.weights().iter().map(|weight| u64::from(*weight)).sum();
@@ -26,7 +26,7 @@ pub fn cut(level: &Level, quota: &Quota, imbalance: f64, seed: Idx) -> Result<Ve
         );
     }
     if level.targets.is_empty() {
-        // Nothing to cut, on which METIS would not end well.
+        // METIS fails on graphs without edges.
         return Ok((0..nodes).map(|node| (node % parts) as u32).collect());
     }
     let starts: Vec<Idx> = level.offsets.iter().map(|offset| *offset as Idx).collect();
@@ -54,8 +54,8 @@ pub fn cut(level: &Level, quota: &Quota, imbalance: f64, seed: Idx) -> Result<Ve
     Ok(of.into_iter().map(|part| (part as u32).min(parts as u32 - 1)).collect())
 }
 
-/// Whether each edge stands alike with both ends and none is a loop: METIS writes beyond its
-/// arrays where that does not hold. Rows are sorted, so walking all edges in order must meet the
+/// Whether each edge is stored at both ends and none is a loop: METIS writes beyond its arrays
+/// otherwise. Rows are sorted, so walking all edges in order must meet the
 /// entries of each other row in order, too.
 fn is_symmetric(level: &Level) -> bool {
     let mut next = level.offsets.to_vec();

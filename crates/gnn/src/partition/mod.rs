@@ -1,4 +1,4 @@
-//! Cutting a graph into parts, and how good a cut is.
+//! Partitions a graph into parts for workers, and measures partitions.
 
 mod cluster;
 mod deal;
@@ -23,23 +23,23 @@ pub use quality::{Part, Quality, Spread, quality};
 use crate::{Error, Graph, Labels};
 use quota::Quota;
 
-/// More workers than this is a slip of the keyboard; it bounds what a cut and its report take.
+/// Upper bound on the number of parts, which bounds the memory of a partition and its report.
 pub const PARTS_MAX: usize = 1 << 16;
 
-/// How a graph is cut.
+/// A method of partitioning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
-    /// METIS' multilevel k-way: the fewest cut edges.
+    /// Multilevel, with METIS at the coarsest level: cuts the fewest edges.
     #[default]
     Metis,
-    /// Linear deterministic greedy: nodes come one by one and go to most of their neighbours.
+    /// Linear deterministic greedy: each node goes to the part with most of its neighbours.
     Ldg,
-    /// The same with Fennel's price of a part's size.
+    /// As `Ldg`, with Fennel's penalty on the size of parts.
     Fennel,
-    /// Equal parts by lot: the most cut edges.
+    /// Random parts of equal size: cuts the most edges.
     Random,
-    /// Nodes sorted by class: the most skewed labels.
+    /// Nodes sorted by class and cut into equal pieces: the most skewed labels.
     Label,
 }
 
@@ -69,7 +69,9 @@ impl FromStr for Method {
     fn from_str(name: &str) -> Result<Self, Error> {
         Self::ALL.into_iter().find(|method| method.name() == name).ok_or_else(|| {
             let known = Self::ALL.map(Self::name).join(", ");
-            Error::Settings(format!("unknown way to cut a graph `{name}`: expected one of {known}"))
+            Error::Settings(format!(
+                "unknown partitioning method `{name}`; expected one of {known}"
+            ))
         })
     }
 }
@@ -80,7 +82,7 @@ pub struct Settings {
     pub method: Method,
     pub parts: usize,
     pub seed: u64,
-    /// The largest part may have this many times the nodes of the mean one; at least 1.
+    /// Largest allowed part, as a multiple of the average size; at least 1.
     pub imbalance: f64,
     /// Also bounds each part's training nodes by `imbalance`.
     pub balance_train: bool,
@@ -92,7 +94,7 @@ impl Default for Settings {
     }
 }
 
-/// Which part each node is in. Parts are numbered from 0, and none is empty.
+/// The part of each node. Parts are numbered from 0, and none is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
     pub of: Vec<u32>,
@@ -114,8 +116,8 @@ impl Partition {
     }
 }
 
-/// Cuts the graph; the same settings give the same parts. Whatever the method, no part exceeds
-/// what `imbalance` allows (rounded up to whole nodes) and none is empty.
+/// Partitions the graph; the same settings give the same parts. Whatever the method, no part exceeds
+/// the bound of `imbalance` (rounded up to whole nodes), and none is empty.
 pub fn partition(
     graph: &Graph,
     labels: &Labels,
@@ -135,7 +137,7 @@ pub fn partition(
         Method::Random => deal::by_lot(graph.nodes(), &quota, settings),
         Method::Label => deal::by_label(labels, parts),
     };
-    // By label means by label: evening out the training nodes would undo it.
+    // Balancing the training nodes would undo the order by label.
     if settings.method != Method::Label {
         quota.enforce(graph, &mut of);
     }
@@ -148,25 +150,30 @@ fn check(graph: &Graph, labels: &Labels, train: &[u32], settings: &Settings) -> 
         return Err(refused(nodes, parts, "ask for at least 1 part"));
     }
     if parts > nodes {
-        return Err(refused(nodes, parts, "ask for at most one part a node"));
+        return Err(refused(nodes, parts, "ask for at most one part per node"));
     }
     if parts > PARTS_MAX {
         return Err(refused(nodes, parts, &format!("ask for at most {PARTS_MAX} parts")));
     }
     if !(settings.imbalance.is_finite() && settings.imbalance >= 1.0) {
-        let problem = format!("an imbalance of {} is not 1 or more; try 1.03", settings.imbalance);
+        let problem =
+            format!("the imbalance is {}; expected 1 or more, such as 1.03", settings.imbalance);
         return Err(refused(nodes, parts, &problem));
     }
     if labels.nodes() != nodes {
-        let problem = format!("there are labels of {} nodes", labels.nodes());
+        let problem = format!("there are {} labels", labels.nodes());
         return Err(refused(nodes, parts, &problem));
     }
     match train.iter().find(|node| **node as usize >= nodes) {
-        Some(node) => Err(refused(nodes, parts, &format!("training node {node} is none of them"))),
+        Some(node) => {
+            Err(refused(nodes, parts, &format!("training node {node} is not in the graph")))
+        }
         None => Ok(()),
     }
 }
 
 fn refused(nodes: usize, parts: usize, problem: &str) -> Error {
-    Error::Settings(format!("cannot cut a graph of {nodes} nodes into {parts} parts: {problem}"))
+    Error::Settings(format!(
+        "cannot partition a graph of {nodes} nodes into {parts} parts: {problem}"
+    ))
 }

@@ -1,10 +1,9 @@
-//! The multilevel cut: clusters of nodes become nodes until the graph is small, METIS cuts that,
-//! and on the way back each level moves nodes where that cuts fewer edges.
+//! Multilevel partitioning: clusters of nodes become nodes until the graph is small, METIS partitions
+//! that, and on the way back each level moves nodes while that cuts fewer edges.
 //!
-//! METIS alone would do, but it takes 50 bytes an entry and minutes for what clusters do in a
-//! fraction of both: on large graphs they find the same cuts. On small ones that are dense and
-//! have no communities METIS' own, slower coarsening cuts fewer edges, so it gets those as they
-//! are.
+//! METIS alone takes 50 bytes per entry and minutes where clusters take a fraction of both and find
+//! equal partitions on large graphs. On small dense graphs without communities METIS' own, slower
+//! coarsening cuts fewer edges, so it gets those as they are.
 
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
@@ -15,15 +14,14 @@ use super::quota::Quota;
 use super::{Settings, metis, refine, refused, stream};
 use crate::{Error, Graph};
 
-/// METIS gets the graph itself, or what is left of it, when it has no more entries than this:
-/// some seconds of its time, and a gigabyte.
+/// METIS gets a level with at most this many entries, which takes it some seconds and a gigabyte.
 const ENTRIES_SMALL: usize = 16_000_000;
-/// Up to so many entries METIS is quick enough to be asked several times.
+/// Up to this many entries METIS is fast enough for several attempts.
 const ENTRIES_QUICK: usize = 4_000_000;
 const ATTEMPTS: usize = 4;
-/// A part has at least so many clusters, so that parts of them can be even.
+/// Least clusters per part, so that parts of them can be balanced.
 const CLUSTERS_PER_PART: u32 = 100;
-/// With fewer nodes a part METIS may run out of them, on which it prints and leaves parts empty.
+/// With fewer nodes per part METIS may leave parts empty.
 const NODES_PER_PART_MIN: usize = 16;
 
 pub fn cut(graph: &Graph, quota: &Quota, settings: &Settings) -> Result<Vec<u32>, Error> {
@@ -49,7 +47,7 @@ fn cut_from(
     let mut finer = vec![];
     while level.targets.len() > entries_small {
         let (cluster_of, count) = cluster(&level, most, &mut random);
-        // What hardly shrinks would never end.
+        // A level that hardly shrinks would never end.
         if count * 20 > level.nodes() * 19 {
             break;
         }
@@ -65,8 +63,8 @@ fn cut_from(
     Ok(of)
 }
 
-/// METIS' cut of a level, refined. Cuts of one graph differ by a tenth from seed to seed: the best
-/// of a few is taken where that costs little.
+/// METIS' partition of a level, refined. Seeds differ by a tenth in cut edges: the best of a few is taken
+/// if that costs little.
 fn best_of(
     level: &Level,
     quota: &Quota,

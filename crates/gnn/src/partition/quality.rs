@@ -1,4 +1,4 @@
-//! How good a partition is, in the figures that decide what training on it costs.
+//! Figures of a partition that decide the cost of training on it.
 
 use rayon::prelude::*;
 use serde::Serialize;
@@ -11,16 +11,16 @@ use crate::{Graph, Labels};
 pub struct Quality {
     /// Edges whose ends are in different parts.
     pub cut_edges: u64,
-    /// Their share of all edges.
+    /// Share of edges that are cut.
     pub cut_share: f64,
     pub nodes: Spread,
     pub train: Spread,
-    /// Mean over parts of how far a part's classes are from the whole graph's, 0 to 1.
+    /// Mean over parts of the distance of a part's classes from the whole graph's, 0 to 1.
     pub label_skew: f64,
-    /// Sum over nodes of the other parts that neighbour them: rows that cross the network when
-    /// every part fetches its remote neighbours once.
+    /// Sum over nodes of the number of other parts among their neighbours: the rows that cross the
+    /// network when every part fetches its remote neighbours once.
     pub communication_volume: u64,
-    /// Copies of a node, its own included, if every part also stored its remote neighbours.
+    /// Copies per node, the original included, if every part also stored its remote neighbours.
     pub replication: f64,
     pub parts: Vec<Part>,
 }
@@ -32,7 +32,7 @@ pub struct Spread {
     pub min: u64,
     pub mean: f64,
     pub max: u64,
-    /// The largest by the mean; 1 is even.
+    /// The largest over the mean; 1 means equal parts.
     pub imbalance: f64,
 }
 
@@ -42,15 +42,15 @@ pub struct Part {
     pub nodes: u64,
     pub train: u64,
     pub edges_inside: u64,
-    /// Edges that leave it.
+    /// Edges to other parts.
     pub edges_cut: u64,
-    /// Nodes with a neighbour elsewhere.
+    /// Nodes with a neighbour in another part.
     pub boundary_nodes: u64,
-    /// Nodes of each class; with several answers a node, those that answer yes to each.
+    /// Nodes per class; with several labels per node, nodes with label 1 per task.
     pub labels: Vec<u64>,
 }
 
-/// What walking the edges finds in one part.
+/// Counts over the edges of one part.
 #[derive(Clone, Copy, Default)]
 struct Ends {
     inside: u64,
@@ -93,7 +93,7 @@ pub fn quality(graph: &Graph, labels: &Labels, train: &[u32], partition: &Partit
     }
 }
 
-/// Counted by each thread for a stretch of the nodes; sums of whole numbers, in any order.
+/// Counts per part. Threads count stretches of the nodes; integer sums do not depend on the order.
 fn ends(graph: &Graph, partition: &Partition) -> Vec<Ends> {
     let of = &partition.of;
     let stretch = graph.nodes().div_ceil(rayon::current_num_threads()).max(1);
@@ -135,7 +135,7 @@ fn ends(graph: &Graph, partition: &Partition) -> Vec<Ends> {
 fn count_labels(labels: &Labels, node: usize, counts: &mut [u64]) {
     match labels {
         Labels::Classes { of, .. } => {
-            // A node without a class counts in none.
+            // Unlabelled nodes do not count.
             if let Some(count) = counts.get_mut(of[node] as usize) {
                 *count += 1;
             }
@@ -148,8 +148,8 @@ fn count_labels(labels: &Labels, node: usize, counts: &mut [u64]) {
     }
 }
 
-/// Mean over parts of the total-variation distance between the part's classes and all; with
-/// several answers a node, the mean over those of each one's.
+/// Mean over parts of the total-variation distance between the part's classes and the whole graph's;
+/// with several labels per node, the mean over tasks.
 fn label_skew(labels: &Labels, parts: &[Part]) -> f64 {
     let mut all = vec![0; labels.count()];
     for part in parts {

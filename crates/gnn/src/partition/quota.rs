@@ -1,4 +1,4 @@
-//! How many nodes a part may hold, kept whatever a method does.
+//! Bounds on the nodes per part, which hold whatever a method does.
 
 use std::ops::{Add, Sub};
 
@@ -38,14 +38,14 @@ impl Sub for Size {
     }
 }
 
-/// Nodes are of one kind, or of two where training nodes are balanced as well. Each kind has a
-/// bound a part of its own: so a part with room for a kind always exists, and moving a node of one
-/// kind never upsets the other.
+/// Nodes are of one kind, or of two if training nodes are balanced as well. Each kind has its own
+/// bound per part: a part with room for a kind always exists, and moving a node of one kind never
+/// affects the other.
 pub struct Quota {
     pub parts: usize,
-    /// Training nodes, where they are told from others; empty otherwise.
+    /// Whether each node is a training node; empty if there is one kind.
     is_train: Vec<bool>,
-    /// Most nodes of each kind in a part.
+    /// Upper bound on the nodes of each kind per part.
     pub most: [u32; 2],
     /// Nodes of each kind in the graph.
     pub total: [u32; 2],
@@ -143,7 +143,7 @@ impl Quota {
         for (node, part) in of.iter().enumerate().filter(|(node, _)| counts(*node)) {
             givers[*part as usize].push(node as u32);
         }
-        // Dearest first, so that the cheapest is popped.
+        // Most expensive first, so that the cheapest is popped.
         for (part, nodes) in givers.iter_mut().enumerate() {
             let inside = |node: &u32| {
                 let row = graph.neighbours(*node).iter();

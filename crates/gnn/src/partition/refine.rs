@@ -1,4 +1,4 @@
-//! Moving nodes between parts while that cuts fewer edges.
+//! Moves nodes between parts while that cuts fewer edges.
 
 use super::level::Level;
 use super::quota::{Quota, Size};
@@ -6,7 +6,7 @@ use super::tally::Links;
 
 const PASSES: usize = 12;
 
-/// Passes over the nodes in their order, after the first only over those whose neighbours moved.
+/// Passes over the nodes in order; after the first, only over those whose neighbours moved.
 pub fn refine(level: &Level, quota: &Quota, of: &mut [u32]) {
     let mut held = vec![Size::default(); quota.parts];
     for (node, part) in of.iter().enumerate() {

@@ -1,7 +1,7 @@
-//! Streaming cuts: nodes come one by one, in an order drawn by seed, and each goes where most of
-//! its neighbours are, less so the fuller a part is. The stream is repeated a few times: from the
-//! second time on a node sees where all of its neighbours went, which brings most of what a
-//! multilevel cut has over one pass.
+//! Streaming partitions: nodes come in an order drawn by the seed, and each goes to the part with most
+//! of its neighbours, less so the fuller a part is. The stream is repeated a few times: from the
+//! second pass on a node sees the parts of all of its neighbours, which gains most of the advantage
+//! of a multilevel partition over one pass.
 
 use rand::seq::SliceRandom;
 
@@ -13,7 +13,7 @@ use crate::Graph;
 const PASSES: usize = 5;
 const NOWHERE: u32 = u32::MAX;
 
-/// What a part's size costs.
+/// Penalty on the size of a part.
 #[derive(Clone, Copy, Debug)]
 pub enum Price {
     /// Links count less in proportion to how full a part is: `links · (1 − size / most)`.

@@ -1,10 +1,9 @@
-//! Sums by key over the neighbours of one node: by part, of which there are few, or by cluster, of
-//! which there are as many as nodes.
+//! Sums by key over the neighbours of one node: by part, of which there are few, or by cluster, of which
+//! there may be as many as nodes.
 
 /// Sums by part.
 pub struct Links {
-    /// Read in one go before any of it is looked at, so that the processor waits for many
-    /// neighbours at a time.
+    /// Gathered before use, so that the processor waits for many neighbours at a time.
     pending: Vec<(u32, u32)>,
     of_part: Vec<i64>,
     touched: Vec<u32>,
@@ -15,7 +14,7 @@ impl Links {
         Self { pending: vec![], of_part: vec![0; parts], touched: vec![] }
     }
 
-    /// Parts and weights of the neighbours; what is in no part does not count.
+    /// Adds the parts and weights of the neighbours; neighbours in no part do not count.
     pub fn count(&mut self, neighbours: impl Iterator<Item = (u32, u32)>) {
         for part in self.touched.drain(..) {
             self.of_part[part as usize] = 0;
@@ -40,15 +39,15 @@ impl Links {
         &self.touched
     }
 
-    /// The part with most links of those that may be taken; the lowest of equals.
+    /// The allowed part with most links; the lowest number of equals.
     pub fn best(&self, may: impl Fn(u32) -> bool) -> Option<u32> {
         let open = self.touched.iter().copied().filter(|part| may(*part));
         open.min_by_key(|part| (-self.to(*part), *part))
     }
 }
 
-/// Sums by any key: a table as small as a node's neighbours are few, which stays in the fastest
-/// cache where one entry a key would miss all of them.
+/// Sums by any key: a hash table sized by the node's neighbours, which stays in the fastest cache; one
+/// entry per key would miss all of them.
 #[derive(Default)]
 pub struct Tally {
     pending: Vec<(u32, u32)>,
@@ -90,8 +89,8 @@ impl Tally {
     }
 }
 
-/// Counts, and which of them is the least: a tree of matches, so that a change costs the
-/// logarithm of their number.
+/// Counts, and which of them is the smallest: a tournament tree, in which a change costs the logarithm
+/// of their number.
 pub struct Least {
     counts: Vec<u32>,
     /// Winner of each match; the children of `at` are `2 at` and `2 at + 1`, the root is 1.

@@ -44,6 +44,9 @@ impl Fixture {
             labels,
             split: Split { train, valid: vec![], test: vec![] },
             metric,
+            node_names: None,
+            class_names: None,
+            notes: vec![],
         };
         let kinds = said("model").replace("appnp", "propagate");
         let number = |name: &str, or: f32| {

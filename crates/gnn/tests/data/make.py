@@ -1,8 +1,10 @@
 """Makes the folders and files that tests/load.rs reads: one small graph in every layout.
 
-    python3 -m venv venv && venv/bin/pip install numpy scipy && venv/bin/python make.py
+    python3 -m venv venv && venv/bin/pip install numpy scipy torch torch_geometric
+    venv/bin/python make.py
 
-The files beside this script were made by numpy 2.4 and scipy 1.17; the test knows the graph.
+The files beside this script were made by numpy 2.4, scipy 1.17, torch 2.14 and torch_geometric 2.8; the test
+knows the graph.
 """
 
 import gzip
@@ -13,6 +15,8 @@ from pathlib import Path
 
 import numpy
 import scipy.sparse
+import torch
+from torch_geometric.data import Data, InMemoryDataset
 
 HERE = Path(__file__).parent
 NODES = 12
@@ -154,8 +158,55 @@ def saint(name, tasks):
     (folder / "role.json").write_text(json.dumps({"tr": TRAIN[::-1], "va": VALID, "te": TEST}))
 
 
+def ogb_saver():
+    """As OGB's DatasetSaver writes it: text, an empty field for no label, and a pickled split of arrays."""
+    raw = HERE / "ogb-saver/raw"
+    text(raw / "edge.csv", rows(EDGES))
+    text(raw / "num-node-list.csv", [NODES])
+    text(raw / "num-edge-list.csv", [len(EDGES)])
+    text(raw / "node-feat.csv", rows(FEATURES))
+    text(raw / "node-label.csv", ['""' if label < 0 else float(label) for label in LABELS])
+    for name, order in [("first", 1), ("second", -1)]:
+        folder = HERE / "ogb-saver/split" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        sets = {"train": TRAIN, "valid": VALID, "test": TEST}
+        if name == "first":
+            sets = {"train": TEST, "valid": TRAIN, "test": VALID}
+        torch.save({key: numpy.array(nodes[::order]) for key, nodes in sets.items()}, folder / "split_dict.pt")
+
+
+def pyg():
+    def mask(nodes):
+        mask = torch.zeros(NODES, 2, dtype=torch.bool)
+        mask[nodes, 1] = True
+        mask[[0, 1, 2], 0] = True
+        return mask
+
+    fields = dict(
+        x=torch.from_numpy(FEATURES), edge_index=torch.tensor(EDGES).T, y=torch.tensor(LABELS),
+        train_mask=mask(TRAIN), val_mask=mask(VALID), test_mask=mask(TEST),
+        edge_attr=torch.ones(len(EDGES)), num_classes=3,
+    )  # fmt: skip
+    folder = HERE / "pyg"
+    (folder / "processed").mkdir(parents=True, exist_ok=True)
+    data = Data(**fields)
+    torch.save(data, folder / "object.pt")
+    torch.save((data, None), folder / "collated.pt")
+    InMemoryDataset.save([data], folder / "processed/data.pt")
+    InMemoryDataset.save([data, data], folder / "two-graphs.pt")
+    torch.save({"x": fields["x"]}, folder / "no-edges.pt")
+    # One split, by lists of nodes; no masks in the other.
+    arrays = {name: fields[name].numpy() for name in ["x", "edge_index", "y"]}
+    numpy.savez(folder / "lists.npz", train_idx=TRAIN, val_idx=VALID, test_idx=TEST, **arrays)
+    numpy.savez_compressed(folder / "no-split.npz", edges=numpy.array(EDGES), features=FEATURES, labels=arrays["y"])
+    targets = numpy.linspace(0, 1, NODES, dtype=numpy.float32)
+    numpy.savez(folder / "regression.npz", edge_index=arrays["edge_index"], x=FEATURES, y=targets)
+
+
 ogb()
 ogb_binary()
+ogb_saver()
+pyg()
 ogb_proteins()
 for protocol in [2, 4, 5]:
     planetoid(f"planetoid-{protocol}", protocol)

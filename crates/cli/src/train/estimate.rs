@@ -1,0 +1,186 @@
+//! How long a run still takes. Rounds differ in their steps, so the estimate rests on the time per
+//! step. With `--server-steps auto` the steps of later rounds are not known: the estimate then runs
+//! from the steps of the last round to the most that there can be, so that it never grows beyond
+//! what was said before.
+
+use std::time::Duration;
+
+use hither_core::record::train::Round;
+use hither_gnn::correct::{MOST, ServerSteps};
+use hither_gnn::train::{Mode, Settings};
+
+/// The time that is left of a run, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Left {
+    pub least_s: f64,
+    pub most_s: f64,
+}
+
+/// The estimate after these rounds; none before the first.
+pub fn left(settings: &Settings, rounds: &[Round]) -> Option<Left> {
+    if rounds.is_empty() {
+        return None;
+    }
+    let sum = |of: &dyn Fn(&Round) -> f64| rounds.iter().map(of).sum::<f64>();
+    let per = |seconds: f64, units: f64| if units > 0.0 { seconds / units } else { 0.0 };
+    let local_s = per(sum(&|r| r.time.local_s), sum(&|r| r.local_steps.into()));
+    let (round_s, server_s) = server_cost(rounds);
+    let evaluations = rounds.iter().filter(|round| round.valid.is_some()).count() as f64;
+    let evaluate_s = per(sum(&|r| r.time.evaluate_s), evaluations);
+    let probes = rounds.iter().filter(|round| round.drift.is_some()).count() as f64;
+    let probe_s = per(sum(&|r| r.time.probe_s), probes);
+
+    let has_server = matches!(settings.mode, Mode::Llcg | Mode::LlcgStale | Mode::ServerOnly);
+    let has_workers = rounds.iter().any(|round| round.local_steps > 0);
+    let last_steps: f64 = rounds.last().map_or(0.0, |round| round.server_steps.into());
+    let mut left = Left { least_s: 0.0, most_s: 0.0 };
+    for round in rounds.len() as u32 + 1..=settings.rounds {
+        let local = f64::from(settings.local_steps) * settings.rho.powi(round as i32 - 1);
+        let (least, most) = match &settings.server_steps {
+            _ if !has_server => (0.0, 0.0),
+            ServerSteps::Fixed(steps) => (f64::from(*steps), f64::from(*steps)),
+            ServerSteps::Like(steps) => {
+                let steps = steps.get(round as usize - 1).copied().unwrap_or(0);
+                (steps.into(), steps.into())
+            }
+            ServerSteps::Auto => (last_steps.min(MOST * local), MOST * local),
+        };
+        let mut seconds = round_s + if has_workers { local * local_s } else { 0.0 };
+        if round.is_multiple_of(settings.evaluate_every) || round == settings.rounds {
+            seconds += evaluate_s;
+        }
+        let is_probed = |every: u32| every > 0 && (round <= every || round.is_multiple_of(every));
+        if probes > 0.0 && is_probed(settings.probe_every) {
+            seconds += probe_s;
+        }
+        left.least_s += seconds + least * server_s;
+        left.most_s += seconds + most * server_s;
+    }
+    if settings.patience.is_some() {
+        left.least_s = 0.0;
+    }
+    Some(left)
+}
+
+/// Seconds of the server per round and per step: the line that fits the rounds best. Averaging and
+/// judging take time in every round, however many steps follow.
+fn server_cost(rounds: &[Round]) -> (f64, f64) {
+    let n = rounds.len() as f64;
+    let mean = |of: &dyn Fn(&Round) -> f64| rounds.iter().map(of).sum::<f64>() / n;
+    let (steps, seconds) = (mean(&|r| r.server_steps.into()), mean(&|r| r.time.server_s));
+    let variance = mean(&|r| (f64::from(r.server_steps) - steps).powi(2));
+    let covariance = mean(&|r| (f64::from(r.server_steps) - steps) * (r.time.server_s - seconds));
+    if steps == 0.0 {
+        return (seconds, 0.0);
+    }
+    if variance == 0.0 {
+        return (0.0, seconds / steps);
+    }
+    // Neither is negative, whatever the noise.
+    let step_s = (covariance / variance).clamp(0.0, seconds / steps);
+    (seconds - step_s * steps, step_s)
+}
+
+/// As people say it: `about 3 min`, `1 min to 3 min`, `at most 3 min`.
+impl std::fmt::Display for Left {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (least, most) = (shown(self.least_s), shown(self.most_s));
+        match self.least_s {
+            0.0 if self.most_s > 0.0 => write!(f, "at most {most}"),
+            _ if least == most => write!(f, "about {most}"),
+            _ => write!(f, "{least} to {most}"),
+        }
+    }
+}
+
+/// A duration with one unit: `40 s`, `12 min`, `3 h`.
+pub fn shown(seconds: f64) -> String {
+    match Duration::try_from_secs_f64(seconds.max(0.0)).map_or(u64::MAX, |time| time.as_secs()) {
+        seconds @ 0..90 => format!("{} s", seconds.max(1)),
+        seconds @ 90..5400 => format!("{} min", seconds.div_ceil(60)),
+        seconds @ 5400..172_800 => format!("{} h", seconds.div_ceil(3600)),
+        seconds => format!("{} days", seconds.div_ceil(86_400)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hither_core::record::train::{Bytes, Times};
+    use hither_gnn::local::Pace;
+    use hither_gnn::optim;
+    use hither_gnn::sample::Fanout;
+
+    use super::*;
+
+    fn settings(server_steps: ServerSteps, rounds: u32) -> Settings {
+        let pace = Pace { batch: None, fanout: Fanout::All, rate: 0.01 };
+        Settings {
+            mode: Mode::Llcg,
+            rounds,
+            local_steps: 10,
+            rho: 1.0,
+            local: pace,
+            server: pace,
+            server_steps,
+            optimiser: optim::Method::Adam,
+            decay: 0.0,
+            evaluate_every: 1,
+            probe_every: 0,
+            patience: None,
+            copies: 0.0,
+            seed: 0,
+        }
+    }
+
+    /// A local step takes 0.1 s, a server step 0.2 s, averaging 0.5 s, an evaluation 1 s.
+    fn round(number: u32, server_steps: u32) -> Round {
+        Round {
+            round: number,
+            local_steps: 10,
+            kept: 1.0,
+            server_steps,
+            loss: 1.0,
+            valid: Some(0.5),
+            test: Some(0.5),
+            bytes: Bytes::default(),
+            drift: None,
+            time: Times {
+                local_s: 1.0,
+                server_s: 0.5 + 0.2 * f64::from(server_steps),
+                probe_s: 0.0,
+                evaluate_s: 1.0,
+            },
+        }
+    }
+
+    #[test]
+    fn the_estimate_of_fixed_steps_is_right() {
+        let settings = settings(ServerSteps::Fixed(5), 11);
+        let left = left(&settings, &[round(1, 5)]).expect("an estimate");
+        assert!((left.most_s - 10.0 * 3.5).abs() < 1e-9, "{left:?}");
+        assert_eq!(left.to_string(), "about 35 s");
+    }
+
+    #[test]
+    fn the_estimate_of_growing_steps_never_grows() {
+        let settings = settings(ServerSteps::Auto, 50);
+        let mut rounds = vec![];
+        let mut before = f64::INFINITY;
+        for number in 1..=50 {
+            rounds.push(round(number, number.min(37)));
+            let left = left(&settings, &rounds).expect("an estimate");
+            assert!(left.most_s < before && left.least_s <= left.most_s, "{left:?}, {before}");
+            before = left.most_s;
+        }
+        assert_eq!(before, 0.0);
+    }
+
+    #[test]
+    fn durations_have_one_unit() {
+        let cases =
+            [(0.2, "1 s"), (89.0, "89 s"), (100.0, "2 min"), (7200.0, "2 h"), (1e6, "12 days")];
+        for (seconds, expected) in cases {
+            assert_eq!(shown(seconds), expected);
+        }
+    }
+}

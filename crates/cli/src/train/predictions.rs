@@ -1,0 +1,95 @@
+//! `predictions.csv`: the predicted class of every node, by the names that the dataset gives.
+
+use std::io::Write;
+use std::path::Path;
+
+use hither_gnn::dataset::UNLABELLED;
+use hither_gnn::model::Inference;
+use hither_gnn::{Dataset, Labels};
+
+use crate::outputs::stage;
+
+/// Upper bound on the rows: the logits of larger graphs are in embeddings.safetensors only.
+pub const NODES_MAX: usize = 1_000_000;
+
+/// Writes one row per node, if there is one class per node and not too many nodes.
+pub fn write(path: &Path, data: &Dataset, outputs: &Inference) -> anyhow::Result<()> {
+    let Labels::Classes { of, count } = &data.labels else { return Ok(()) };
+    let nodes = data.graph.nodes();
+    if nodes > NODES_MAX {
+        return Ok(());
+    }
+    let sets = sets(data);
+    let staged = stage(path, |out| {
+        out.write_all(b"node,predicted,probability,label,split\n")?;
+        for (node, logits) in (0..nodes as u32).zip(outputs.logits.chunks_exact(*count)) {
+            let (class, probability) = likeliest(logits);
+            field(out, &data.node_name(node))?;
+            out.write_all(b",")?;
+            field(out, &data.class_name(class))?;
+            write!(out, ",{probability:.4},")?;
+            let label = of[node as usize];
+            if label != UNLABELLED {
+                field(out, &data.class_name(label))?;
+            }
+            writeln!(out, ",{}", sets[node as usize])?;
+        }
+        Ok(())
+    })?;
+    Ok(staged.commit()?)
+}
+
+/// The set of each node, empty for nodes in none.
+fn sets(data: &Dataset) -> Vec<&'static str> {
+    let mut sets = vec![""; data.graph.nodes()];
+    let split = &data.split;
+    for (name, nodes) in [("train", &split.train), ("valid", &split.valid), ("test", &split.test)] {
+        for node in nodes {
+            sets[*node as usize] = name;
+        }
+    }
+    sets
+}
+
+/// The first class with the largest logit, and its softmax.
+fn likeliest(logits: &[f32]) -> (u32, f64) {
+    let (mut class, mut most) = (0, f32::NEG_INFINITY);
+    for (at, logit) in (0..).zip(logits) {
+        if *logit > most {
+            (class, most) = (at, *logit);
+        }
+    }
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
+    (class, 1.0 / sum)
+}
+
+/// A field of CSV, quoted if it has to be.
+fn field(out: &mut dyn Write, text: &str) -> std::io::Result<()> {
+    if text.contains([',', '"', '\n', '\r']) {
+        return write!(out, "\"{}\"", text.replace('"', "\"\""));
+    }
+    out.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{field, likeliest};
+
+    #[test]
+    fn the_largest_logit_is_predicted_with_its_softmax() {
+        assert_eq!(likeliest(&[1.0, 3.0, 3.0]).0, 1);
+        let (class, probability) = likeliest(&[0.0, 2.0_f32.ln()]);
+        assert_eq!(class, 1);
+        assert!((probability - 2.0 / 3.0).abs() < 1e-6);
+        // Far beyond what exp can hold.
+        assert_eq!(likeliest(&[1e4, -1e4]), (0, 1.0));
+    }
+
+    #[test]
+    fn fields_are_quoted_where_they_must_be() {
+        let mut out = vec![];
+        field(&mut out, "Smith, \"J\"").expect("written");
+        field(&mut out, ";plain").expect("written");
+        assert_eq!(out, b"\"Smith, \"\"J\"\"\";plain");
+    }
+}
