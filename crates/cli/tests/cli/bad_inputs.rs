@@ -127,7 +127,7 @@ fn flags_of_the_others() {
         ("speed=1", "vary congestion"),
         ("congestion", "KEY=VALUE"),
         ("congestion=0", "congestion=0"),
-        ("load=2..1", "upward"),
+        ("load=2..1", "below its end"),
         ("load=-1..1", "load=-1"),
         ("seed=1.5", "seed=1.5"),
         ("seed=1,1", "twice"),

@@ -125,7 +125,7 @@ function maps() {
     if (!selection.shows(i)) return [];
     const table = el("table"), caption = el("caption"), head = el("tr"), body = el("tbody");
     caption.append(keyed(runColour(i), run.label));
-    head.append(el("th", "", `${rows.key} ↓  ${columns.key} →`), ...columns.values.map((v) => el("th", "", v)));
+    head.append(el("th", "", `${columns.key} →\n${rows.key} ↓`), ...columns.values.map((v) => el("th", "", v)));
     rows.values.forEach((name, r) => {
       const row = el("tr");
       row.append(el("th", "", name), ...columns.values.map((_, c) => {
