@@ -420,6 +420,30 @@ fn an_interaction_that_shapes_do_not_tell_is_asked_for() {
 }
 
 #[test]
+fn a_wrong_layout_of_rows_is_doubted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let checkpoint = zeros(
+        dir.path(),
+        &[
+            ("bot_l.0.weight", Element::F32, &[8, 2]),
+            ("bot_l.0.bias", Element::F32, &[8]),
+            ("emb_l.0.weight", Element::U8, &[10, 12]),
+            ("top_l.0.weight", Element::F32, &[1, 9]),
+            ("top_l.0.bias", Element::F32, &[1]),
+        ],
+    );
+    let read = |rows| {
+        let options = Options { rows: Some(rows), ..Options::default() };
+        Import::read(&checkpoint, &options).map(|import| import.spec.tables[0].dim)
+    };
+    assert_eq!(read(Foreign::FbgemmInt8).expect("dim 8 and 4 bytes"), 8);
+    let error = read(Foreign::FbgemmInt4).expect_err("dim 16").to_string();
+    let expected = "`top_l.0.weight` takes 9 inputs; with 1 feature, dot needs tables of dim 8, the \
+                    bottom's width, and `emb_l.0` has 16, cat needs 24; is --rows the layout";
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
 fn projections_of_impossible_sizes() {
     let mut spec = shape(Dtype::F32, Interaction::Cat).spec("small");
     spec.projection = Some(Projection { left: vec![68, 34], right: vec![68, 9, 17] });

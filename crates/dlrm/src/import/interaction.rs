@@ -20,16 +20,18 @@ pub fn choose(spec: &Spec, names: &Names, options: &Options) -> Result<Interacti
     let top = format!("`{}.weight` takes {inputs} inputs", names.top[0]);
     match (options.interaction, &fitting[..]) {
         (Some(wanted), _) if fitting.contains(&wanted) => Ok(wanted),
-        (Some(wanted), []) => {
-            Err(format!("--interaction {}: {top}; {}", wanted.name(), expected(spec, names, kinds)))
-        }
+        (Some(wanted), []) => Err(format!(
+            "--interaction {}: {top}; {}",
+            wanted.name(),
+            expected(spec, names, options, kinds)
+        )),
         (Some(wanted), _) => Err(format!(
             "--interaction {}: {top}, which fits {}; leave out --interaction",
             wanted.name(),
             listed(&fitting, "and")
         )),
         (None, [only]) => Ok(*only),
-        (None, []) => Err(format!("{top}; {}", expected(spec, names, kinds))),
+        (None, []) => Err(format!("{top}; {}", expected(spec, names, options, kinds))),
         // TorchRec itself has dot products only.
         (None, [Interaction::Dot, ..]) if names.family == Family::Torchrec => Ok(Interaction::Dot),
         (None, several) => Err(format!(
@@ -62,13 +64,25 @@ fn listed(kinds: &[Interaction], word: &str) -> String {
 }
 
 /// What the top MLP would take for the tables of the file, and what else may explain its inputs.
-fn expected(spec: &Spec, names: &Names, kinds: &[Interaction]) -> String {
+fn expected(spec: &Spec, names: &Names, options: &Options, kinds: &[Interaction]) -> String {
     let features = spec.tables.len();
-    let need = |kind: &Interaction| format!("{} needs {}", kind.name(), width(spec, *kind));
-    let needs: Vec<String> = kinds.iter().map(need).collect();
     let s = if features == 1 { "" } else { "s" };
+    let mut needs = Vec::new();
+    let dim = spec.bottom_width();
+    let other = spec.tables.iter().find(|table| table.dim != dim);
+    for kind in kinds {
+        match (kind, other) {
+            (Interaction::Dot, Some(table)) => needs.push(format!(
+                "dot needs tables of dim {dim}, the bottom's width, and `{}` has {}",
+                table.name, table.dim
+            )),
+            (Interaction::DotItself, Some(_)) => {}
+            _ => needs.push(format!("{} needs {}", kind.name(), width(spec, *kind))),
+        }
+    }
     let shared = spec.tables.iter().find(|table| table.shares.is_some());
     let hint = match shared {
+        _ if options.rows.is_some() => "; is --rows the layout of the tables?".into(),
         Some(table) => format!(
             "; --tables makes `{}` and `{}` share rows: is a table named once too often?",
             table.shares.as_deref().unwrap_or_default(),
