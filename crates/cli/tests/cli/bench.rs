@@ -182,6 +182,7 @@ fn each_set_of_levers_is_measured() {
     for result in &each[1..] {
         let is_touch = result["variant"].as_str().is_some_and(|name| name.starts_with("touch"));
         assert_eq!(result["of_touch"].as_f64().is_none(), is_touch, "{result}");
+        assert!(is_touch || result["of_touch"].as_f64() <= Some(1.0), "{result}");
     }
     let some = ["--levers", "prefetch,none", "--prefetch", "near:8:all"];
     let some = place.lines("bags", &some);
