@@ -310,7 +310,7 @@ fn subject_facts(
         path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     });
     let bags = lookups.batch * lookups.len() * tables.len();
-    let pooling = lookups.ids() as f64 / bags.max(1) as f64;
+    let pooling = (lookups.ids() as f64 / bags.max(1) as f64 * 100.0).round() / 100.0;
     let mut facts = Map::new();
     facts.insert("model".into(), json!(model.spec.name));
     facts.insert("tables".into(), json!(tables.len()));

@@ -14,12 +14,12 @@ use rayon::prelude::*;
 use crate::Error;
 use crate::model::{Cross, Interaction, Part, Spec, TableSpec, store, write, write_params};
 
-/// What is drawn from one stream: part of what a seed means, so never to be changed.
+/// Rows drawn from one random stream. Never change it: the meaning of every seed depends on it.
 const ROWS_A_STREAM: usize = 1024;
-/// What is drawn before it is written: large enough for all threads, small beside any table.
+/// Bytes drawn before they are written: enough for all threads, small beside any table.
 const BLOCK_BYTES: usize = 32 << 20;
 
-/// Tables all alike, as benchmarks have them.
+/// The shape of a synthetic model whose tables are all alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     pub tables: usize,
@@ -32,9 +32,9 @@ pub struct Shape {
     pub interaction: Interaction,
     /// For `dcn` only.
     pub cross: Option<Cross>,
-    /// From the dense features on.
+    /// Sizes of the bottom MLP, from the dense features on.
     pub bottom: Vec<usize>,
-    /// From the first hidden layer on: what the top takes follows from the rest.
+    /// Sizes of the top MLP from its first hidden layer on; its input follows from the rest.
     pub top: Vec<usize>,
     pub sigmoid: bool,
 }
@@ -42,7 +42,7 @@ pub struct Shape {
 pub const PRESETS: [&str; 4] = ["micro24", "rm2_1", "rm1", "mlperf"];
 
 impl Shape {
-    /// The shapes that recommendation models are measured by.
+    /// The shapes of well-known benchmarks.
     pub fn preset(name: &str) -> Result<Self, Error> {
         type Sizes = &'static [usize];
         let (tables, rows, dim, ids_per_bag, bottom, top): (_, _, _, _, Sizes, Sizes) = match name {
@@ -93,7 +93,7 @@ impl Shape {
     }
 }
 
-/// Draws a model and writes its directory; `done` hears of the bytes of tables as they are written.
+/// Draws a model and writes its directory; `done` is told the bytes of tables as they are written.
 pub fn generate(
     spec: &Spec,
     seed: u64,
@@ -109,7 +109,7 @@ pub fn generate(
     })
 }
 
-/// As facebookresearch/dlrm begins training: normal, narrower for wider layers.
+/// Initial weights as in facebookresearch/dlrm: normal, narrower for wider layers.
 fn draw_dense(part: Part, entry: &Entry, seed: u64, writer: &mut Writer) -> Result<(), Error> {
     let elements = entry.shape.iter().product();
     let fan_out = entry.shape[0] as f64;
@@ -128,7 +128,7 @@ fn draw_dense(part: Part, entry: &Entry, seed: u64, writer: &mut Writer) -> Resu
     Ok(writer.write(bytemuck::cast_slice(&values))?)
 }
 
-/// As facebookresearch/dlrm begins training: uniform within ± 1/√rows.
+/// Initial rows as in facebookresearch/dlrm: uniform within ± 1/√rows.
 fn draw_table(
     table: &TableSpec,
     index: usize,
@@ -142,7 +142,7 @@ fn draw_table(
     let rows_at_once = (BLOCK_BYTES / chunk).max(rayon::current_num_threads()) * ROWS_A_STREAM;
     let rows_at_once = rows_at_once.min(rows.next_multiple_of(ROWS_A_STREAM));
     let mut block = vec![0; rows_at_once * row_bytes];
-    // Only these of a whole table are held in memory, and only where they are needed.
+    // The only part of a whole table that is held in memory, and only for quantised types.
     let mut params = Vec::new();
     let limit = (rows as f32).sqrt().recip();
     for start in (0..rows).step_by(rows_at_once) {

@@ -8,7 +8,7 @@ pub struct Histogram {
     /// Hottest first; of equals the lower number first.
     ids: Vec<u32>,
     counts: Vec<u64>,
-    /// Lookups that the first n rows take; one longer than the others.
+    /// `taken[n]` is the number of lookups that the first n rows take; one longer than `ids`.
     taken: Vec<u64>,
 }
 
@@ -33,12 +33,12 @@ impl Histogram {
         self.taken.last().copied().unwrap_or(0)
     }
 
-    /// Rows that were asked for at all.
+    /// The number of rows that were asked for at all.
     pub fn unique(&self) -> usize {
         self.ids.len()
     }
 
-    /// Of each row that was asked for, largest first.
+    /// Lookups of each row that was asked for, largest first.
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
@@ -55,12 +55,12 @@ impl Histogram {
         &self.ids[..rows.min(self.unique())]
     }
 
-    /// Rows that were asked for at least so often.
+    /// The number of rows with at least `count` lookups.
     fn at_least(&self, count: u64) -> usize {
         self.counts.partition_point(|c| *c >= count)
     }
 
-    /// Numbers of rows, evenly spaced as their logarithms are, and the share of lookups they take.
+    /// Numbers of hottest rows, evenly spaced on a log axis, with the share of lookups they take.
     pub fn curve(&self, points: usize) -> Vec<(usize, f64)> {
         let unique = self.unique();
         if unique == 0 || points == 0 {
@@ -75,12 +75,12 @@ impl Histogram {
     }
 }
 
-/// How many of each table's hottest rows are in `bytes` when all tables share them and the rows
-/// asked for most have the right of way. `row_bytes` has one size a table.
+/// How many of each table's hottest rows fit into `bytes` that all tables share, if rows are
+/// admitted in the order of their lookups. `row_bytes` has one size per table.
 pub fn fitting(tables: &[&Histogram], row_bytes: &[usize], bytes: usize) -> Vec<usize> {
     let rows_from = |count: u64| tables.iter().map(|t| t.at_least(count)).collect::<Vec<_>>();
     let size = |rows: &[usize]| -> usize { rows.iter().zip(row_bytes).map(|(n, b)| n * b).sum() };
-    // The least count whose rows all fit: they only become fewer as it grows.
+    // Binary search for the smallest count whose rows all fit: a larger count admits fewer rows.
     let (mut low, mut high) =
         (1, tables.iter().filter_map(|t| t.counts.first()).max().map_or(1, |count| count + 1));
     while low < high {
@@ -95,7 +95,7 @@ pub fn fitting(tables: &[&Histogram], row_bytes: &[usize], bytes: usize) -> Vec<
     if low == 1 {
         return rows;
     }
-    // Of those just below, each table has its part of what is left.
+    // Rows with one lookup less share what is left in proportion.
     let more: Vec<usize> =
         rows_from(low - 1).iter().zip(&rows).map(|(more, rows)| more - rows).collect();
     let (left, wanted) = (bytes - size(&rows), size(&more));

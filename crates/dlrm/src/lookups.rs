@@ -1,4 +1,4 @@
-//! Batches of ids: read from a trace, or drawn with a given hotness.
+//! Batches of ids, read from a trace or drawn with a given hotness, in the form that kernels take.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,18 +12,18 @@ use rand_distr::{Distribution as _, Zipf};
 use crate::hotness::Histogram;
 use crate::workload::{Requests, Workload};
 
-/// How much of all lookups a few rows take.
+/// How unevenly lookups are spread over the rows of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hotness {
-    /// All lookups ask for one row.
+    /// All lookups ask for the same row.
     OneItem,
-    /// Of 307,200 lookups in a million rows, about 5 % are of different rows.
+    /// About 5 % of 307,200 lookups in a million rows ask for different rows.
     High,
-    /// About 24 %.
+    /// About 24 % ask for different rows.
     Medium,
-    /// About 60 %.
+    /// About 60 % ask for different rows.
     Low,
-    /// Every row is as likely as any other.
+    /// All rows are equally likely.
     Random,
 }
 
@@ -40,7 +40,7 @@ impl Hotness {
         }
     }
 
-    /// Of the Zipf distribution that stands in for real lookups.
+    /// The exponent of the Zipf distribution that stands in for real lookups.
     fn exponent(self) -> Option<f64> {
         match self {
             Self::High => Some(1.37),
@@ -50,7 +50,7 @@ impl Hotness {
         }
     }
 
-    /// `count` ids of a table of `rows` rows. Which rows are hot is drawn too.
+    /// Draws `count` ids of a table of `rows` rows; which rows are hot is drawn too.
     fn draw(self, rows: usize, count: usize, rng: &mut impl Rng) -> Vec<i64> {
         if self == Self::Random {
             return (0..count).map(|_| rng.random_range(0..rows as i64)).collect();
@@ -74,17 +74,18 @@ impl FromStr for Hotness {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|hotness| hotness.name() == name);
-        known
-            .ok_or_else(|| format!("`{name}` is no hotness: one-item, high, medium, low or random"))
+        known.ok_or_else(|| {
+            format!("unknown hotness `{name}`; expected one-item, high, medium, low or random")
+        })
     }
 }
 
-/// Batches one after the other, all of one size.
+/// Batches that follow one another, all of the same size.
 #[derive(Clone, Debug)]
 pub struct Lookups {
     pub batch: usize,
     batches: Vec<Requests>,
-    /// The same ids in 32 bits: half the bytes to read.
+    /// The same ids in 32 bits, half the bytes to read; empty where some ids do not fit.
     short: Vec<Vec<u32>>,
 }
 
@@ -99,7 +100,7 @@ pub struct Shape {
 }
 
 impl Lookups {
-    /// Tables with so many rows each; every table has hot rows of its own.
+    /// Draws ids for tables of the given numbers of rows; each table has hot rows of its own.
     pub fn draw(hotness: Hotness, rows: &[usize], shape: Shape, seed: u64) -> Self {
         let bags = shape.batches * shape.batch;
         let drawn: Vec<Vec<i64>> = rows
@@ -125,7 +126,7 @@ impl Lookups {
         lookups
     }
 
-    /// Only if all ids fit; −1 becomes the largest of 32 bits, as the kernels want it.
+    /// Fills `short` if all ids fit; −1 becomes the largest 32-bit number, as kernels expect it.
     fn shorten(&mut self) {
         let short = |id: &i64| u32::try_from(*id).unwrap_or(u32::MAX);
         let fit = |id: &i64| (-1..i64::from(u32::MAX)).contains(id);
@@ -134,7 +135,7 @@ impl Lookups {
         self.short = each.map(|one| one.ids.iter().map(short).collect()).collect();
     }
 
-    /// Bags all of one length, with the ids of batch `k` and table `t`.
+    /// Bags of equal length; `ids` returns those of batch `k` and table `t`.
     fn regular(tables: usize, shape: Shape, mut ids: impl FnMut(usize, usize) -> Vec<i64>) -> Self {
         let bags = (tables * shape.batch) as i64;
         let offsets: Vec<i64> = (0..=bags).map(|bag| bag * shape.pooling as i64).collect();
@@ -154,19 +155,19 @@ impl Lookups {
         self.batches.is_empty()
     }
 
-    /// Lookups in all batches.
+    /// The number of ids in all batches.
     pub fn ids(&self) -> usize {
         self.batches.iter().map(|one| one.ids.len()).sum()
     }
 
-    /// As the kernels take them: in 32 bits where all ids fit.
+    /// The bags of batch `k`, with 32-bit ids where all fit.
     pub fn bags(&self, k: usize) -> Bags<'_> {
         let Requests { ids, offsets, weights } = &self.batches[k];
         let ids = self.short.get(k).map_or(Ids::I64(ids), |ids| Ids::U32(ids));
         Bags { batch: self.batch, ids, offsets, weights: weights.as_deref() }
     }
 
-    /// All ids that one table is asked for.
+    /// All ids that table `t` is asked for.
     pub fn of_table(&self, t: usize) -> impl Iterator<Item = i64> {
         let range = move |one: &Requests| {
             one.offsets[t * self.batch] as usize..one.offsets[(t + 1) * self.batch] as usize
@@ -174,7 +175,7 @@ impl Lookups {
         self.batches.iter().flat_map(move |one| one.ids[range(one)].iter().copied())
     }
 
-    /// Changes the ids of every batch in place: `change` gets them with their offsets.
+    /// Changes the ids of every batch in place; `change` receives ids, offsets and the batch size.
     pub fn change(&mut self, change: impl Fn(&mut [i64], &[i64], usize)) {
         for one in &mut self.batches {
             change(&mut one.ids, &one.offsets, self.batch);
@@ -182,7 +183,7 @@ impl Lookups {
         self.shorten();
     }
 
-    /// The rows of a table that are asked for most, hottest first.
+    /// Up to `count` rows of table `t` that are asked for most, hottest first.
     pub fn hottest(&self, t: usize, count: usize) -> Vec<u32> {
         let rows = self.of_table(t).filter_map(|id| u32::try_from(id).ok()).collect();
         Histogram::new(rows).hottest(count).to_vec()

@@ -385,6 +385,7 @@ fn measured_plans_open_and_load() {
             for effect in &timing.effects {
                 let figures = [effect.ns, effect.touch_ns, effect.expected_ns];
                 assert!(figures.iter().all(|ns| ns.is_finite() && *ns > 0.0), "{effect:?}");
+                assert!(effect.touch_ns <= effect.ns, "{effect:?}");
             }
         }
         for packing in [Packing::Off, Packing::Lookup, Packing::Ids] {

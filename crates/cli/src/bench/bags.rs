@@ -25,7 +25,7 @@ lookup). `auto` measures all sets but renumbered ids and takes the fastest; of s
 the one with the fewest levers.
 
 `touch` is a reference: it resolves the same ids and reads the same rows in the same places, but pools
-and writes nothing. `of touch` is its time over the variant's. Every timed pass follows an untimed pass
+and writes nothing. `of touch` is its time over the variant's, 1 at most. Every timed pass follows an untimed pass
 of the same variant, so that all find the caches as they leave them themselves.
 
 Examples:
@@ -93,7 +93,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     })?;
     let bench = Bags { layouts: &layouts, pool: &pool, prefetch: args.prefetch };
     let seconds = args.rounds.seconds * TRIAL_SHARE;
-    let (sets, touches) = bench.choose(&args.levers.0, seconds)?;
+    let (sets, touches) = bench.choose(&args.levers.0, seconds, common)?;
 
     let row_bytes: Vec<usize> = model.spec.tables.iter().map(|t| t.row_bytes()).collect();
     let work = Work {
@@ -147,7 +147,12 @@ type Chosen = Vec<(Setting, Prefetch)>;
 impl<'a> Bags<'a> {
     /// The best set and scheme of each group of sets, and the best scheme of the touch of each of
     /// their places: all timed in turns.
-    fn choose(&self, wanted: &[Vec<Setting>], seconds: f64) -> anyhow::Result<(Chosen, Chosen)> {
+    fn choose(
+        &self,
+        wanted: &[Vec<Setting>],
+        seconds: f64,
+        common: &Common,
+    ) -> anyhow::Result<(Chosen, Chosen)> {
         let mut cases: Chosen = Vec::new();
         for set in wanted.concat() {
             let all = self.schemes(set).into_iter().map(|prefetch| (set, prefetch));
@@ -166,7 +171,7 @@ impl<'a> Bags<'a> {
         for (place, prefetch) in &touches {
             passes.push(self.touch(*place, *prefetch)?);
         }
-        let times = rounds::trial(&mut passes, seconds)?;
+        let times = rounds::trial(&mut passes, seconds, common)?;
         let (of_lookups, of_touches) = times.split_at(cases.len());
 
         let mut sets: Chosen = Vec::new();

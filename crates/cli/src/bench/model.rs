@@ -42,8 +42,10 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
-    // Tables of fp32 and, half as large, of bf16; without a plan, both are copied to huge pages.
-    let needs = Needs { copies: 1.5, half_on_disk: true, seconds: args.rounds.seconds };
+    // Tables of fp32 and, half as large, of bf16; without a plan, both are copied to huge pages. A
+    // plan was made for the memory that there is.
+    let copies = if args.plan.is_some() { 0.0 } else { 1.5 };
+    let needs = Needs { copies, half_on_disk: true, seconds: args.rounds.seconds };
     let opened = args.subject.open(&needs, common)?;
     let model = &opened.model;
     let asked = args.subject.requests(&opened, common)?;

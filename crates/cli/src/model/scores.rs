@@ -40,6 +40,8 @@ pub struct ScoreWriter {
     outputs: usize,
     /// The text formats' file.
     out: Option<Output>,
+    /// Written with the first score: inputs without any good sample leave standard output empty.
+    has_header: bool,
     /// The scores of the other formats, whose headers tell how many there are.
     kept: Vec<f32>,
 }
@@ -47,15 +49,8 @@ pub struct ScoreWriter {
 impl ScoreWriter {
     pub fn new(path: &Path, format: ScoreFormat, outputs: usize) -> anyhow::Result<Self> {
         let is_text = matches!(format, ScoreFormat::Csv | ScoreFormat::JsonLines);
-        let mut out = is_text.then(|| Output::create(path)).transpose()?;
-        if let Some(out) = out.as_mut().filter(|_| format == ScoreFormat::Csv) {
-            let names: Vec<String> = match outputs {
-                1 => vec!["score".into()],
-                _ => (0..outputs).map(|output| format!("score{output}")).collect(),
-            };
-            writeln!(out, "{}", names.join(",")).with_context(|| cannot_write(path))?;
-        }
-        Ok(Self { path: path.into(), format, outputs, out, kept: Vec::new() })
+        let out = is_text.then(|| Output::create(path)).transpose()?;
+        Ok(Self { path: path.into(), format, outputs, out, has_header: false, kept: Vec::new() })
     }
 
     /// Adds the scores of some samples.
@@ -64,6 +59,13 @@ impl ScoreWriter {
             self.kept.extend_from_slice(scores);
             return Ok(());
         };
+        if self.format == ScoreFormat::Csv && !std::mem::replace(&mut self.has_header, true) {
+            let names: Vec<String> = match self.outputs {
+                1 => vec!["score".into()],
+                outputs => (0..outputs).map(|output| format!("score{output}")).collect(),
+            };
+            writeln!(out, "{}", names.join(",")).with_context(|| cannot_write(&self.path))?;
+        }
         // The shortest text that reads back as the same number.
         let number = |score: &f32| match self.format {
             ScoreFormat::JsonLines if !score.is_finite() => "null".into(),

@@ -1,6 +1,6 @@
 //! `hither bench`: what it prints and writes, that it leaves nothing behind, and what is refused.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, Write as _};
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
 
@@ -182,6 +182,7 @@ fn each_set_of_levers_is_measured() {
     for result in &each[1..] {
         let is_touch = result["variant"].as_str().is_some_and(|name| name.starts_with("touch"));
         assert_eq!(result["of_touch"].as_f64().is_none(), is_touch, "{result}");
+        assert!(is_touch || result["of_touch"].as_f64() <= Some(1.0), "{result}");
     }
     let some = ["--levers", "prefetch,none", "--prefetch", "near:8:all"];
     let some = place.lines("bags", &some);
@@ -304,6 +305,31 @@ fn driven_benches_answer_line_by_line_and_end_with_their_input() {
                 assert!(times.values().all(|ns| ns.as_u64() > Some(0)), "{answer}");
             }
         }
+    }
+}
+
+#[test]
+fn an_interrupted_bench_leaves_nothing_behind() {
+    for (bench, signal) in [("bags", "INT"), ("model", "TERM")] {
+        let place = Place::new();
+        let mut child = place
+            .command(bench, &["--driven"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        // Ready, with its model in place: it waits for its first line.
+        let mut ready = String::new();
+        let output = child.stdout.take().expect("a pipe");
+        std::io::BufReader::new(output).read_line(&mut ready).expect("a line");
+        assert!(ready.contains("\"ready\":true"), "{ready}");
+        let files = std::fs::read_dir(place.temporary.path()).expect("it is there").count();
+        assert_eq!(files, if bench == "model" { 2 } else { 1 });
+        let id = child.id().to_string();
+        let kill = std::process::Command::new("kill").args(["-s", signal, &id]).status();
+        assert!(kill.expect("kill").success());
+        assert_eq!(child.wait().expect("it ends").code(), None, "ended by the signal");
+        place.is_clean();
     }
 }
 

@@ -1,4 +1,4 @@
-//! What smaller elements would bring, and what they would cost in accuracy.
+//! Advice on smaller element types: the expected gain, and the error they bring.
 
 use half::f16;
 use hither_kernels::bag::Dtype;
@@ -7,27 +7,27 @@ use hither_kernels::bag::quant::int4_element;
 use super::expect::{Costs, Shares};
 use crate::model::{TableData, element, floats, store};
 
-/// Of this many rows, evenly spaced, the error is measured.
+/// The error is measured on this many rows, evenly spaced.
 const ROWS: usize = 256;
-/// More error than this is never advised.
+/// Types with a larger relative error are not advised.
 const ERROR_MAX: f64 = 0.01;
-/// Less gain than this is not worth a change.
+/// Types with a smaller gain are not advised.
 const GAIN_MIN: f64 = 1.1;
 
-/// One smaller type for a table.
+/// A smaller element type for a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Smaller {
     pub dtype: Dtype,
     pub row_bytes: usize,
-    /// Norm of what rounding changes by the norm of the rows.
+    /// Norm of the rounding errors over the norm of the rows.
     pub error: f64,
     /// Expected, by [`Costs::expected_with_bytes`].
     pub speedup: f64,
 }
 
 impl Smaller {
-    /// Int8 and int4 for a table that is not quantised yet; what was rounded is not rounded again.
-    /// `shares` tells how much of a table of rows of some bytes is in the caches.
+    /// Int8 and int4 for a table that is not quantised yet; none for a quantised one. `shares`
+    /// returns how much of the table is in the caches if its rows have so many bytes.
     pub fn of(table: &TableData, costs: &Costs, shares: impl Fn(usize) -> Shares) -> Vec<Self> {
         let Some(kind) = element(table.spec.dtype) else { return Vec::new() };
         let now_bytes = table.spec.row_bytes();

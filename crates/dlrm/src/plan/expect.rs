@@ -1,8 +1,8 @@
-//! What a setting is expected to cost: where the rows are, times what a row costs from there.
+//! Expected costs of settings: the share of rows in each place, times the cost of a row from there.
 //!
-//! Half of a cache holds the hottest rows of all tables, the histogram tells which share of the
-//! lookups they take, and the rest comes from memory. What a row costs from each place is measured:
-//! random rows out of as many as half of the cache holds, spread over the table or packed.
+//! Half of a cache is taken to hold the hottest rows of all tables; the histogram tells which share
+//! of the lookups they take, and the rest comes from memory. The cost of a row from each place is
+//! measured with random rows out of as many as half of the cache holds, spread or packed.
 
 use hither_core::seed;
 use hither_kernels::bag::Table;
@@ -13,7 +13,7 @@ use super::levers::Setting;
 use crate::hotness::{Histogram, fitting};
 use crate::workload::Requests;
 
-/// Where a row is when it is asked for.
+/// The level of memory that a row comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     L2,
@@ -21,7 +21,7 @@ pub enum Level {
     Memory,
 }
 
-/// What one row costs.
+/// The measured cost of one row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     pub level: Level,
@@ -31,17 +31,17 @@ pub struct Cost {
     pub ns: f64,
 }
 
-/// What was measured of a group's rows with some number of threads.
+/// Measured costs of a group's rows with some number of threads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Costs {
     pub rows: Vec<Cost>,
-    /// The map's part in a lookup, where hot rows are found by it.
+    /// Nanoseconds per lookup that finding hot rows in the map takes.
     pub map_ns: f64,
-    /// A row of so many bytes from memory, on the best pages and with the best prefetch.
+    /// Sizes of rows in bytes, and what a row of that size costs from memory with the best prefetch.
     pub bytes: Vec<(usize, f64)>,
 }
 
-/// Shares of lookups whose rows are in half of the second and of the third level.
+/// Shares of lookups whose rows fit into half of the second-level and of the third-level cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shares {
     pub l2: f64,
@@ -68,7 +68,7 @@ impl Shares {
 }
 
 impl Costs {
-    /// What is not known, such as pages that were not tried, is taken from the nearest that is.
+    /// The measured cost; where it was not measured, that of the nearest measured case.
     fn of(&self, level: Level, pages: bool, prefetch: bool, packed: bool) -> f64 {
         let distance = |cost: &&Cost| {
             (
@@ -84,7 +84,7 @@ impl Costs {
     pub fn expected_ns(&self, setting: Setting, shares: Shares) -> f64 {
         let Setting { pages, prefetch, packing } = setting;
         let packed = packing != Packing::Off;
-        // Copies lie on huge pages whatever the table lies on.
+        // Copies of hot rows lie on huge pages even where the table does not.
         let near = pages || packing == Packing::Lookup;
         let map_ns = if packing == Packing::Lookup { self.map_ns } else { 0.0 };
         shares.l2 * self.of(Level::L2, near, prefetch, packed)
@@ -93,8 +93,8 @@ impl Costs {
             + map_ns
     }
 
-    /// With rows of other sizes: more of them are in the caches, and the others cost less. What a
-    /// row costs from a cache is left as it is, so that no more is promised than memory gives.
+    /// With rows of another size: more of them fit into the caches, and the others cost less. The cost
+    /// of a row from a cache stays the same, so that the gain is not overstated.
     pub fn expected_with_bytes(&self, row_bytes: usize, shares: Shares) -> f64 {
         let far =
             self.bytes.iter().find(|(bytes, _)| *bytes == row_bytes).map_or(f64::NAN, |c| c.1);
@@ -104,12 +104,12 @@ impl Costs {
     }
 }
 
-/// Samples of a request that only calibrates.
+/// Samples per request of the calibration.
 pub const SAMPLES: usize = 64;
 /// With fewer ids per bag the measurement would be of writes, not of reads.
 const POOLING_MIN: usize = 16;
 
-/// Random rows of all tables out of as many as fit `bytes`; out of all where that is `None`.
+/// Random rows of all tables, out of as many as fit into `bytes`; out of all for `None`.
 pub fn random_rows(
     tables: &[Table],
     bytes: Option<usize>,

@@ -35,7 +35,7 @@ pub struct Bounds {
     pub isa: Isa,
 }
 
-/// Tables that are alike, and what was measured of some of them.
+/// Tables that are alike, and the measurements of some of them.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub tables: Vec<usize>,
@@ -71,18 +71,18 @@ pub struct Effect {
     pub expected_ns: f64,
 }
 
-/// Copies that stand in memory at once: one with packed copies, two in another order.
+/// Copies of the sampled tables in memory at once: one with packed copies, two in another order.
 const LAYOUTS: u64 = 3;
-/// A sample this many times the third level is large enough: caches cannot flatter it.
+/// A sample this many times as large as the third-level cache is large enough.
 const CACHES_MAX: usize = 16;
-/// Tables of a sample, and their lookups in one batch.
+/// Upper bounds of the tables of a sample, and of their lookups per batch.
 const TABLES_MAX: usize = 32;
 const LOOKUPS_MAX: f64 = 4e6;
-/// Timed runs of a round, about, and what a row costs in them.
+/// Rough guesses of the timed runs per round and of the cost of a row, to plan the lookups.
 const RUNS: f64 = 75.0;
 const ROW_NS: f64 = 50.0;
 
-/// Tables of one type and dim, by whether few, some or most of their lookups stay in the caches.
+/// Groups tables by type, dim, and whether few, some or most of their lookups stay in the caches.
 pub fn groups(model: &Model, hot: &[Arc<Histogram>], bounds: &Bounds) -> Vec<Vec<usize>> {
     let mut groups: Vec<((Dtype, usize, usize), Vec<usize>)> = Vec::new();
     for (t, (table, histogram)) in model.spec.tables.iter().zip(hot).enumerate() {
@@ -96,7 +96,7 @@ pub fn groups(model: &Model, hot: &[Arc<Histogram>], bounds: &Bounds) -> Vec<Vec
     groups.into_iter().map(|(_, tables)| tables).collect()
 }
 
-/// How many hot rows each table may pack: together, half of the third level.
+/// How many hot rows each table may pack: together, they fill half of the third-level cache.
 pub fn hot_rows(model: &Model, hot: &[Arc<Histogram>], l3_bytes: usize) -> Vec<usize> {
     let tables: Vec<&Histogram> = hot.iter().map(Arc::as_ref).collect();
     let sizes: Vec<usize> =
@@ -143,7 +143,7 @@ impl Bench<'_> {
         };
         let each_s = self.seconds / threads.len() as f64;
         let lookups = each_s * 1e9 / (ROUNDS_MIN as f64 * RUNS * ROW_NS);
-        // As many as a cache's worth of rows in any case, or caches would flatter all settings.
+        // At least a cache's worth of rows, or the caches would flatter all settings.
         let spec = &self.model.spec.tables[sampled[0]];
         let rows: usize = sampled.iter().map(|t| self.model.spec.tables[*t].rows).sum();
         let least = rows.min(self.bounds.l3_bytes / spec.row_bytes().max(1));
@@ -166,7 +166,7 @@ impl Bench<'_> {
         Ok(Group { tables, sampled, shares, copied, huge_share, timings })
     }
 
-    /// As many of the tables as are needed and find room.
+    /// As many of the tables as are needed and fit into memory, and whether any did.
     fn sample(&self, tables: &[usize]) -> (Vec<usize>, bool) {
         let bytes = |t: usize| self.model.spec.tables[t].bytes();
         let enough = (self.bounds.l3_bytes * CACHES_MAX) as u64;
@@ -207,7 +207,7 @@ impl Bench<'_> {
         })
     }
 
-    /// With rows as they are, or of other sizes.
+    /// Shares with rows as they are, or with rows of another size.
     fn shares(&self, tables: &[usize], row_bytes: Option<usize>) -> Shares {
         let hot: Vec<&Histogram> = tables.iter().map(|t| self.hot[*t].as_ref()).collect();
         let own = |t: &usize| self.model.spec.tables[*t].row_bytes();

@@ -19,7 +19,7 @@ use crate::workload::Requests;
 
 /// The same tables in every place that a setting reads them.
 pub(super) struct Layouts {
-    /// These two have copies of hot rows, which can be left unused.
+    /// `mapped` and `huge` have copies of hot rows, which a view can leave unused.
     pub mapped: Tables,
     pub huge: Option<Tables>,
     pub small_ids: Option<Tables>,
@@ -27,7 +27,7 @@ pub(super) struct Layouts {
 }
 
 impl Layouts {
-    /// None where there was no room.
+    /// `None` where there was no memory for the copy.
     fn view(&self, pages: bool, packing: Packing, prefetch: Prefetch) -> Option<Vec<Table<'_>>> {
         let tables = match (pages, packing) {
             (false, Packing::Ids) => self.small_ids.as_ref()?,
@@ -53,11 +53,11 @@ impl Layouts {
     }
 }
 
-/// One thing that is timed again and again.
+/// Work that is timed again and again.
 struct Run<'a> {
     work: Work<'a>,
     lookups: usize,
-    /// Whether the rows are read once before they are timed, so that caches hold what they can.
+    /// Whether an untimed pass precedes each timed one, so that the caches hold what they can.
     warm: bool,
     /// The smallest time so far, per lookup.
     ns: f64,
@@ -114,15 +114,15 @@ fn bags(requests: &Requests, batch: usize) -> Bags<'_> {
 
 pub(super) struct Timer<'a> {
     pub bounds: &'a Bounds,
-    /// Samples of a request.
+    /// Samples per batch.
     pub batch: usize,
     pub pool: ThreadPool,
     pub seconds: f64,
-    /// Of one run, about.
+    /// About how many lookups one run makes.
     pub lookups: usize,
 }
 
-/// Many short rounds, not few long ones: one of them will have the machine to itself.
+/// Many short rounds instead of few long ones: some of them will have the machine to themselves.
 pub(super) const ROUNDS_MIN: usize = 7;
 const ROUNDS_MAX: usize = 50;
 impl Timer<'_> {
@@ -238,9 +238,10 @@ impl Timer<'_> {
         for (p, (place, _)) in places.iter().enumerate() {
             let times: Vec<f64> =
                 runs.iter().skip(p).step_by(places.len()).map(|run| run.ns).collect();
-            let (lookups, touches) = times.split_at(2);
-            let touch_ns = touches.iter().copied().fold(f64::INFINITY, f64::min);
-            for (prefetch, ns) in [(false, lookups[0]), (true, lookups[1])] {
+            // A lookup does all that a touch does: where noise made every touch slower than a
+            // lookup, that lookup's time is nearer to what touching takes.
+            let touch_ns = times.iter().copied().fold(f64::INFINITY, f64::min);
+            for (prefetch, ns) in [(false, times[0]), (true, times[1])] {
                 let setting = Setting { prefetch, ..*place };
                 effects.push(Effect { setting, ns, touch_ns, expected_ns: f64::NAN });
             }
@@ -274,7 +275,7 @@ impl Timer<'_> {
             }
         }
         let pages = layouts.huge.is_some();
-        // Spread rows, as the map's cost is that of its own lines all over it.
+        // Spread rows, because the cost of the map is that of touching all of its lines.
         for packing in [Packing::Off, Packing::Lookup] {
             let view = layouts.view(pages, packing, best).unwrap_or_default();
             let run = Run::lookup(without_padding(view), SAMPLES, &sets[2].2);
@@ -306,7 +307,7 @@ fn without_padding(tables: Vec<Table<'_>>) -> Vec<Table<'_>> {
     tables.into_iter().map(|table| Table { padding: None, ..table }).collect()
 }
 
-/// That of the tables, and those whose rows are smaller.
+/// The tables' own type, and quantised types with smaller rows.
 fn types(tables: &[Table]) -> Vec<Dtype> {
     let Some(table) = tables.first() else { return Vec::new() };
     let smaller = |dtype: &Dtype| dtype.row_bytes(table.dim) < table.dtype.row_bytes(table.dim);
@@ -314,7 +315,7 @@ fn types(tables: &[Table]) -> Vec<Dtype> {
     std::iter::once(table.dtype).chain(quantised).collect()
 }
 
-/// The same places, read as rows of another type: what they say does not matter here.
+/// The same places, read as rows of another type; the values do not matter here.
 fn as_type<'a>(table: Table<'a>, dtype: Dtype, params: &'a [Params]) -> Table<'a> {
     if dtype == table.dtype {
         return table;
