@@ -1,4 +1,4 @@
-// What every check of a page needs: its arguments, a browser, and one line a check.
+// What every check of a page needs: its arguments, a browser, and one line per check.
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";

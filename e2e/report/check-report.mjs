@@ -1,7 +1,7 @@
 // Opens a report as a reader would and checks what there is to see.
 //   node check-report.mjs FILE.html [--screenshot out.png] [--dark] [--no-events]
 // --no-events: the first policy recorded no events, and the plots over time must say so.
-// One line a check; exit 0 if all hold, 1 if one does not, 2 on wrong usage.
+// Prints one line per check; exit 0 if all hold, 1 if one does not, 2 on wrong usage.
 import { args, check, colours, visit } from "./browser.mjs";
 
 const asked = args("check-report.mjs", { "no-events": { type: "boolean" } });
@@ -12,7 +12,13 @@ const range = (page) => page.$eval("#schedule .base", (canvas) => canvas.dataset
 
 async function checkStatic(page, runs) {
   const rows = await page.$$eval("#comparison tbody tr", (all) => all.length);
-  check("table has a row a run", rows > 0 && rows === runs, `${rows} rows`);
+  check("every run has a row", rows > 0 && rows === runs, `${rows} rows`);
+  const units = await page.$$eval("#comparison tbody tr", (rows) => {
+    const unit = (cell) => cell.textContent.match(/ (ms|s|min|h|d)$/)?.[1];
+    const columns = [...rows[0].cells].map((_, i) => new Set(rows.map((row) => unit(row.cells[i])).filter(Boolean)));
+    return columns.map((units) => units.size);
+  });
+  check("every column has one unit", units.some((n) => n === 1) && units.every((n) => n <= 1), units.join(" "));
   const bars = await page.$$eval("#tiers .stack span", (all) => all.map((s) => s.getBoundingClientRect().width));
   check("tier bars have parts", bars.some((w) => w > 5), `${bars.length} parts`);
   for (const id of ["plot-jct", "plot-queue"]) await checkCanvas(page, `#${id} canvas`);
@@ -28,7 +34,8 @@ async function checkFilter(page, runs) {
   const before = await visible(page);
   const drawn = await inked(page);
   check("all policies are shown at first", before.every((n) => n === runs), before.join(" "));
-  for (const [where, selector] of [["table", ".policy"], ["chips", ".chip:not(.all)"]]) {
+  const places = [["table", ".policy"], ["chips", ".chip:not(.all)"]].slice(0, runs > 1 ? 2 : 1);
+  for (const [where, selector] of places) {
     const button = (await page.$$(selector)).at(-1);
     await button.click();
     const one = await visible(page);
@@ -87,9 +94,29 @@ async function checkSchedule(page) {
   console.log(`     the whole schedule was drawn in ${ms} ms`);
 }
 
+// A policy shown alone fills the axis; with one axis for all it does not, unless it lasts longest.
+async function checkAxis(page) {
+  const lengths = await page.evaluate(() => JSON.parse(document.getElementById("data").textContent).runs.map((run) => run.length_s));
+  const shortest = lengths.indexOf(Math.min(...lengths)), longest = Math.max(...lengths);
+  const end = async () => Number((await range(page)).split(",")[1]);
+  await page.click(`.chip[data-run='${shortest}']`);
+  await page.waitForFunction((run) => document.querySelector("#schedule select").value === String(run), shortest);
+  check("the schedule ends with its policy", Math.abs(await end() - lengths[shortest]) < 1e-6, `${await end()} s`);
+  await page.click(".chips .switch label:has(input[value=shared])");
+  check("one axis for all ends with the longest", Math.abs(await end() - longest) < 1e-6, `${await end()} s`);
+  await page.click(".chips .switch label:has(input[value=own])");
+  await page.click(".chip.all");
+}
+
+async function checkTimers(page) {
+  const key = (selector) => page.$$eval(selector, (keys) => keys.map((k) => k.style.backgroundColor));
+  const [demands, policies] = [await key("#plot-timers .key"), await key(".chip .key")];
+  check("demands have colours of their own", new Set(demands).size === demands.length && demands.every((c) => !policies.includes(c)), demands.join(" "));
+}
+
 // The first policy has no events, whatever the others have.
 async function checkEmpty(page) {
-  await page.click(".chip[data-run='0']");
+  await page.click("#comparison .policy[data-run='0']");
   for (const id of ["plot-utilisation", "plot-fragmentation", "plot-waiting", "schedule"]) {
     const text = await page.$eval(`#${id} .empty`, (p) => p.checkVisibility() ? p.textContent : "").catch(() => "");
     check(`#${id} says that there are no events`, /events/.test(text), text);
@@ -97,16 +124,20 @@ async function checkEmpty(page) {
 }
 
 await visit(asked, "body[data-ready]", async (page) => {
-  const runs = await page.$$eval(".chip:not(.all)", (all) => all.length);
+  const runs = await page.evaluate(() => JSON.parse(document.getElementById("data").textContent).runs.length);
   await checkStatic(page, runs);
   if (asked.flags["no-events"]) {
     await checkEmpty(page);
   } else {
     for (const id of ["utilisation", "fragmentation", "waiting"]) await checkCanvas(page, `#plot-${id} canvas`);
     // Not every policy has timers; without any there is no such plot.
-    if (await page.isVisible("#plot-timers")) await checkCanvas(page, "#plot-timers canvas");
+    if (await page.isVisible("#plot-timers")) {
+      await checkCanvas(page, "#plot-timers canvas");
+      await checkTimers(page);
+    }
     await checkFilter(page, runs);
     await checkSort(page);
     await checkSchedule(page);
+    if (runs > 1) await checkAxis(page);
   }
 });

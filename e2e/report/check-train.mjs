@@ -2,7 +2,7 @@
 //   node check-train.mjs FILE.html [--screenshot out.png] [--dark] [--bare] [--none]
 // --bare: a mode without bytes or drift is all there is to some plots, which must say so.
 // --none: there are no runs at all.
-// One line a check; exit 0 if all hold, 1 if one does not, 2 on wrong usage.
+// Prints one line per check; exit 0 if all hold, 1 if one does not, 2 on wrong usage.
 import { args, check, colours, visit } from "./browser.mjs";
 
 const asked = args("check-train.mjs", { bare: { type: "boolean" }, none: { type: "boolean" } });
@@ -23,7 +23,7 @@ async function checkWords(page) {
 // Every plot has curves, or says why it has none.
 async function checkPlots(page, modes) {
   const shown = await visible(page);
-  for (const id of [...SCORES, ...OTHERS]) {
+  for (const id of [...SCORES, ...OTHERS.filter((id) => id in shown)]) {
     if (shown[id] > 0) {
       const count = await page.$eval(`#plot-${id} canvas`, colours);
       check(`#plot-${id} is drawn`, count >= 3 && shown[id] <= modes, `${shown[id]} curves, ${count} colours`);
@@ -32,6 +32,14 @@ async function checkPlots(page, modes) {
       check(`#plot-${id} says why it is empty`, told !== "" && asked.flags.bare, told);
     }
   }
+}
+
+async function checkRange(page) {
+  const before = await ink(page, "rounds");
+  await page.click("#scores .switch label:has(input[value=whole])");
+  check("the whole range draws the first rounds too", await ink(page, "rounds") !== before);
+  await page.click("#scores .switch label:has(input[value=close])");
+  check("and the close-up is as before", await ink(page, "rounds") === before);
 }
 
 async function checkToggle(page) {
@@ -48,7 +56,7 @@ async function checkToggle(page) {
 
 async function checkFilter(page, modes) {
   const drawn = await ink(page, "rounds");
-  for (const selector of [".policy", ".chip:not(.all)"]) {
+  for (const selector of [".policy", ".chip:not(.all)"].slice(0, modes > 1 ? 2 : 1)) {
     const button = (await page.$$(selector)).at(-1);
     await button.click();
     const one = await visible(page);
@@ -62,6 +70,7 @@ async function checkFilter(page, modes) {
 
 async function checkCursor(page) {
   for (const [id, words] of [["rounds", /rounds? \d.*%/], ["bytes", /after [\d.]+ .?B.*%/], ["seconds", /after [\d.]+ (ms|s|min|h).*%/], ["kappa-a", /rounds? \d.*\d/]]) {
+    if (!await page.$(`#plot-${id}`)) continue;
     await page.hover(`#plot-${id} .u-over`);
     const told = (await page.textContent("#tip")).replace(/\s+/g, " ");
     check(`the cursor tells the figures of #plot-${id}`, words.test(told) && !/NaN|undefined|null/.test(told), told.slice(0, 80));
@@ -77,14 +86,16 @@ async function checkSort(page) {
 await visit(asked, asked.flags.none ? "main" : "body[data-ready]", async (page) => {
   await checkWords(page);
   if (asked.flags.none) return;
-  const modes = await page.$$eval(".chip:not(.all)", (all) => all.length);
+  const modes = await page.evaluate(() => JSON.parse(document.getElementById("data").textContent).runs.length);
   const rows = await page.$$eval("#comparison tbody tr", (all) => all.length);
-  check("the table has a row a mode", rows > 0 && rows === modes, `${rows} rows`);
+  check("every mode has a row", rows > 0 && rows === modes, `${rows} rows`);
   await checkPlots(page, modes);
   if (asked.flags.bare) {
-    await page.click(".chip[data-run='0']");
+    await page.click("#comparison .policy[data-run='0']");
     return checkPlots(page, modes);
   }
+  const rounds = await page.evaluate(() => JSON.parse(document.getElementById("data").textContent).rounds.length);
+  if (rounds > 20) await checkRange(page);
   await checkToggle(page);
   await checkFilter(page, modes);
   await checkCursor(page);

@@ -1,4 +1,4 @@
-//! `hither bench`: how fast this machine looks up rows and runs layers, against its own limit.
+//! `hither bench`: measures how fast this machine looks up rows and runs layers.
 
 mod bags;
 mod layouts;
@@ -8,20 +8,34 @@ mod rounds;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
+use hither_data::output::show_bytes;
 use hither_data::safetensors::{Entry, Writer};
-use hither_data::{Checkpoint, Dtype as Element, IdTrace};
+use hither_data::{Dtype as Element, IdTrace, Scratch, ids};
 use hither_dlrm::Model;
 use hither_dlrm::generate::{self, Shape as ModelShape};
 use hither_dlrm::lookups::{Hotness, Lookups, Shape};
+use hither_dlrm::workload::{BATCH, Reading, Workload};
 use serde_json::{Map, Value, json};
 
 use crate::Common;
+use crate::machine::Machine;
+use crate::model::{note_ignored, table_bytes, with_bar};
 
 /// Measure lookups, layers and whole models on this machine
 #[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  hither bench bags --rows 50000 --hotness high --levers each
+  hither bench mlp --preset mlperf --rows 1000 --batch 64
+  hither bench model --preset mlperf --rows 50000
+  hither bench model model --plan model --ids requests.safetensors
+
+Without MODEL, a synthetic model is made in the directory for temporary files ($TMPDIR) and removed
+afterwards: 3 GB for the default preset; --rows makes it smaller.")]
 pub enum Command {
     Bags(bags::Args),
     Mlp(mlp::Args),
@@ -37,182 +51,278 @@ pub fn run(command: &Command, common: &Common) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is measured: a model and what it is asked.
+/// The model that is measured, and the requests to it.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Subject {
-    /// A model's directory; without one, a synthetic model is made for the measurement
+    /// Model directory [default: a synthetic model, made for the measurement]
     model: Option<PathBuf>,
-    /// The synthetic model's shape: micro24, rm2_1, rm1 or mlperf
+    /// Shape of the synthetic model and ids per bag: micro24 (150), rm2_1 (120), rm1 (80), mlperf (1)
     #[arg(long, value_name = "NAME", default_value = "micro24", conflicts_with = "model")]
     preset: String,
-    /// The synthetic model's tables [default: the preset's]
+    /// Number of tables of the synthetic model [default: the preset's]
     #[arg(long, value_name = "N", conflicts_with = "model")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     tables: Option<u32>,
-    /// Rows of each of its tables [default: the preset's]
+    /// Rows of each table of the synthetic model [default: the preset's]
     #[arg(long, value_name = "N", conflicts_with = "model")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     rows: Option<u32>,
-    /// Type of their elements: fp32, fp16, bf16, int8 or int4
+    /// Element type of the synthetic model's tables: fp32, fp16, bf16, int8 or int4
     #[arg(long, value_name = "TYPE", default_value = "fp32", conflicts_with = "model")]
     #[arg(value_parser = crate::model::dtype)]
     dtype: hither_kernels::bag::Dtype,
-    /// Ids to look up: a line each, or indices and offsets; without, they are drawn
+    /// File of requests, or a plain list of ids (docs/formats/requests.md) [default: drawn ids]
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
-    /// How hot drawn ids are: one-item, high, medium, low or random
+    /// Hotness of drawn ids: one-item, high, medium, low or random
     #[arg(long, value_name = "CLASS", default_value = "medium", conflicts_with = "ids")]
     hotness: Hotness,
-    /// Samples a batch
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    /// Samples per batch [default: that of the file of ids; 64 if it leaves this open]
+    #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    batch: u32,
-    /// Ids a bag, where the file of ids does not say
-    #[arg(long, value_name = "N", default_value_t = 80)]
+    batch: Option<u32>,
+    /// Ids per bag, if the file of ids has no bags [default: the preset's; 80 for other models]
+    #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=100_000))]
-    pooling: u32,
-    /// Batches a pass, where the file of ids does not say
+    pooling: Option<u32>,
+    /// Batches per pass, if the file of ids has no bags
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     batches: u32,
-    /// Seed of the synthetic model and of what is drawn
+    /// Take ids modulo the rows of their table instead of refusing them
+    #[arg(long, requires = "ids")]
+    wrap: bool,
+    /// Seed of the synthetic model and of all draws
     #[arg(long, value_name = "N", default_value_t = 0, env = "HITHER_SEED")]
     seed: u64,
+}
+
+/// Ids per bag for models that are no preset.
+const POOLING: usize = 80;
+
+/// What a bench takes beside the time of the measurement.
+struct Needs {
+    /// Copies of all tables that are in memory at once.
+    copies: f64,
+    /// Whether tables of half the size are written to disk as well.
+    half_on_disk: bool,
+    seconds: f64,
 }
 
 /// A model for as long as it is measured: a synthetic one is removed afterwards.
 struct Opened {
     model: Model,
-    synthetic: Option<PathBuf>,
+    /// Ids per bag of the preset, if the model is one.
+    pooling: Option<usize>,
+    _scratch: Option<Scratch>,
 }
 
-impl Drop for Opened {
-    fn drop(&mut self) {
-        if let Some(dir) = &self.synthetic {
-            // What cannot be removed stays in the directory for temporary files.
-            let _ = std::fs::remove_dir_all(dir);
-        }
-    }
+/// The requests of a measurement.
+struct Asked {
+    lookups: Lookups,
+    /// Features of all samples, where the file has them.
+    dense: Option<Vec<f32>>,
+    pooling_from: &'static str,
 }
 
 impl Subject {
-    fn open(&self, common: &Common) -> anyhow::Result<Opened> {
+    fn open(&self, needs: &Needs, common: &Common) -> anyhow::Result<Opened> {
         if let Some(dir) = &self.model {
-            return Ok(Opened { model: Model::open(dir)?, synthetic: None });
+            let model = Model::open(dir)?;
+            let bytes = table_bytes(&model.spec);
+            let written = if needs.half_on_disk { bytes / 2 } else { 0 };
+            needs.tell(bytes, written, common)?;
+            return Ok(Opened { model, pooling: None, _scratch: None });
         }
         let mut shape = ModelShape::preset(&self.preset)?;
         shape.tables = self.tables.map_or(shape.tables, |n| n as usize);
         shape.rows = self.rows.map_or(shape.rows, |n| n as usize);
         shape.dtype = self.dtype;
-        let dir = std::env::temp_dir().join(format!("hither-bench-{}", std::process::id()));
-        common.say(&format!("making a model like {} in {}", self.preset, dir.display()));
-        // Made before the model, so that it is removed even where that fails half-way.
-        let remove = Removed(Some(dir.clone()));
         let spec = shape.spec(&self.preset);
-        common.pool()?.install(|| generate::generate(&spec, self.seed, &dir, false, &|_| ()))?;
-        let model = Model::open(&dir)?;
-        Ok(Opened { model, synthetic: remove.keep() })
+        let bytes = table_bytes(&spec);
+        needs.tell(bytes, bytes + if needs.half_on_disk { bytes / 2 } else { 0 }, common)?;
+        let scratch = Scratch::in_temp_dir("hither-bench");
+        let dir = scratch.path();
+        common.say(&format!("making a model like {} in {}", self.preset, dir.display()));
+        with_bar(common, bytes, "drawing, MiB", |done| {
+            generate::generate(&spec, self.seed, dir, false, done)
+        })?;
+        let model = Model::open(dir)?;
+        Ok(Opened { model, pooling: Some(shape.ids_per_bag), _scratch: Some(scratch) })
     }
 
-    fn lookups(&self, model: &Model) -> anyhow::Result<Lookups> {
-        match &self.ids {
-            Some(path) => self.lookups_of(model, path),
-            None => {
-                let rows: Vec<usize> = model.spec.tables.iter().map(|t| t.rows).collect();
-                Ok(Lookups::draw(self.hotness, &rows, self.shape(), self.seed))
-            }
+    /// Ids per bag where the file of ids has no bags, and where that number comes from.
+    fn pooling(&self, opened: &Opened) -> (usize, &'static str) {
+        match (self.pooling, opened.pooling) {
+            (Some(pooling), _) => (pooling as usize, "--pooling"),
+            (None, Some(pooling)) => (pooling, "preset"),
+            (None, None) => (POOLING, "default"),
         }
     }
 
-    fn lookups_of(&self, model: &Model, path: &Path) -> anyhow::Result<Lookups> {
-        let trace = IdTrace::read(path)?;
-        Lookups::from_trace(&trace, &model.spec, self.shape())
-            .with_context(|| format!("{}", path.display()))
+    fn requests(&self, opened: &Opened, common: &Common) -> anyhow::Result<Asked> {
+        let spec = &opened.model.spec;
+        let (pooling, pooling_from) = self.pooling(opened);
+        let Some(path) = &self.ids else {
+            let rows: Vec<usize> = spec.tables.iter().map(|t| t.rows).collect();
+            let batch = self.batch.map_or(BATCH, |batch| batch as usize);
+            let shape = Shape { batches: self.batches as usize, batch, pooling };
+            let lookups = Lookups::draw(self.hotness, &rows, shape, self.seed);
+            return Ok(Asked { lookups, dense: None, pooling_from });
+        };
+        let trace = IdTrace::read(path, &spec.columns())?;
+        note_ignored(path, &trace, common);
+        let has_bags = trace.offsets.is_some();
+        if let Some(pooling) = self.pooling.filter(|_| has_bags) {
+            bail!("--pooling {pooling}: {} has bags of its own", path.display());
+        }
+        let about = || format!("{}", path.display());
+        let workload = self.workload(&trace, opened).with_context(about)?;
+        workload.check_ids().with_context(about)?;
+        if workload.left_over() > 0 {
+            common.say(&format!(
+                "note: the last {} samples of {} fill no batch of {} and are left out",
+                workload.left_over(),
+                path.display(),
+                workload.batch()
+            ));
+        }
+        let lookups = Lookups::from_workload(&workload, self.batches as usize);
+        let dense = workload.dense(0..lookups.batch * lookups.len()).map(Into::into);
+        Ok(Asked { lookups, dense, pooling_from: if has_bags { "file" } else { pooling_from } })
     }
 
-    fn shape(&self) -> Shape {
-        Shape {
-            batches: self.batches as usize,
-            batch: self.batch as usize,
-            pooling: self.pooling as usize,
-        }
+    /// The ids of another file, which need not be rows of the model's tables.
+    fn lookups_of(&self, opened: &Opened, path: &Path, common: &Common) -> anyhow::Result<Lookups> {
+        let trace = IdTrace::read(path, &opened.model.spec.columns())?;
+        note_ignored(path, &trace, common);
+        let workload = self.workload(&trace, opened);
+        let workload = workload.with_context(|| format!("{}", path.display()))?;
+        Ok(Lookups::from_workload(&workload, self.batches as usize))
     }
 
-    /// Rows of features: the tensor of that name in the file of ids, or drawn.
-    fn features(&self, name: &str, rows: Option<usize>, width: usize) -> anyhow::Result<Vec<f32>> {
-        if let Some(path) = self.ids.as_deref().filter(|path| is_safetensors(path))
-            && let Some(tensor) = Checkpoint::open(path)?.tensors.get(name)
-        {
-            let fits = tensor.shape.len() == 2 && tensor.shape[1] == width;
-            if !fits || rows.is_some_and(|rows| tensor.shape[0] != rows) {
-                let shape = &tensor.shape;
-                bail!("{}: `{name}` has shape {shape:?}, not rows of {width}", path.display());
-            }
-            let values = tensor.as_f32().context("features are floating-point numbers")?;
-            return Ok(values.into_owned());
+    fn workload<'a>(
+        &self,
+        trace: &'a IdTrace,
+        opened: &'a Opened,
+    ) -> Result<Workload<'a>, hither_dlrm::Error> {
+        let batch = self.batch.map(|batch| batch as usize);
+        let reading = Reading { batch, pooling: self.pooling(opened).0, wrap: self.wrap };
+        Workload::new(trace, &opened.model.spec, reading)
+    }
+
+    /// Rows of features for layers alone: the tensor of that name in the file of ids, or drawn.
+    fn features(&self, name: &str, width: usize) -> anyhow::Result<Vec<f32>> {
+        let Some(path) = &self.ids else {
+            let rows = self.batch.map_or(BATCH, |batch| batch as usize) * self.batches as usize;
+            return Ok(self.drawn(rows * width));
+        };
+        // Layers look up no ids: a file without features would mean nothing.
+        let expected =
+            || format!("{}: a tensor `{name}` with rows of {width} is expected", path.display());
+        let file = ids::open_tensors(path).with_context(expected)?;
+        let Some(tensor) = file.tensors.get(name) else { bail!(expected()) };
+        if tensor.shape.len() != 2 || tensor.shape[1] != width {
+            bail!("{}: `{name}` has shape {:?}, not rows of {width}", path.display(), tensor.shape);
         }
-        // Layers alone look up no ids: without features, the file would mean nothing.
-        if rows.is_none()
-            && let Some(path) = &self.ids
-        {
-            bail!("{}: a safetensors file with rows of `{name}` is expected", path.display());
-        }
-        let rows = rows.unwrap_or(self.batch as usize * self.batches as usize);
+        let values = tensor.as_f32().with_context(|| {
+            format!(
+                "{}: `{name}` is {}; floating-point numbers are expected",
+                path.display(),
+                tensor.dtype
+            )
+        })?;
+        Ok(values.into_owned())
+    }
+
+    /// Numbers of either sign: nothing here depends on their distribution.
+    fn drawn(&self, count: usize) -> Vec<f32> {
         let mut state = self.seed.wrapping_mul(2).wrapping_add(1);
-        // Any numbers of either sign will do: nothing here depends on their distribution.
         let mut draw = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
         };
-        Ok((0..rows * width).map(|_| draw()).collect())
+        (0..count).map(|_| draw()).collect()
     }
 }
 
-/// A directory that goes unless it is kept.
-struct Removed(Option<PathBuf>);
-
-impl Removed {
-    fn keep(mut self) -> Option<PathBuf> {
-        self.0.take()
-    }
-}
-
-impl Drop for Removed {
-    fn drop(&mut self) {
-        if let Some(dir) = &self.0 {
-            let _ = std::fs::remove_dir_all(dir);
+impl Needs {
+    /// Says before the start what the bench takes, and refuses where memory is short.
+    fn tell(&self, table_bytes: u64, disk_bytes: u64, common: &Common) -> anyhow::Result<()> {
+        let memory = (table_bytes as f64 * self.copies) as u64;
+        let available = Machine::read().available_bytes;
+        if let Some(available) = available.filter(|available| memory > *available) {
+            bail!(
+                "copies of the tables need {} of memory, {} are available; use fewer --rows or --tables",
+                show_bytes(memory),
+                show_bytes(available)
+            );
         }
+        let mut needs = Vec::new();
+        if disk_bytes > 0 {
+            let place = std::env::temp_dir();
+            needs.push(format!("{} in {}", show_bytes(disk_bytes), place.display()));
+        }
+        if memory > 0 {
+            needs.push(format!("{} of memory", show_bytes(memory)));
+        }
+        let takes = if needs.is_empty() {
+            String::new()
+        } else {
+            format!("needs {}; ", needs.join(" and "))
+        };
+        common
+            .say(&format!("{takes}measures for about {} s once the model is ready", self.seconds));
+        Ok(())
     }
 }
 
-/// What every result on tables says of itself.
-fn subject_facts(
+/// Lays out `copies` of a model's tables with a bar of the mebibytes done.
+fn laying_out<T>(
+    common: &Common,
     model: &Model,
-    lookups: &Lookups,
+    copies: usize,
+    lay_out: impl FnOnce(&(dyn Fn(u64) + Sync)) -> Result<T, hither_dlrm::Error>,
+) -> anyhow::Result<T> {
+    let bar =
+        common.bar((table_bytes(&model.spec) * copies as u64) >> 20, "laying out tables, MiB");
+    let done = AtomicU64::new(0);
+    let result = lay_out(&|bytes| {
+        let before = done.fetch_add(bytes, Ordering::Relaxed);
+        bar.set_position((before + bytes) >> 20);
+    });
+    bar.finish_and_clear();
+    Ok(result?)
+}
+
+/// The facts about model and requests that every result on tables carries.
+fn subject_facts(
+    opened: &Opened,
+    asked: &Asked,
     subject: &Subject,
     pool: &rayon::ThreadPool,
 ) -> Map<String, Value> {
+    let (model, lookups) = (&opened.model, &asked.lookups);
     let tables = &model.spec.tables;
     let mut dtypes: Vec<&str> = tables.iter().map(|t| t.dtype.name()).collect();
     dtypes.dedup();
     let ids = subject.ids.as_ref().map_or(subject.hotness.to_string(), |path| {
         path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     });
-    let bytes: usize = model.tables().map(|table| table.rows.len()).sum();
+    let bags = lookups.batch * lookups.len() * tables.len();
+    let pooling = lookups.ids() as f64 / bags.max(1) as f64;
     let mut facts = Map::new();
     facts.insert("model".into(), json!(model.spec.name));
     facts.insert("tables".into(), json!(tables.len()));
-    facts.insert("table_bytes".into(), json!(bytes));
+    facts.insert("table_bytes".into(), json!(table_bytes(&model.spec)));
     facts.insert("dtypes".into(), json!(dtypes.join(" ")));
     facts.insert("ids".into(), json!(ids));
     facts.insert("batch".into(), json!(lookups.batch));
     facts.insert("batches".into(), json!(lookups.len()));
+    facts.insert("ids_per_bag".into(), json!(pooling));
+    facts.insert("ids_per_bag_from".into(), json!(asked.pooling_from));
     facts.insert("threads".into(), json!(pool.current_num_threads()));
     facts
-}
-
-fn is_safetensors(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "safetensors")
 }
 
 /// Tensors of fp32, each with its width, into a file.

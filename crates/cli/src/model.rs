@@ -1,15 +1,19 @@
-//! `hither model`: bring recommendation models in, look at them, make them smaller, make them up.
+//! `hither model`: imports, describes, runs, quantises, generates and exports recommendation models.
 
 mod export;
 mod generate;
 mod import;
 mod info;
 mod quantise;
+mod reading;
+mod run;
+mod scores;
 
 use std::cell::Cell;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use hither_data::IdTrace;
 use hither_data::output::show_bytes;
 use hither_dlrm::model::Spec;
 use hither_kernels::bag::quant::Foreign;
@@ -17,11 +21,20 @@ use hither_kernels::bag::{Dtype, Pooling};
 
 use crate::Common;
 
-/// Import, describe, quantise, generate and export recommendation models
+/// Import, run, describe, quantise, generate and export recommendation models
 #[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  hither model generate --preset mlperf --rows 10000 -o model
+  hither model import dlrm.pt -o model
+  hither model info model
+  hither model run model --inputs requests.csv -o scores.csv
+  hither model quantise model --dtype int8 -o model-int8")]
 pub enum Command {
     Import(import::Args),
     Info(info::Args),
+    Run(run::Args),
+    #[command(visible_alias = "quantize")]
     Quantise(quantise::Args),
     Generate(generate::Args),
     Export(export::Args),
@@ -31,6 +44,7 @@ pub fn run(command: &Command, common: &Common) -> anyhow::Result<ExitCode> {
     match command {
         Command::Import(args) => import::run(args, common)?,
         Command::Info(args) => info::run(args)?,
+        Command::Run(args) => run::run(args, common)?,
         Command::Quantise(args) => quantise::run(args, common)?,
         Command::Generate(args) => generate::run(args, common)?,
         Command::Export(args) => export::run(args, common)?,
@@ -40,7 +54,9 @@ pub fn run(command: &Command, common: &Common) -> anyhow::Result<ExitCode> {
 
 pub fn dtype(name: &str) -> Result<Dtype, String> {
     let known = Dtype::ALL.into_iter().find(|dtype| dtype.name() == name);
-    known.ok_or_else(|| format!("`{name}` is no type of elements: fp32, fp16, bf16, int8 or int4"))
+    known.ok_or_else(|| {
+        format!("unknown element type `{name}`; expected fp32, fp16, bf16, int8 or int4")
+    })
 }
 
 fn pooling(name: &str) -> Result<Pooling, String> {
@@ -48,7 +64,7 @@ fn pooling(name: &str) -> Result<Pooling, String> {
         "sum" => Ok(Pooling::Sum),
         "mean" => Ok(Pooling::Mean),
         "max" => Ok(Pooling::Max),
-        _ => Err(format!("`{name}` is no pooling: sum, mean or max")),
+        _ => Err(format!("unknown pooling `{name}`; expected sum, mean or max")),
     }
 }
 
@@ -67,13 +83,13 @@ fn rows(name: &str) -> Result<Foreign, String> {
         "torch-int8" => Ok(Foreign::TorchInt8),
         "torch-int4" => Ok(Foreign::TorchInt4),
         _ => Err(format!(
-            "`{name}` is no layout of rows: fbgemm-int8, fbgemm-int4, torch-int8 or torch-int4"
+            "unknown row layout `{name}`; expected fbgemm-int8, fbgemm-int4, torch-int8 or torch-int4"
         )),
     }
 }
 
-/// Does the work on all threads with a bar of the mebibytes done.
-fn with_bar<T: Send>(
+/// Does the work on all threads with a progress bar in mebibytes.
+pub fn with_bar<T: Send>(
     common: &Common,
     total_bytes: u64,
     message: &'static str,
@@ -91,8 +107,16 @@ fn with_bar<T: Send>(
     Ok(result?)
 }
 
-fn table_bytes(spec: &Spec) -> u64 {
+pub fn table_bytes(spec: &Spec) -> u64 {
     spec.tables.iter().map(|table| table.bytes()).sum()
+}
+
+/// Tells which columns of a file of requests mean nothing to the model.
+pub fn note_ignored(path: &std::path::Path, trace: &IdTrace, common: &Common) {
+    if !trace.ignored.is_empty() {
+        let names = trace.ignored.join(", ");
+        common.say(&format!("note: {}: {names}: neither features nor tables", path.display()));
+    }
 }
 
 fn said(spec: &Spec, place: &std::path::Path) -> String {

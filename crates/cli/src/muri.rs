@@ -9,7 +9,7 @@ use hither_sched::trace::muri_rows;
 use rayon::prelude::*;
 
 use crate::Common;
-use crate::inputs::{bytes, file_name, shown};
+use crate::inputs::{bytes, file_name, say_notes, shown};
 use crate::runs::{PlanArgs, cpu_s, header};
 
 const POLICIES: [(&str, Policy); 3] =
@@ -24,7 +24,10 @@ const NOTE: &str =
 pub fn run(args: &PlanArgs, common: &Common) -> anyhow::Result<(Header, Vec<RunRecord>)> {
     let policies = policies(&args.policies.policy)?;
     let topology = match args.cluster.read()? {
-        Some(topology) => topology,
+        Some(cluster) => {
+            say_notes(common, &cluster.notes);
+            cluster.topology
+        }
         // The cluster of the published results.
         None => Topology::uniform(1, 8, 8),
     };

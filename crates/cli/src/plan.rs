@@ -1,4 +1,4 @@
-//! `hither plan`: from a trace of ids to how a model's tables are laid out and read.
+//! `hither plan`: chooses how a model's tables are laid out and read, by measuring with a trace of ids.
 
 mod describe;
 
@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::builder::RangedU64ValueParser;
 use hither_data::IdTrace;
 use hither_dlrm::Model;
 use hither_dlrm::hotness::Histogram;
 use hither_dlrm::plan::make::{Overrides, make};
 use hither_dlrm::plan::measure::{Bounds, Group, hot_rows, measure};
-use hither_dlrm::plan::{Packing, PageChoice, Plan};
+use hither_dlrm::plan::{PLAN_FILE, Packing, PageChoice, Plan};
 use hither_dlrm::workload::{Reading, Workload};
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::detect;
@@ -21,51 +21,56 @@ use hither_kernels::gemm::Precision;
 
 use crate::inputs::number;
 use crate::machine::Machine;
+use crate::model::note_ignored;
+use crate::outputs::Force;
 use crate::{Common, outputs};
 
 /// Choose pages, prefetch, packed rows and threads for a model from a trace of ids
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  hither plan model --ids requests.safetensors --batch 64
+  hither plan model --ids requests.safetensors
   hither plan model --ids ids.txt --batch 2048 --pooling 150 -o plan
-  hither plan model --ids ids.txt --pages mapped --packing off --threads 4
+  hither plan model --ids requests.csv --pages mapped --packing off --threads 4
 
-The trace is one id a line, a NumPy array, or tensors `indices` and `offsets` (or `lengths`) in
-safetensors or PyTorch's form. With offsets, each batch has the bags of all tables, table by table;
-ids without are read circularly over tables and batches.
+The trace is a file of requests (CSV, JSON lines, or tensors `indices` and `offsets` as safetensors,
+.pt or .npz), or a plain list of ids, one per line or as .npy. A plain list is read circularly over
+tables and batches. docs/formats/requests.md describes all of them. A file whose bags can be cut into
+batches in several ways is refused unless it stores its batch, or --batch gives it.
 
-Every lever is measured for a few seconds on the model's own tables: huge pages, prefetch, packing
-of the hottest rows, each alone and together, on one thread and on all. The plan takes what
-measured best: packing only where it gains 3 % or more; `--packing ids` is never chosen unasked, as
-clients must then send renumbered ids. What else runs on the machine blurs the figures: plan on an
-idle one, or with more --seconds.
+Huge pages, prefetch, and packing of the hottest rows are each measured alone and together on the
+model's own tables, on one thread and on all. The plan takes the fastest combination; of those within
+3 % of it, the one with the fewest levers. Renumbered ids (`--packing ids`) are never chosen unasked,
+because clients must then send the new numbers. Other work on the machine blurs the figures: plan on
+an idle machine, or with more --seconds.
 
 Writes plan.toml and hot.safetensors, which serving reads, and plan.json and plan.html for people.
 Flags fix a choice for all tables; for one table, edit plan.toml.")]
 pub struct Args {
-    /// Directory of the model
+    /// Model directory
     model: PathBuf,
-    /// Trace of ids
-    #[arg(long, value_name = "TRACE")]
+    /// Trace of ids, or any file of requests
+    #[arg(long, value_name = "FILE")]
     ids: PathBuf,
     /// Directory to write to [default: the model's]
     #[arg(long, short, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Samples of a batch
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
-    batch: usize,
-    /// Ids a bag, where the trace has no offsets
+    #[command(flatten)]
+    force: Force,
+    /// Samples per batch [default: that of the trace; 64 if it leaves this open]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
+    batch: Option<usize>,
+    /// Ids per bag, if the trace has no bags
     #[arg(long, value_name = "N", default_value_t = 80, value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
     pooling: usize,
-    /// Take ids modulo the rows of their table
+    /// Take ids modulo the rows of their table instead of refusing them
     #[arg(long)]
     wrap: bool,
-    /// Measure for about so long
+    /// Measure for about S seconds
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = |t: &str| number(t, 0.01, 3600.0))]
     #[arg(allow_negative_numbers = true)]
     seconds: f64,
-    /// Memory for copies of tables while measuring, GB [default: half of what is available]
+    /// Memory for copies of tables while measuring, in GB [default: half of what is available]
     #[arg(long, value_name = "GB", value_parser = |t: &str| number(t, 0.0, 1e6))]
     #[arg(allow_negative_numbers = true)]
     memory: Option<f64>,
@@ -84,7 +89,7 @@ pub struct Args {
     /// Arithmetic of the MLPs: fp32 or bf16
     #[arg(long, value_name = "TYPE", value_parser = precision)]
     mlp: Option<Precision>,
-    /// Show every table, not one line for those that are alike
+    /// Show every table instead of one line for tables that are alike
     #[arg(long)]
     all: bool,
     /// Print JSON instead of tables
@@ -92,12 +97,12 @@ pub struct Args {
     json: bool,
 }
 
-/// What a common server has, where the system does not tell.
+/// Cache sizes of a common server, for systems that do not tell.
 const L2_BYTES: usize = 1 << 20;
 const L3_BYTES: usize = 32 << 20;
-/// Ids of one table in one batch.
+/// Upper bound of the ids per batch that one table is asked for.
 const BATCH_IDS_MAX: usize = 1 << 22;
-/// Of the available memory, what tables may take: the rest is for requests and everybody else.
+/// The share of the available memory that tables may take.
 const ROOM_SHARE: f64 = 0.9;
 
 fn pages(name: &str) -> Result<PageChoice, String> {
@@ -105,7 +110,7 @@ fn pages(name: &str) -> Result<PageChoice, String> {
         "mapped" => Ok(PageChoice::Mapped),
         "small" => Ok(PageChoice::Small),
         "huge" => Ok(PageChoice::Huge),
-        _ => Err(format!("`{name}` is no kind of pages: mapped, small or huge")),
+        _ => Err(format!("unknown pages `{name}`; expected mapped, small or huge")),
     }
 }
 
@@ -114,7 +119,7 @@ fn packing(name: &str) -> Result<Packing, String> {
         "off" => Ok(Packing::Off),
         "lookup" => Ok(Packing::Lookup),
         "ids" => Ok(Packing::Ids),
-        _ => Err(format!("`{name}` is no packing: off, lookup or ids")),
+        _ => Err(format!("unknown packing `{name}`; expected off, lookup or ids")),
     }
 }
 
@@ -122,38 +127,44 @@ fn precision(name: &str) -> Result<Precision, String> {
     match name {
         "fp32" => Ok(Precision::F32),
         "bf16" => Ok(Precision::Bf16),
-        _ => Err(format!("`{name}` is no arithmetic of MLPs: fp32 or bf16")),
+        _ => Err(format!("unknown type `{name}`; expected fp32 or bf16")),
     }
 }
 
-/// Everything that a plan came from, and the plan.
+/// A plan and everything that it rests on.
 struct Planned<'a> {
     args: &'a Args,
     model: &'a Model,
     machine: &'a Machine,
     bounds: &'a Bounds,
+    batch: usize,
     pooling: f64,
     hot: &'a [Arc<Histogram>],
-    /// As many as half of the third level holds.
+    /// As many per table as half of the third-level cache holds.
     hot_rows: &'a [usize],
     groups: &'a [Group],
     plan: &'a Plan,
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
+    let directory = args.output.clone().unwrap_or_else(|| args.model.clone());
+    // Told before the work, not after it. A plan may have been edited by hand.
+    args.force.check_file(&directory.join(PLAN_FILE))?;
     let model = Model::open(&args.model)?;
-    let trace = IdTrace::read(&args.ids)?;
-    if args.batch * args.pooling > BATCH_IDS_MAX {
+    let trace = IdTrace::read(&args.ids, &model.spec.columns())?;
+    note_ignored(&args.ids, &trace, common);
+    let reading = Reading { batch: args.batch, pooling: args.pooling, wrap: args.wrap };
+    let about = || format!("{}", args.ids.display());
+    let workload = Workload::new(&trace, &model.spec, reading).with_context(about)?;
+    let batch = workload.batch();
+    if workload.lookups_per_batch() > BATCH_IDS_MAX as f64 {
         bail!(
-            "--batch times --pooling is {}; up to {BATCH_IDS_MAX} is possible",
-            args.batch * args.pooling
+            "{batch} samples per batch ask a table for {:.0} ids; up to {BATCH_IDS_MAX} are possible: \
+             lower --batch or --pooling",
+            workload.lookups_per_batch()
         );
     }
-    let reading = Reading { batch: args.batch, pooling: args.pooling, wrap: args.wrap };
-    let workload = Workload::new(&trace, &model.spec, reading)?;
-    let hot = common.pool()?.install(|| workload.histograms())?;
-    let directory = args.output.clone().unwrap_or_else(|| args.model.clone());
-    // Told before the work, not after it.
+    let hot = common.pool()?.install(|| workload.histograms()).with_context(about)?;
     outputs::make_dir(&directory)?;
 
     let machine = Machine::read();
@@ -162,6 +173,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         Some(rows) => vec![rows; hot.len()],
         None => hot_rows(&model, &hot, bounds.l3_bytes),
     };
+    common.say(&format!("measuring for about {} s", args.seconds));
     let bar = common.bar(0, "measuring groups of tables");
     let groups = measure(&model, &workload, &hot, &packed, &bounds, &|group, groups| {
         bar.set_length(groups as u64);
@@ -184,7 +196,8 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         model: &model,
         machine: &machine,
         bounds: &bounds,
-        pooling: workload.lookups_a_batch() / args.batch as f64,
+        batch,
+        pooling: workload.lookups_per_batch() / batch as f64,
         hot: &hot,
         hot_rows: &packed,
         groups: &groups,

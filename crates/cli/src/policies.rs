@@ -1,36 +1,48 @@
-//! `hither policies`: what can be run, and its options.
+//! `hither policies`: lists the policies and their options.
 
 use std::process::ExitCode;
 
-use hither_sched::policy::{Settings, TABLE};
+use hither_sched::policy::{Entry, Settings, TABLE};
+use serde::Serialize;
 use toml::Value;
 
 use crate::outputs;
 
-/// List the policies, and with --options what can be set
+/// List the policies, or with --options everything that can be set
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   hither policies
   hither policies --options
-  hither simulate trace.csv --policy dally --set dally.round_s=600")]
+  hither policies --json
+  hither simulate examples/sample.csv --policy dally --set dally.round_s=600")]
 pub struct Args {
-    /// Every option with its default, as --set takes it
+    /// List every option with its default, in the form that --set takes
     #[arg(long)]
     options: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    about: &'static str,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut text = String::new();
-    if args.options {
-        text.push_str(&options());
-    } else {
-        let width = TABLE.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
-        for entry in TABLE {
-            text.push_str(&format!("{:width$}  {}\n", entry.name, entry.about));
+    let rows = TABLE.iter().map(|&Entry { name, about, .. }| Row { name, about });
+    match (args.options, args.json) {
+        (true, true) => outputs::print_json(&Settings::default())?,
+        (true, false) => outputs::print(&options())?,
+        (false, true) => outputs::print_json(&rows.collect::<Vec<_>>())?,
+        (false, false) => {
+            let width = TABLE.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
+            let lines = rows.map(|row| format!("{:width$}  {}\n", row.name, row.about));
+            outputs::print(&lines.collect::<String>())?;
         }
     }
-    outputs::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

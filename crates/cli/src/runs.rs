@@ -1,5 +1,7 @@
-//! What is asked for, made ready to run: one plan, one or many cells, each under every policy.
+//! From flags to runs: a plan holds the files, a cell is one setting of it, and a case is a cell that
+//! can run under any policy.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::bail;
@@ -9,10 +11,11 @@ use hither_sched::network::Network;
 use hither_sched::policy::{Entry, Settings};
 use hither_sched::sim::{self, Faults, Options, Scenario};
 use hither_sched::state::{Checkpoints, State};
+use hither_sched::trace::{Format, Trace};
 use rustix::time::{ClockId, clock_gettime};
 use toml::Table;
 
-use crate::inputs::{ClusterArgs, TraceArgs, Workload, number};
+use crate::inputs::{ClusterArgs, Pace, TraceArgs, Workload, number};
 use crate::settings::{self, PolicyArgs};
 
 const HOUR_S: f64 = 3600.0;
@@ -31,38 +34,42 @@ pub struct PlanArgs {
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct ScenarioArgs {
-    /// Seed of everything that is drawn [default: 0, or the generator's own]
+    /// Seed of everything that is drawn at random [default: 0, or the generator's own]
     #[arg(long, value_name = "N", env = "HITHER_SEED")]
     #[arg(allow_negative_numbers = true)]
     pub seed: Option<u64>,
-    /// Divides the bandwidth of all links outside the machines
+    /// Divide the bandwidth of all links outside of machines by F
     #[arg(long, value_name = "F", default_value_t = 1.0, value_parser = congestion)]
     #[arg(allow_negative_numbers = true)]
     pub congestion: f64,
-    /// Let jobs arrive F times as fast (a generator with a load of its own: at that load)
+    /// Set the offered load: GPU time of all jobs over that of the cluster while they arrive
     #[arg(long, value_name = "F", value_parser = load)]
     #[arg(allow_negative_numbers = true)]
     pub load: Option<f64>,
-    /// Running time between periodic checkpoints, seconds
+    /// Let jobs arrive F times as fast
+    #[arg(long, value_name = "F", value_parser = load, conflicts_with = "load")]
+    #[arg(allow_negative_numbers = true)]
+    pub rate: Option<f64>,
+    /// Seconds of running time between periodic checkpoints
     #[arg(long, value_name = "S", default_value_t = 1800.0, value_parser = |t: &str| number(t, 1.0, 1e9))]
     #[arg(allow_negative_numbers = true)]
     pub checkpoint_s: f64,
-    /// A preempted job falls back to its last periodic checkpoint instead of writing one
+    /// Return preempted jobs to their last periodic checkpoint instead of writing one
     #[arg(long)]
     pub lose_on_preempt: bool,
-    /// Let machines fail at random, each every H hours on average
+    /// Let each machine fail every H hours on average
     #[arg(long, value_name = "H", value_parser = |t: &str| number(t, 0.1, 1e9))]
     #[arg(allow_negative_numbers = true)]
     pub mtbf_h: Option<f64>,
-    /// Mean time of a repair, hours
+    /// Mean time to repair a machine, in hours
     #[arg(long, value_name = "H", default_value_t = 1.0, requires = "mtbf_h")]
     #[arg(value_parser = |t: &str| number(t, 0.0001, 1e6))]
     #[arg(allow_negative_numbers = true)]
     pub repair_h: f64,
-    /// Leave out jobs that the cluster can never hold
+    /// Leave out jobs that are too large for the cluster
     #[arg(long)]
     pub drop_impossible: bool,
-    /// Let outside checkers look at the state after every event (slower)
+    /// Check the scheduler's invariants after every event (slower)
     #[arg(long)]
     pub check: bool,
 }
@@ -78,6 +85,8 @@ pub fn load(text: &str) -> Result<f64, String> {
 /// Everything that is read from files, once.
 pub struct Plan {
     pub topology: Topology,
+    /// Decisions of the cluster's reader: GPUs assumed, levels flattened.
+    cluster_notes: Vec<String>,
     pub workload: Workload,
     pub policies: Vec<&'static Entry>,
     pub settings: Table,
@@ -89,7 +98,9 @@ pub struct Plan {
 pub struct Cell {
     pub seed: Option<u64>,
     pub congestion: f64,
+    /// At most one of the two is given.
     pub load: Option<f64>,
+    pub rate: Option<f64>,
     pub settings: Table,
 }
 
@@ -100,18 +111,24 @@ pub struct Case<'a> {
     scenario: Scenario,
     options: Options,
     settings: Settings,
-    notes: Vec<String>,
-    pub dropped: usize,
+    /// Decisions of the readers, and unusual settings of the scenario.
+    pub notes: Vec<String>,
 }
 
 impl Plan {
     pub fn new(args: &PlanArgs) -> anyhow::Result<Self> {
         let settings = args.policies.table()?;
-        // Wrong options are told before a long trace is read.
+        // Report wrong options before a long trace is read.
         settings::settings(&settings)?;
+        let policies = args.policies.entries()?;
+        let (topology, cluster_notes) = match args.cluster.read()? {
+            Some(cluster) => (cluster.topology, cluster.notes),
+            None => (Topology::uniform(8, 8, 8), Vec::new()),
+        };
         Ok(Self {
-            policies: args.policies.entries()?,
-            topology: args.cluster.read()?.unwrap_or_else(|| Topology::uniform(8, 8, 8)),
+            policies,
+            topology,
+            cluster_notes,
             workload: Workload::open(&args.trace)?,
             settings,
             args: args.scenario.clone(),
@@ -120,13 +137,19 @@ impl Plan {
 
     /// The cell that the flags alone describe.
     pub fn cell(&self) -> Cell {
-        let ScenarioArgs { seed, congestion, load, .. } = self.args;
-        Cell { seed, congestion, load, settings: self.settings.clone() }
+        let ScenarioArgs { seed, congestion, load, rate, .. } = self.args;
+        Cell { seed, congestion, load, rate, settings: self.settings.clone() }
     }
 
     pub fn case(&self, cell: &Cell, record: bool) -> anyhow::Result<Case<'_>> {
         let args = &self.args;
-        let read = self.workload.jobs(cell.seed, cell.load)?;
+        let pace = match (cell.load, cell.rate) {
+            (Some(load), _) => Pace::Load { load, gpus: self.topology.gpus() },
+            (None, Some(rate)) => Pace::Rate(rate),
+            (None, None) => Pace::AsRecorded,
+        };
+        let mut read = self.workload.jobs(cell.seed, pace)?;
+        self.fit_types(&mut read);
         let seed = match &self.workload {
             Workload::Generator { settings, .. } => cell.seed.unwrap_or(settings.seed),
             Workload::Trace { .. } => cell.seed.unwrap_or(0),
@@ -145,7 +168,7 @@ impl Plan {
         }
         let dropped = given - jobs.len();
         if jobs.is_empty() {
-            bail!("none of the {given} jobs fits the cluster; hint: give a larger --cluster");
+            bail!("none of the {given} jobs fits the cluster; give a larger --cluster");
         }
         if dropped > 0 {
             notes.push(format!("{dropped} of {given} jobs left out: they can never fit"));
@@ -154,10 +177,13 @@ impl Plan {
             let (between_s, repair_s) = (hours * HOUR_S, args.repair_h * HOUR_S);
             Faults { seed, between_s, repair_s }
         });
+        notes.extend(self.cluster_notes.iter().cloned());
         notes.extend(self.notes());
         let mut name = self.workload.name();
-        if let Some(load) = cell.load {
-            name.push_str(&format!(", load × {load}"));
+        match pace {
+            Pace::AsRecorded => {}
+            Pace::Load { load, .. } => name.push_str(&format!(", load {load}")),
+            Pace::Rate(rate) => name.push_str(&format!(", rate × {rate}")),
         }
         let jobs = jobs.into_iter().map(Arc::new).collect();
         Ok(Case {
@@ -167,11 +193,26 @@ impl Plan {
             options,
             settings: settings::settings(&cell.settings)?,
             notes,
-            dropped,
         })
     }
 
-    /// What in the scenario differs from the ordinary, for the reader of the figures.
+    /// A site's jobs ask for the site's types of GPU: where the cluster has none of them, any type
+    /// will do.
+    fn fit_types(&self, trace: &mut Trace) {
+        let wanted: BTreeSet<&str> =
+            trace.jobs.iter().filter_map(|job| job.gpu_type.as_deref()).collect();
+        let is_known =
+            |gpu_type: &str| self.topology.machines.iter().any(|m| m.gpu_type == gpu_type);
+        if trace.format != Format::Sacct || wanted.is_empty() || wanted.iter().any(|t| is_known(t))
+        {
+            return;
+        }
+        let names = wanted.into_iter().collect::<Vec<_>>().join(", ");
+        trace.notes.push(format!("types of GPU are ignored: the cluster has none of {names}"));
+        trace.jobs.iter_mut().for_each(|job| job.gpu_type = None);
+    }
+
+    /// Unusual settings of the scenario, for the reader of the figures.
     fn notes(&self) -> Vec<String> {
         let args = &self.args;
         let mut notes = Vec::new();
@@ -208,6 +249,11 @@ pub fn header(trace: String, seed: u64, congestion: f64, topology: &Topology) ->
 }
 
 impl Case<'_> {
+    /// How many jobs there are to run.
+    pub fn jobs(&self) -> usize {
+        self.scenario.jobs.len()
+    }
+
     pub fn run(&self, entry: &Entry) -> Result<RunRecord, sim::Error> {
         let begin_s = cpu_s();
         let policy = (entry.build)(&self.settings);

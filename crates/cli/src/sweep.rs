@@ -1,25 +1,27 @@
-//! `hither sweep`: a simulation over a grid of settings, on all cores, that survives being killed.
+//! `hither sweep`: a simulation over a grid of settings, on all cores, that can be killed and continued.
 
 mod grid;
-mod show;
 mod store;
+mod table;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use hither_core::record::Summary;
+use hither_report::sweep::{self, Sweep};
+use indicatif::ProgressStyle;
 use rayon::prelude::*;
 use serde_json::json;
 
+use crate::inputs::say_notes;
 use crate::outputs::Force;
 use crate::runs::{Cell, Plan, PlanArgs};
-use crate::{Common, outputs};
+use crate::{Common, outputs, runs};
 use grid::Axis;
-use show::Comparison;
 use store::{Finished, Store};
 
-/// Simulate over a grid of settings and compare policies in every cell
+/// Simulate a trace over a grid of settings and compare the policies in every cell
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -27,21 +29,24 @@ Examples:
   hither sweep workload.toml --policy dally,fifo --vary load=0.5..1.5 --vary seed=1..5 -o out/
   hither sweep trace.csv --policy dally --vary dally.score=slowdown,2d-las -o out/
 
-A range FROM..TO takes five values, FROM..TO:STEP those a step apart, and a range of seeds every one.
-Cells are kept in DIR as they end: the same command again goes on where it was stopped. Figures go to
-DIR/sweep.csv, DIR/sweep.json and DIR/sweep.html, and as tables to standard output.")]
+VALUES is a list (1,2,4) or a range: FROM..TO takes five values, FROM..TO:STEP every STEP, and a range
+of seeds every seed. Several --vary make a grid of all combinations; each cell runs under every policy.
+Figures of different seeds are averaged.
+
+Finished cells are kept in DIR: the same command continues a sweep that was stopped. It writes
+DIR/sweep.csv, DIR/sweep.json and DIR/sweep.html (charts, maps and tables), and prints tables.")]
 pub struct Args {
     #[command(flatten)]
     plan: PlanArgs,
-    /// What to vary: congestion, load, seed, or an option of a policy; several make a grid
+    /// Vary congestion, load, rate, seed or an option of a policy (POLICY.OPTION); repeat for a grid
     #[arg(long, value_name = "KEY=VALUES", required = true)]
     vary: Vec<String>,
-    /// Directory for the results
+    /// Directory to write to
     #[arg(long, short, value_name = "DIR")]
     output: PathBuf,
     #[command(flatten)]
     force: Force,
-    /// Print the content of sweep.json instead of tables
+    /// Print sweep.json instead of tables
     #[arg(long)]
     json: bool,
 }
@@ -50,7 +55,8 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let axes: Vec<Axis> = args.vary.iter().map(|v| Axis::parse(v)).collect::<Result<_, _>>()?;
     let grid = grid::cells(&axes)?;
     let plan = Plan::new(&args.plan)?;
-    // All values are looked at before the first simulation.
+    say_notes(common, &plan.case(&plan.cell(), false)?.notes);
+    // Wrong values are reported before the first simulation.
     let cells: Vec<Cell> =
         grid.iter().map(|values| grid::cell(&plan, &axes, values)).collect::<Result<_, _>>()?;
     let manifest = store::manifest(&args.plan, &plan, &axes)?;
@@ -63,18 +69,25 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
 
     let document = json!({ "manifest": manifest, "cells": finished });
     let text = serde_json::to_string_pretty(&document)? + "\n";
-    let policies = plan.policies.iter().map(|entry| entry.name).collect();
-    let comparison = Comparison::new(&axes, policies, &finished);
-    let title = format!("{} on {}", plan.workload.name(), plan.topology.name);
-    outputs::write_file(&args.output.join("sweep.csv"), &show::csv(&axes, &finished)?)?;
+    // The seed of a generator file is known only to the runs.
+    let seed = finished.first().and_then(|cell| cell.runs.first()).map_or(0, |run| run.seed);
+    let header = runs::header(plan.workload.name(), seed, plan.cell().congestion, &plan.topology);
+    let page = Sweep {
+        header: &header,
+        settings: store::settings(&manifest, &axes),
+        axes: axes.iter().map(|a| sweep::Axis { key: &a.key, values: &a.values }).collect(),
+        policies: plan.policies.iter().map(|entry| entry.name).collect(),
+        cells: finished.iter().map(|cell| cell.runs.as_slice()).collect(),
+    };
+    outputs::write_file(&args.output.join("sweep.csv"), &table::csv(&axes, &finished)?)?;
     outputs::write_file(&args.output.join("sweep.json"), text.as_bytes())?;
-    outputs::write_file(&args.output.join("sweep.html"), comparison.html(&title).as_bytes())?;
+    outputs::write_file(&args.output.join("sweep.html"), page.html().as_bytes())?;
     common.say(&format!("wrote {}", args.output.join("sweep.html").display()));
-    outputs::print(&if args.json { text } else { comparison.tables() })?;
+    outputs::print(&if args.json { text } else { page.tables() })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The figures of all cells: from the store where they are there, else by running them.
+/// The figures of all cells: from the store where they are there, otherwise by simulation.
 fn finish(
     plan: &Plan,
     cells: &[Cell],
@@ -85,30 +98,55 @@ fn finish(
     let known: Vec<Option<Finished>> =
         names.iter().enumerate().map(|(at, names)| store.load(at, names)).collect();
     let done = known.iter().flatten().count();
-    common.say(&format!("{} cells, {done} of them done before", cells.len()));
-    let bar = common.bar(cells.len() as u64, "cells");
-    bar.inc(done as u64);
-    bar.reset_eta();
+    let (total, policies) = (cells.len() * plan.policies.len(), plan.policies.len());
+    common.say(&announcement(cells.len(), policies, done));
+    let bar = common.bar(total as u64, "simulations");
+    // Counts only: cells differ in cost by orders of magnitude, so any estimate would mislead.
+    if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len}  {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.inc((done * policies) as u64);
     let run = |(at, known): (usize, Option<Finished>)| -> anyhow::Result<Finished> {
         if let Some(finished) = known {
             return Ok(finished);
         }
         let case = plan.case(&cells[at], false)?;
-        let runs: Vec<_> = plan.policies.par_iter().map(|entry| case.run(entry)).collect();
+        let simulate = |entry: &&_| {
+            let outcome = case.run(entry);
+            bar.inc(1);
+            outcome
+        };
+        let runs: Vec<_> = plan.policies.par_iter().map(simulate).collect();
         let runs: Result<Vec<Summary>, _> = runs.into_iter().map(|r| Ok(r?.summary)).collect();
         let runs = runs.map_err(|error: hither_sched::sim::Error| anyhow::anyhow!(error))?;
         let finished = Finished { cell: names[at].clone(), runs };
         store.save(at, &finished)?;
-        bar.inc(1);
         Ok(finished)
     };
     let outcomes: Vec<anyhow::Result<Finished>> =
         common.pool()?.install(|| known.into_par_iter().enumerate().map(run).collect());
     bar.finish_and_clear();
     let told = |(at, outcome): (usize, anyhow::Result<Finished>)| {
-        // Which cell it was matters more than which of several failed first.
+        // The first cell in order, not the first in time: the message must not depend on threads.
         let place: Vec<String> = names[at].iter().map(|(k, v)| format!("{k}={v}")).collect();
         outcome.map_err(|error| error.context(format!("cell {}", place.join(" "))))
     };
     outcomes.into_iter().enumerate().map(told).collect()
+}
+
+/// How much work is ahead.
+fn announcement(cells: usize, policies: usize, done: usize) -> String {
+    let total = cells * policies;
+    let plural =
+        |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
+    let mut text = format!(
+        "{} × {} = {}",
+        plural(cells, "cell", "cells"),
+        plural(policies, "policy", "policies"),
+        plural(total, "simulation", "simulations"),
+    );
+    if done > 0 {
+        text.push_str(&format!("; {} done before", done * policies));
+    }
+    text
 }

@@ -24,6 +24,7 @@ use case::Case;
 use drive::Job;
 use figures::Outcome;
 use store::Store;
+pub use store::{holds_run, read};
 
 /// Train a graph neural network on a partitioned graph: learn locally, correct globally
 #[derive(Debug, clap::Args)]
@@ -104,7 +105,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         }
     }
     if let Some(dir) = &train.run.output {
-        store::write_report(dir, &records)?;
+        store::write_report(dir, &train.asked(json!(mode)), &records)?;
         common.say(&format!("wrote {}", dir.join(store::REPORT).display()));
     }
     match train.run.json {

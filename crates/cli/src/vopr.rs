@@ -1,4 +1,4 @@
-//! `hither vopr`: random clusters, workloads and faults under the outside checkers.
+//! `hither vopr`: runs random clusters, workloads and faults under the outside checkers.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,17 +7,21 @@ use std::process::ExitCode;
 
 use hither_sched::vopr::Case;
 use rayon::prelude::*;
+use serde::Serialize;
 
 use crate::{Common, outputs};
 
-/// Run random scenarios, each drawn from a seed, under checkers that know nothing of the policies
+/// Run random scenarios and check the scheduler's invariants after every event
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   hither vopr --seeds 10000
-  hither vopr --first 4711 --seeds 1      the scenario that failed, again
+  hither vopr --first 4711 --seeds 1      repeat one scenario
+  hither vopr --seeds 100 --json
 
-Checked after every event: no GPU twice, gangs whole or not at all, no work lost, nobody starved.")]
+A seed draws the cluster, the jobs, the faults and the policy. The checkers keep books of their own:
+no GPU is booked twice, a job holds all of its GPUs or none, no work is lost, no job starves. Exit
+status 1 means that a check failed; each failure is printed with the command that repeats it.")]
 pub struct Args {
     /// Number of scenarios
     #[arg(long, value_name = "N", default_value_t = 1000)]
@@ -27,27 +31,41 @@ pub struct Args {
     #[arg(long, value_name = "K", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=u64::MAX / 2))]
     first: u64,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
 }
 
-/// Failures told one by one; more say nothing new.
+/// Failures that are printed; more would say nothing new.
 const TOLD_MAX: usize = 20;
-/// Seeds between two looks at the failures.
+/// Scenarios between two counts of the failures.
 const BATCH: u64 = 4096;
 
 thread_local! {
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
+#[derive(Serialize)]
 struct Failure {
     seed: u64,
+    /// None where the scenario could not be drawn.
     policy: Option<&'static str>,
     what: String,
+}
+
+/// Counts by policy, and the first failures.
+#[derive(Serialize)]
+struct Outcome {
+    scenarios: u64,
+    failed: usize,
+    by_policy: BTreeMap<&'static str, u64>,
+    failures: Vec<Failure>,
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     common.say(&format!("seeds {} to {}", args.first, args.first + args.seeds - 1));
     let outer_hook = panic::take_hook();
-    // A panic is a failure of its seed, told with the others.
+    // A panic counts as a failure of its seed.
     panic::set_hook(Box::new(|info| PANIC.set(Some(info.to_string()))));
     let bar = common.bar(args.seeds, "scenarios");
     let pool = common.pool()?;
@@ -79,7 +97,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     }
     bar.finish_and_clear();
     panic::set_hook(outer_hook);
-    tell(&cases, &failures)
+    tell(args, cases, failures)
 }
 
 /// The policy that the seed drew, or what went wrong with it.
@@ -99,20 +117,31 @@ fn run_seed(seed: u64) -> Result<&'static str, Failure> {
     Err(Failure { seed, policy, what })
 }
 
-fn tell(cases: &BTreeMap<&str, u64>, failures: &[Failure]) -> anyhow::Result<ExitCode> {
+fn tell(
+    args: &Args,
+    by_policy: BTreeMap<&'static str, u64>,
+    mut failures: Vec<Failure>,
+) -> anyhow::Result<ExitCode> {
+    let failed = failures.len();
+    failures.truncate(TOLD_MAX);
+    let outcome = Outcome { scenarios: by_policy.values().sum(), failed, by_policy, failures };
+    match args.json {
+        true => outputs::print_json(&outcome)?,
+        false => outputs::print(&shown(&outcome))?,
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn shown(outcome: &Outcome) -> String {
     let mut text = String::new();
-    for Failure { seed, policy, what } in failures.iter().take(TOLD_MAX) {
+    for Failure { seed, policy, what } in &outcome.failures {
         let policy = policy.unwrap_or("drawing the scenario");
         text.push_str(&format!("failed: {policy}: {what}\n"));
         text.push_str(&format!("    hither vopr --first {seed} --seeds 1\n"));
     }
-    let by_policy: Vec<String> = cases.iter().map(|(name, n)| format!("{name} {n}")).collect();
-    let all: u64 = cases.values().sum();
-    text.push_str(&format!(
-        "{all} scenarios, {} failed ({})\n",
-        failures.len(),
-        by_policy.join(", ")
-    ));
-    outputs::print(&text)?;
-    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    let counts: Vec<String> =
+        outcome.by_policy.iter().map(|(name, n)| format!("{name} {n}")).collect();
+    let Outcome { scenarios, failed, .. } = outcome;
+    text.push_str(&format!("{scenarios} scenarios, {failed} failed ({})\n", counts.join(", ")));
+    text
 }

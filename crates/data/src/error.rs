@@ -12,22 +12,29 @@ pub enum Error {
     Space { path: PathBuf, needed: String, free: String },
     #[error("no memory for a buffer of {bytes} bytes: {source}")]
     OutOfMemory { bytes: usize, source: io::Error },
-    #[error("{} is a directory; give a file: .safetensors, or .pt as torch.save writes it", path.display())]
+    #[error(
+        "{} is a directory without a checkpoint; expected a file (safetensors, or .pt as torch.save writes it), or a directory with .metadata (torch.distributed.checkpoint) or one *.safetensors.index.json",
+        path.display()
+    )]
     Directory { path: PathBuf },
     #[error("{} is empty", path.display())]
     Empty { path: PathBuf },
-    /// The content is known, and is none that holds tensors for us.
+    /// The file is of a known kind that holds no tensors by name.
     #[error("{} is {kind}: {remedy}", path.display())]
     WrongKind { path: PathBuf, kind: &'static str, remedy: &'static str },
-    #[error("{} is no safetensors file: {problem}", path.display())]
+    #[error("{} is not a readable safetensors file: {problem}", path.display())]
     Safetensors { path: PathBuf, problem: String },
-    #[error("{} is no readable archive of torch.save: {problem}", path.display())]
+    #[error("{} is not a readable file of torch.save: {problem}", path.display())]
     Archive { path: PathBuf, problem: String },
     #[error("{}: {source}", path.display())]
     Pickle { path: PathBuf, source: pickle::Error },
+    #[error("{} is not a readable index of safetensors files: {problem}", path.display())]
+    Index { path: PathBuf, problem: String },
+    #[error("{} is not readable metadata of torch.distributed.checkpoint: {problem}", path.display())]
+    Distributed { path: PathBuf, problem: &'static str },
     #[error("{}: tensor `{name}` {problem}", path.display())]
     Tensor { path: PathBuf, name: String, problem: String },
-    #[error("{} is no readable npz archive: {problem}", path.display())]
+    #[error("{} is not a readable npz archive: {problem}", path.display())]
     Npz { path: PathBuf, problem: String },
     #[error("{}: array `{name}` {problem}", path.display())]
     Array { path: PathBuf, name: String, problem: String },

@@ -13,13 +13,15 @@ pub mod npz;
 pub mod output;
 pub mod pickle;
 pub mod safetensors;
+pub mod samples;
 pub mod scratch;
+mod shards;
 pub mod tensor;
 pub mod torch;
 
 pub use array::Array;
 pub use error::Error;
-pub use ids::IdTrace;
+pub use ids::{Columns, Dense, IdTrace};
 pub use map::{Backing, Buffer, Bytes, Pages};
 pub use npz::Npz;
 pub use output::Output;

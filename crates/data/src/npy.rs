@@ -7,14 +7,14 @@ use crate::tensor::byte_len;
 use crate::{Dtype, Error, Tensor};
 
 pub const MAGIC: &[u8] = b"\x93NUMPY";
-/// Headers are a line of a few dozen bytes.
+/// Upper bound; real headers have about a hundred bytes.
 pub(crate) const HEADER_MAX: usize = 1 << 16;
 
-/// The array as a tensor, mapped; copied only where it lies column after column.
+/// The array as a tensor: mapped, or copied if it is stored column by column.
 pub fn read(path: &Path, bytes: &Bytes) -> Result<Tensor, Error> {
     let bad = |problem: String| Error::Trace {
         path: path.into(),
-        problem: format!("not an array that can be read: {problem}"),
+        problem: format!("not a readable NumPy array: {problem}"),
     };
     let head = head(bytes).map_err(bad)?;
     tensor(&head, bytes).map_err(|problem| match problem {
@@ -23,27 +23,27 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<Tensor, Error> {
     })
 }
 
-/// What the header says.
+/// The content of a header.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub dtype: Dtype,
     pub shape: Vec<usize>,
-    /// The first index turns fastest.
+    /// Whether the first index varies fastest.
     pub fortran: bool,
-    /// Where the elements begin.
+    /// The byte at which the elements begin.
     pub start: usize,
 }
 
 impl Head {
-    /// Of header and elements; `None` where no memory could hold them.
+    /// Bytes of header and elements; `None` where they overflow.
     pub fn file_len(&self) -> Option<usize> {
         byte_len(self.dtype, &self.shape)?.checked_add(self.start)
     }
 }
 
 pub(crate) fn head(bytes: &[u8]) -> Result<Head, String> {
-    let cut_off = "it ends inside of its header";
-    let rest = bytes.strip_prefix(MAGIC).ok_or("it is not of numpy.save")?;
+    let cut_off = "it ends inside of its header; was it cut off?";
+    let rest = bytes.strip_prefix(MAGIC).ok_or("it was not written by numpy.save")?;
     let (len, fixed) = match rest {
         [1, _, low, high, ..] => (usize::from(u16::from_le_bytes([*low, *high])), 10),
         [2 | 3, _, a, b, c, d, ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, 12),
@@ -64,20 +64,19 @@ pub(crate) fn head(bytes: &[u8]) -> Result<Head, String> {
     Ok(head)
 }
 
-/// Why bytes are no array.
+/// Why bytes are not an array.
 pub(crate) enum Unfit {
     Bytes(String),
     Memory(Error),
 }
 
-/// The elements of a whole file behind the header that was read from it.
+/// The elements of a whole file, whose header was read before.
 pub(crate) fn tensor(head: &Head, bytes: &Bytes) -> Result<Tensor, Unfit> {
     let len = byte_len(head.dtype, &head.shape).unwrap_or(usize::MAX);
     let got = bytes.len().saturating_sub(head.start);
-    let data = bytes
-        .slice(head.start..bytes.len())
-        .filter(|_| got == len)
-        .ok_or_else(|| Unfit::Bytes(format!("its shape needs {len} bytes and {got} are there")))?;
+    let data = bytes.slice(head.start..bytes.len()).filter(|_| got == len).ok_or_else(|| {
+        Unfit::Bytes(format!("its shape needs {len} bytes, and it has {got}; was it cut off?"))
+    })?;
     let (dtype, shape) = (head.dtype, head.shape.clone());
     let bytes = match shape[..] {
         [rows, columns] if head.fortran => {
@@ -120,19 +119,19 @@ fn parse(header: &str) -> Result<(Dtype, Vec<usize>, bool), String> {
         _ => return Err(format!("elements of type `{descr}` are not supported")),
     };
     let shape = field(header, "shape")?.strip_prefix('(').and_then(|s| s.split_once(')'));
-    let (shape, _) = shape.ok_or("its shape is no tuple")?;
+    let (shape, _) = shape.ok_or("its shape is not a tuple")?;
     let sizes = shape.split(',').map(str::trim).filter(|size| !size.is_empty());
     let shape: Vec<usize> = sizes
-        .map(|size| size.parse().map_err(|_| format!("`{size}` is no size")))
+        .map(|size| size.parse().map_err(|_| format!("`{size}` is not a size")))
         .collect::<Result<_, _>>()?;
     let fortran = field(header, "fortran_order")?.starts_with("True") && shape.len() > 1;
     if fortran && shape.len() > 2 {
-        return Err("it is in Fortran's order; save `numpy.ascontiguousarray(array)`".into());
+        return Err("it is in Fortran order; save `numpy.ascontiguousarray(array)`".into());
     }
     Ok((dtype, shape, fortran))
 }
 
 fn field<'a>(header: &'a str, key: &str) -> Result<&'a str, String> {
     let found = header.split_once(&format!("'{key}':")).map(|(_, value)| value.trim_start());
-    found.ok_or_else(|| format!("its header does not say `{key}`"))
+    found.ok_or_else(|| format!("its header has no `{key}`"))
 }

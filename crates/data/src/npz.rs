@@ -1,6 +1,6 @@
-//! Arrays by name as `numpy.savez` and `numpy.savez_compressed` write them: a zip archive with an
-//! `.npy` file for each. What is stored as it is stays mapped; what is packed is unpacked into
-//! memory of the size that its own header asks for, and no more.
+//! Arrays by name as `numpy.savez` and `numpy.savez_compressed` write them: a zip archive with one
+//! `.npy` file per array. Uncompressed arrays stay mapped; compressed ones are unpacked into memory
+//! of the size that their own header asks for, and no more.
 
 use std::collections::BTreeMap;
 use std::io::{Cursor, Read};
@@ -14,16 +14,16 @@ use crate::map::{Buffer, Bytes, Pages};
 use crate::npy::{self, Unfit};
 use crate::{Error, Tensor};
 
-/// What starts a zip archive.
+/// The first bytes of a zip archive.
 pub const MAGIC: &[u8] = b"PK\x03\x04";
-/// Arrays up to this size may be packed to any degree.
+/// Arrays up to this many bytes may be compressed to any degree.
 const UNPACKED_SMALL: usize = 1 << 30;
-/// Larger ones that are packed more than this are taken for bombs.
+/// Larger arrays with a higher compression ratio are refused as decompression bombs.
 const RATIO_MAX: usize = 256;
-/// What is read of a short text, such as the name of a sparse format.
+/// Upper bound on the bytes of a short text, such as the name of a sparse format.
 const TEXT_MAX: usize = 64;
 
-/// An archive whose arrays are read when they are asked for.
+/// An archive whose arrays are read on demand.
 #[derive(Debug)]
 pub struct Npz {
     path: PathBuf,
@@ -36,10 +36,10 @@ struct Member {
     start: usize,
     /// Bytes in the archive.
     packed: usize,
-    /// Bytes of the file that they stand for.
+    /// Bytes after unpacking.
     unpacked: usize,
     crc: u32,
-    /// None where the archive names another method.
+    /// `None` where the archive is encrypted or names another method.
     deflated: Option<bool>,
 }
 
@@ -48,7 +48,7 @@ impl Npz {
         let path = path.as_ref();
         let bytes = Bytes::map(path)?;
         let bad = |problem: String| Error::Npz { path: path.into(), problem };
-        let torn = |error| bad(format!("{error}; was it cut off?"));
+        let torn = |error| bad(format!("its zip archive is damaged ({error}); was it cut off?"));
         let mut zip = ZipArchive::new(Cursor::new(&*bytes)).map_err(torn)?;
         let mut members = BTreeMap::new();
         for index in 0..zip.len() {
@@ -87,12 +87,12 @@ impl Npz {
         self.members.contains_key(name)
     }
 
-    /// Sorted.
+    /// The names of all arrays, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.members.keys().map(String::as_str)
     }
 
-    /// The array of this name, or an error that tells which there are.
+    /// The array of this name, or an error that lists the names.
     pub fn array(&self, name: &str) -> Result<Tensor, Error> {
         let (member, bytes) = self.member(name)?;
         let bad = |problem: String| self.bad(name, problem);
@@ -105,19 +105,19 @@ impl Npz {
             return npy::tensor(&head, &bytes).map_err(unfit);
         }
         let torn = |error| bad(format!("cannot be unpacked: {error}; is the file damaged?"));
-        // The header first: only if it agrees with the archive, memory is taken.
+        // Read the header first: memory is taken only if it agrees with the archive.
         let mut start = vec![0; member.unpacked.min(npy::HEADER_MAX + 12)];
         DeflateDecoder::new(&*bytes).read_exact(&mut start).map_err(torn)?;
         let head = npy::head(&start).map_err(|problem| unfit(Unfit::Bytes(problem)))?;
         if head.file_len() != Some(member.unpacked) {
             let (shape, len) = (&head.shape, member.unpacked);
-            return Err(bad(format!("is of shape {shape:?}, but its file is of {len} bytes")));
+            return Err(bad(format!("has shape {shape:?}, but its file has {len} bytes")));
         }
         if member.unpacked > UNPACKED_SMALL.max(member.packed.saturating_mul(RATIO_MAX)) {
             let (packed, unpacked) = (member.packed, member.unpacked);
             return Err(bad(format!(
-                "would grow from {packed} to {unpacked} bytes, which only a bomb does; if it is \
-                 none, save it with numpy.savez"
+                "would grow from {packed} to {unpacked} bytes, as decompression bombs do; if the \
+                 file can be trusted, save it again with numpy.savez"
             )));
         }
         let mut buffer = Buffer::zeroed(member.unpacked, Pages::Small)?;
@@ -131,7 +131,7 @@ impl Npz {
         npy::tensor(&head, &buffer.into()).map_err(unfit)
     }
 
-    /// A single short text of bytes, which is no tensor; none if it is something else.
+    /// A single short text of bytes; `None` if the array is something else.
     pub fn text(&self, name: &str) -> Result<Option<String>, Error> {
         let (member, bytes) = self.member(name)?;
         let mut file = vec![0; member.unpacked.min(1024)];

@@ -1,6 +1,6 @@
-//! Reads pickles as data. Nothing is ever imported, called or built: what a pickle asks Python to
-//! do is kept as a description ([`Node::Call`]) for the caller to understand, and a name that the
-//! caller does not know is refused where it appears.
+//! Reads pickles as data. Nothing is ever imported, called or built: a call that a pickle asks of
+//! Python is kept as a description ([`Node::Call`]) for the reader to understand, and a name that
+//! the reader does not know is refused where it appears.
 
 pub mod numpy;
 
@@ -21,16 +21,16 @@ pub enum Problem {
     #[error("opcode {0:#04x} is not one of those that tensors need; it was not run")]
     Opcode(u8),
     #[error(
-        "`{module}.{name}` is refused, as only plain tensors are read and no code is run; {remedy}"
+        "`{module}.{name}` is refused: only plain tensors are read, and no code is run; {remedy}"
     )]
     Global { module: String, name: String, remedy: &'static str },
     #[error("protocol {0} is unknown")]
     Protocol(u8),
-    #[error("it takes a value from where there is none")]
+    #[error("it takes a value from an empty stack; is the file damaged?")]
     StackEmpty,
-    #[error("it asks for what it never stored (memo {0})")]
+    #[error("it refers to memo {0}, which it never stored; is the file damaged?")]
     MemoMissing(u32),
-    #[error("it uses {0} where that cannot be")]
+    #[error("it uses {0}; is the file damaged?")]
     WrongType(&'static str),
     #[error("text is not UTF-8")]
     Text,
@@ -42,7 +42,7 @@ pub enum Problem {
     Trailing(usize),
 }
 
-/// More values than any checkpoint has that is not mostly Python lists.
+/// Upper bound; only checkpoints that consist of Python lists have more values.
 const VALUES_MAX: usize = 1 << 22;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,7 +55,7 @@ pub enum Value<'a> {
     Bytes(&'a [u8]),
     /// A name that the caller allows, by its module.
     Global(&'a str, &'a str),
-    /// A list, dictionary or whatever else others can refer to.
+    /// A list, a dictionary or another value that can be referred to.
     Node(NodeId),
 }
 
@@ -67,7 +67,7 @@ pub enum Node<'a> {
     List(Vec<Value<'a>>),
     Tuple(Vec<Value<'a>>),
     Dict(Vec<(Value<'a>, Value<'a>)>),
-    /// What Python would have called, with which arguments, and the state given to the result.
+    /// A call that Python would have made, its arguments, and the state given to the result.
     /// The arguments are a tuple, by reference: many calls may share one.
     Call {
         callee: (&'a str, &'a str),
@@ -78,19 +78,37 @@ pub enum Node<'a> {
     Persistent(Value<'a>),
 }
 
-/// What a pickle says. Values may be shared and even contain themselves: walk with a limit.
+/// The content of a pickle. Values may be shared and even contain themselves: walk with a limit.
 #[derive(Debug)]
 pub struct Pickle<'a> {
     pub root: Value<'a>,
     nodes: Vec<Node<'a>>,
 }
 
+/// A [`Node::Call`] with its arguments looked up.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'p, 'a> {
+    /// Module and name.
+    pub callee: (&'a str, &'a str),
+    pub arguments: &'p [Value<'a>],
+    pub state: Option<Value<'a>>,
+}
+
+/// Answers whether a name of a module is understood; if not, with advice.
+pub type Allow = fn(module: &str, name: &str) -> Result<(), &'static str>;
+
 impl<'a> Pickle<'a> {
-    /// `allow` answers whether a name of a module is understood; if not, with advice.
-    pub fn read(
-        bytes: &'a [u8],
-        allow: fn(module: &str, name: &str) -> Result<(), &'static str>,
-    ) -> Result<Self, Error> {
+    /// Reads bytes that are one pickle and nothing else.
+    pub fn read(bytes: &'a [u8], allow: Allow) -> Result<Self, Error> {
+        let (pickle, len) = Self::read_first(bytes, allow)?;
+        match bytes.len() - len {
+            0 => Ok(pickle),
+            rest => Err(Error { at: len - 1, problem: Problem::Trailing(rest) }),
+        }
+    }
+
+    /// Reads the pickle at the beginning of `bytes`, and returns its length too.
+    pub fn read_first(bytes: &'a [u8], allow: Allow) -> Result<(Self, usize), Error> {
         let mut machine = Machine {
             bytes,
             at: 0,
@@ -104,7 +122,7 @@ impl<'a> Pickle<'a> {
             let at = machine.at;
             match machine.step() {
                 Ok(None) => {}
-                Ok(Some(root)) => return Ok(Self { root, nodes: machine.nodes }),
+                Ok(Some(root)) => return Ok((Self { root, nodes: machine.nodes }, machine.at)),
                 Err(problem) => return Err(Error { at, problem }),
             }
         }
@@ -124,12 +142,59 @@ impl<'a> Pickle<'a> {
             _ => None,
         }
     }
+
+    /// All nodes, in the order in which the pickle makes them.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node<'a>> {
+        self.nodes.iter()
+    }
+
+    /// The call that a value describes.
+    pub fn call(&self, value: Value<'a>) -> Option<Call<'_, 'a>> {
+        let Value::Node(id) = value else { return None };
+        match self.node(id) {
+            Node::Call { callee, arguments, state } => {
+                let arguments = self.items(Value::Node(*arguments))?;
+                Some(Call { callee: *callee, arguments, state: *state })
+            }
+            _ => None,
+        }
+    }
+
+    /// The pairs of a dictionary.
+    pub fn pairs(&self, value: Value<'a>) -> Option<&[(Value<'a>, Value<'a>)]> {
+        match value {
+            Value::Node(id) => match self.node(id) {
+                Node::Dict(pairs) => Some(pairs),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The value of a dictionary under a key.
+    pub fn field(&self, dictionary: Value<'a>, key: &str) -> Option<Value<'a>> {
+        let pairs = self.pairs(dictionary)?;
+        pairs.iter().find_map(|(k, value)| (*k == Value::Str(key)).then_some(*value))
+    }
+
+    /// A tuple or list of sizes, also as `torch.Size`.
+    pub fn sizes(&self, value: Value<'a>) -> Option<Vec<usize>> {
+        let value = match self.call(value) {
+            Some(Call { callee: ("torch", "Size"), arguments: [sizes], .. }) => *sizes,
+            _ => value,
+        };
+        let size = |item: &Value<'a>| match item {
+            Value::Int(size) => usize::try_from(*size).ok(),
+            _ => None,
+        };
+        self.items(value)?.iter().map(size).collect()
+    }
 }
 
 struct Machine<'a> {
     bytes: &'a [u8],
     at: usize,
-    allow: fn(&str, &str) -> Result<(), &'static str>,
+    allow: Allow,
     stack: Vec<Value<'a>>,
     marks: Vec<usize>,
     memo: HashMap<u32, Value<'a>>,
@@ -148,10 +213,7 @@ impl<'a> Machine<'a> {
                 [version] => return Err(Problem::Protocol(version)),
             },
             0x95 => drop(self.take_array::<8>()?), // FRAME
-            b'.' => {
-                let rest = self.bytes.len() - self.at;
-                return if rest > 0 { Err(Problem::Trailing(rest)) } else { self.pop().map(Some) };
-            }
+            b'.' => return self.pop().map(Some),
             b'(' => self.mark()?,
             b'0' => drop(self.pop()?),
             b'1' => drop(self.pop_mark()?),
@@ -214,7 +276,7 @@ impl<'a> Machine<'a> {
                 let items = if opcode == b'a' { vec![self.pop()?] } else { self.pop_mark()? };
                 match self.top_node()? {
                     Node::List(list) => list.extend(items),
-                    _ => return Err(Problem::WrongType("something as a list")),
+                    _ => return Err(Problem::WrongType("a value other than a list as a list")),
                 }
                 Ok(())
             }
@@ -228,7 +290,11 @@ impl<'a> Machine<'a> {
                 let pairs = pairs(&items)?;
                 match self.top_node()? {
                     Node::Dict(dict) => dict.extend(pairs),
-                    _ => return Err(Problem::WrongType("something as a dictionary")),
+                    _ => {
+                        return Err(Problem::WrongType(
+                            "a value other than a dictionary as a dictionary",
+                        ));
+                    }
                 }
                 Ok(())
             }
@@ -265,19 +331,19 @@ impl<'a> Machine<'a> {
         self.push(Value::Global(module, name))
     }
 
-    /// What Python would run, kept as a description.
+    /// Keeps a call that Python would run as a description.
     fn describe(&mut self, opcode: u8) -> Step<()> {
         let value = self.pop()?;
         match opcode {
             b'Q' => self.push_node(Node::Persistent(value)),
-            // To call a class, and to make an object of it: the same thing, not done.
+            // Calling a class and making an object of it are one description.
             b'R' | 0x81 => {
                 let (Value::Node(arguments), Value::Global(module, name)) = (value, self.pop()?)
                 else {
-                    return Err(Problem::WrongType("something as a function"));
+                    return Err(Problem::WrongType("a value other than a name as a function"));
                 };
                 let Node::Tuple(items) = &self.nodes[arguments.0] else {
-                    return Err(Problem::WrongType("something as arguments"));
+                    return Err(Problem::WrongType("a value other than a tuple as arguments"));
                 };
                 // The calls that give a dictionary, which later opcodes fill.
                 match (module, name) {
@@ -296,7 +362,7 @@ impl<'a> Machine<'a> {
                     Node::Call { state, .. } => *state = Some(value),
                     // Attributes of a dictionary: the versions that PyTorch notes on a state_dict.
                     Node::Dict(_) => {}
-                    _ => return Err(Problem::WrongType("something as an object")),
+                    _ => return Err(Problem::WrongType("a list or tuple as an object")),
                 }
                 Ok(())
             }
@@ -345,7 +411,7 @@ impl<'a> Machine<'a> {
         self.push(Value::Node(NodeId(self.nodes.len() - 1)))
     }
 
-    /// A value above the last mark: what lies below belongs to somebody else.
+    /// Takes a value above the last mark; values below belong to an outer list.
     fn pop(&mut self) -> Step<Value<'a>> {
         let top = self.top()?;
         self.stack.pop();

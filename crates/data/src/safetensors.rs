@@ -29,8 +29,9 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<Checkpoint, Error> {
         bad(format!("its {} bytes cannot hold even the length of a header", bytes.len()))
     })?;
     let header_len = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
-    if header_len > HEADER_MAX {
-        return Err(bad("it does not begin with the length of a header".into()));
+    if header_len > HEADER_MAX || rest.first().is_some_and(|first| *first != b'{') {
+        let (kind, remedy) = ("of no known kind", "expected safetensors, or .pt of torch.save");
+        return Err(Error::WrongKind { path: path.into(), kind, remedy });
     }
     let header = rest.get(..header_len).ok_or_else(|| {
         bad(format!(

@@ -1,23 +1,26 @@
-//! Checkpoints of `torch.save`: a zip archive of one pickle and a file for each storage. Stored
-//! uncompressed, the storages are ranges of the mapped archive. No code of the file is run.
+//! Checkpoints of PyTorch. `torch.save` writes a zip archive of one pickle and a file per storage;
+//! stored uncompressed, the storages are ranges of the mapped archive. [`legacy`] reads the format
+//! before PyTorch 1.6, [`distributed`] reads `torch.distributed.checkpoint`. No code of a file is run.
 
 mod archive;
+pub(crate) mod distributed;
+pub(crate) mod legacy;
 mod rebuild;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::map::Bytes;
-use crate::pickle::{Node, NodeId, Pickle, Value, numpy};
+use crate::pickle::{Call, Node, Pickle, Value, numpy};
 use crate::{Checkpoint, Dtype, Error, Tensor};
 use archive::Archive;
 use rebuild::Rebuild;
 
-/// Far deeper than people nest dictionaries.
+/// Upper bound on nesting; lists that contain themselves reach it.
 const DEPTH_MAX: usize = 64;
-/// Tensors, numbers and texts of one file.
+/// Upper bound on the tensors, numbers and texts of one file.
 const VALUES_MAX: usize = 1 << 18;
-/// A dotted name, or a text that is kept.
+/// Upper bound on the bytes of a dotted name; longer texts are cut.
 const TEXT_MAX: usize = 1000;
 /// Upper bound on all NumPy arrays of one file, which are copied: many names may share one array.
 const ARRAYS_MAX: usize = 1 << 30;
@@ -27,22 +30,27 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<Checkpoint, Error> {
     let pickled = archive.file("data.pkl")?;
     let pickle = Pickle::read(&pickled, allow)
         .map_err(|source| Error::Pickle { path: path.into(), source })?;
+    flatten(path, &pickle, &|key| archive.file(&format!("data/{key}")))
+}
+
+/// Finds the bytes of a storage by its key.
+type Storages<'s> = dyn Fn(&str) -> Result<Bytes, Error> + 's;
+
+/// All tensors and single values of a pickled object, by dotted names.
+fn flatten(path: &Path, pickle: &Pickle<'_>, storages: &Storages<'_>) -> Result<Checkpoint, Error> {
     let mut flat = Flat {
-        rebuild: Rebuild::new(&archive, &pickle),
+        rebuild: Rebuild::new(path, pickle, storages),
         path,
-        pickle: &pickle,
+        pickle,
         values: 0,
         arrays: 0,
         tensors: BTreeMap::new(),
         metadata: BTreeMap::new(),
         order: Vec::new(),
     };
-    match pickle.root {
-        Value::Node(id) if is_lone_tensor(pickle.node(id)) => {
-            flat.walk(pickle.root, "0".into(), 0)?; // A lone tensor, as a list of one.
-        }
-        root => flat.walk(root, String::new(), 0)?,
-    }
+    // A lone tensor is named as the member of a list of one.
+    let lone = pickle.call(pickle.root).is_some_and(|call| !is_record(call.callee));
+    flat.walk(pickle.root, if lone { "0".into() } else { String::new() }, 0)?;
     let Flat { tensors, metadata, order, .. } = flat;
     Ok(Checkpoint { path: path.into(), tensors, metadata, order: Some(order) })
 }
@@ -60,33 +68,53 @@ const STORAGES: [(&str, Dtype); 10] = [
     ("BoolStorage", Dtype::Bool),
 ];
 
-/// Types of elements are named in some checkpoints; they are read and mean nothing to us.
+/// Types of elements as values, which some checkpoints hold beside the tensors.
 const ELEMENTS: [&str; 10] = [
     "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool",
 ];
 
-/// Classes of PyTorch Geometric that only hold values: their attributes are read as a dictionary.
-fn is_record(callee: (&str, &str)) -> bool {
+/// Objects whose attributes are read as a dictionary: the settings that people save beside their
+/// weights, and the graphs of PyTorch Geometric.
+fn is_record(class: (&str, &str)) -> bool {
     matches!(
-        callee,
-        ("torch_geometric.data.data", "Data") | ("torch_geometric.data.storage", "GlobalStorage")
+        class,
+        ("argparse", "Namespace")
+            | ("types", "SimpleNamespace")
+            | ("torch_geometric.data.data", "Data")
+            | ("torch_geometric.data.storage", "GlobalStorage")
     )
 }
 
-fn is_lone_tensor(node: &Node<'_>) -> bool {
-    matches!(node, Node::Call { callee, .. } if !is_record(*callee))
+/// Objects that stand beside the weights and are skipped.
+fn is_inert((module, name): (&str, &str)) -> bool {
+    matches!(module, "datetime" | "pathlib" | "pathlib._local")
+        || matches!(
+            (module, name),
+            ("collections", "Counter") | ("torch.serialization", "_get_layout")
+        )
+        || matches!(module, "builtins" | "__builtin__")
+            && matches!(name, "set" | "frozenset" | "dict" | "list" | "tuple" | "int" | "float")
+}
+
+/// TorchRec's int4 and int2 tables: a wrapper around a tensor of bytes.
+fn is_packed_bytes(class: (&str, &str)) -> bool {
+    matches!(class, ("torchrec.tensor_types", "UInt4Tensor" | "UInt2Tensor"))
 }
 
 /// The names that are understood, and what to do about others.
 fn allow(module: &str, name: &str) -> Result<(), &'static str> {
     match (module, name) {
+        class if is_record(class) || is_inert(class) || is_packed_bytes(class) => Ok(()),
         ("torch._utils", "_rebuild_tensor_v2" | "_rebuild_parameter")
-        | ("collections", "OrderedDict")
+        | ("torch._utils", "_rebuild_parameter_with_state" | "_rebuild_wrapper_subclass")
+        | ("torch._tensor", "_rebuild_from_type_v2")
+        | ("collections", "OrderedDict" | "defaultdict")
+        | ("copy_reg" | "copyreg", "_reconstructor")
+        | ("builtins" | "__builtin__", "object")
         | ("torch", "Size" | "device")
         | ("numpy", "dtype")
         | ("numpy.core.multiarray" | "numpy._core.multiarray", "scalar")
         | ("_codecs", "encode") => Ok(()),
-        (module, name) if is_record((module, name)) => Ok(()),
         ("torch_geometric.data.data", "DataEdgeAttr" | "DataTensorAttr") => Ok(()),
         ("torch_geometric.data.hetero_data", _) => {
             Err("heterogeneous graphs are not read: save `data.to_homogeneous()`")
@@ -102,7 +130,7 @@ fn allow(module: &str, name: &str) -> Result<(), &'static str> {
         | ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => Ok(()),
         ("torch", "QUInt8Storage" | "QInt8Storage" | "QInt32Storage" | "QUInt4x2Storage")
         | ("torch._utils", "_rebuild_qtensor") => {
-            Err("quantised tensors are not read: save `tensor.dequantize()`, and quantise here")
+            Err("save `tensor.dequantize()`, and quantise the model with `hither model quantise`")
         }
         ("torch", _) if STORAGES.iter().any(|(storage, _)| *storage == name) => Ok(()),
         ("torch", _) if ELEMENTS.contains(&name) => Ok(()),
@@ -111,17 +139,17 @@ fn allow(module: &str, name: &str) -> Result<(), &'static str> {
             Err("save plain tensors of ordinary types")
         }
         _ if module.contains("shard") || module.contains("distributed") => {
-            Err("gather the tensors into one process before saving")
+            Err("save with torch.distributed.checkpoint, or gather the tensors into one process")
         }
-        _ => Err("save `model.state_dict()` instead of the whole model"),
+        _ => Err("save only the weights: torch.save(model.state_dict(), \"weights.pt\")"),
     }
 }
 
 /// Turns nested dictionaries and lists into names with dots.
-struct Flat<'a> {
-    path: &'a Path,
-    pickle: &'a Pickle<'a>,
-    rebuild: Rebuild<'a>,
+struct Flat<'f, 'a> {
+    path: &'f Path,
+    pickle: &'f Pickle<'a>,
+    rebuild: Rebuild<'f, 'a>,
     values: usize,
     /// Bytes of NumPy arrays so far.
     arrays: usize,
@@ -130,7 +158,7 @@ struct Flat<'a> {
     order: Vec<String>,
 }
 
-impl<'a> Flat<'a> {
+impl<'a> Flat<'_, 'a> {
     fn walk(&mut self, value: Value<'a>, name: String, depth: usize) -> Result<(), Error> {
         self.values += 1;
         if self.values > VALUES_MAX {
@@ -160,10 +188,7 @@ impl<'a> Flat<'a> {
                     }
                     Ok(())
                 }
-                Node::Call { callee, state, .. } if is_record(*callee) => {
-                    self.record(*state, name, depth)
-                }
-                Node::Call { .. } => self.call(id, name),
+                Node::Call { .. } => self.call(value, name, depth),
                 Node::Persistent(_) => {
                     Err(self.bad(format!("`{name}` is a bare storage; save a tensor")))
                 }
@@ -180,31 +205,24 @@ impl<'a> Flat<'a> {
         }
     }
 
-    /// The attributes of an object, but for the reference to the object that holds it.
-    fn record(
-        &mut self,
-        state: Option<Value<'a>>,
-        name: String,
-        depth: usize,
-    ) -> Result<(), Error> {
-        let Some(Value::Node(id)) = state else { return Ok(()) };
-        let Node::Dict(attributes) = self.pickle.node(id) else {
-            return Err(self.bad(format!("the attributes of `{name}` are no dictionary")));
-        };
-        for (key, value) in attributes {
-            let key = self.key(*key, &name)?;
-            if key != "_parent" {
-                self.walk(*value, join(&name, &key), depth + 1)?;
+    fn call(&mut self, value: Value<'a>, name: String, depth: usize) -> Result<(), Error> {
+        if let Some(Call { callee, arguments, state }) = self.pickle.call(value) {
+            // What makes an object may stand between: `_reconstructor(class, object, None)`.
+            let class = match (callee, arguments) {
+                ((_, "_reconstructor"), [Value::Global(module, class), ..]) => (*module, *class),
+                _ => callee,
+            };
+            if is_record(class) {
+                return self.record(state, name, depth);
+            }
+            if is_inert(class) {
+                return Ok(());
             }
         }
-        Ok(())
-    }
-
-    fn call(&mut self, id: NodeId, name: String) -> Result<(), Error> {
-        if let Some(text) = self.rebuild.scalar(id) {
+        if let Some(text) = self.rebuild.scalar(value) {
             return self.say(name, text);
         }
-        let tensor = match numpy::tensor(self.pickle, Value::Node(id)) {
+        let tensor = match numpy::tensor(self.pickle, value) {
             Ok(array) => {
                 self.arrays += array.bytes.len();
                 if self.arrays > ARRAYS_MAX {
@@ -213,11 +231,31 @@ impl<'a> Flat<'a> {
                 }
                 array
             }
-            Err(_) => self.rebuild.tensor(id, &name)?,
+            Err(_) => self.rebuild.tensor(value, &name)?,
         };
         self.check_new(&name)?;
         self.order.push(name.clone());
         self.tensors.insert(name, tensor);
+        Ok(())
+    }
+
+    /// The attributes of an object, but for the reference to the object that holds it.
+    fn record(
+        &mut self,
+        state: Option<Value<'a>>,
+        name: String,
+        depth: usize,
+    ) -> Result<(), Error> {
+        let Some(state) = state else { return Ok(()) };
+        let Some(attributes) = self.pickle.pairs(state) else {
+            return Err(self.bad(format!("the attributes of `{name}` are not a dictionary")));
+        };
+        for (key, value) in attributes {
+            let key = self.key(*key, &name)?;
+            if key != "_parent" {
+                self.walk(*value, join(&name, &key), depth + 1)?;
+            }
+        }
         Ok(())
     }
 

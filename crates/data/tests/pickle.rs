@@ -139,8 +139,8 @@ fn arrays_of_numpy() {
         X\x06\0\0\0latin1\x86R";
     assert_eq!(with(latin), Ok(vec![-1, 2]));
     let error = with(b"U\x04\x01\0\0\0").expect_err("too few");
-    assert_eq!(error, "its shape [2] is not that of 4 bytes");
-    assert_eq!(with(b"K\x01").expect_err("a number"), "its elements are no bytes");
+    assert_eq!(error, "its shape [2] does not fit 4 bytes");
+    assert_eq!(with(b"K\x01").expect_err("a number"), "its elements are not bytes");
     assert_eq!(array(b"N.").expect_err("none"), "an array of NumPy is expected");
     let error = array(b"cos\nsystem\n.").expect_err("refused");
     assert!(error.contains("`os.system` is refused"), "{error}");

@@ -27,6 +27,8 @@ pub struct Shape {
     pub dim: usize,
     pub dtype: Dtype,
     pub pooling: Pooling,
+    /// Ids per bag of the requests that such a model is measured with.
+    pub ids_per_bag: usize,
     pub interaction: Interaction,
     /// For `dcn` only.
     pub cross: Option<Cross>,
@@ -42,11 +44,12 @@ pub const PRESETS: [&str; 4] = ["micro24", "rm2_1", "rm1", "mlperf"];
 impl Shape {
     /// The shapes that recommendation models are measured by.
     pub fn preset(name: &str) -> Result<Self, Error> {
-        let (tables, rows, dim, bottom, top): (_, _, _, &[usize], &[usize]) = match name {
-            "micro24" => (12, 500_000, 128, &[256, 128, 128], &[128, 64, 1]),
-            "rm2_1" => (60, 1_000_000, 128, &[256, 128, 128], &[128, 64, 1]),
-            "rm1" => (32, 500_000, 64, &[2048, 2048, 256, 64], &[768, 384, 1]),
-            "mlperf" => (26, 1_000_000, 128, &[13, 512, 256, 128], &[1024, 1024, 512, 256, 1]),
+        type Sizes = &'static [usize];
+        let (tables, rows, dim, ids_per_bag, bottom, top): (_, _, _, _, Sizes, Sizes) = match name {
+            "micro24" => (12, 500_000, 128, 150, &[256, 128, 128], &[128, 64, 1]),
+            "rm2_1" => (60, 1_000_000, 128, 120, &[256, 128, 128], &[128, 64, 1]),
+            "rm1" => (32, 500_000, 64, 80, &[2048, 2048, 256, 64], &[768, 384, 1]),
+            "mlperf" => (26, 1_000_000, 128, 1, &[13, 512, 256, 128], &[1024, 1024, 512, 256, 1]),
             _ => return Err(Error::UnknownPreset { name: name.into() }),
         };
         Ok(Self {
@@ -55,6 +58,7 @@ impl Shape {
             dim,
             dtype: Dtype::F32,
             pooling: Pooling::Sum,
+            ids_per_bag,
             interaction: Interaction::Dot,
             cross: None,
             bottom: bottom.into(),
@@ -71,6 +75,7 @@ impl Shape {
             dtype: self.dtype,
             pooling: self.pooling,
             padding: None,
+            shares: None,
         };
         let mut spec = Spec {
             name: name.into(),
@@ -79,6 +84,7 @@ impl Shape {
             bottom: self.bottom.clone(),
             top: Vec::new(),
             cross: self.cross,
+            projection: None,
             tables: (0..self.tables).map(table).collect(),
         };
         spec.top.push(spec.interaction_width());

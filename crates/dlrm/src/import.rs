@@ -1,6 +1,10 @@
-//! Models of other programs: recognised by the names of their tensors, their shape told from the
-//! tensors' shapes, and what they do differently made the same once, here.
+//! Models of other programs. They are recognised by the names of their tensors, and their shape
+//! follows from the tensors' shapes. Differences in convention, such as the order of products, are
+//! removed here once, so that no other module knows about them.
 
+mod batched;
+mod features;
+mod interaction;
 mod names;
 
 use std::borrow::Cow;
@@ -11,36 +15,45 @@ use hither_kernels::bag::quant::Foreign;
 use hither_kernels::bag::{Dtype, Pooling};
 
 use crate::Error;
-use crate::model::{Conversion, Cross, Interaction, Part, Source, Spec, TableSpec, shown, write};
+use crate::model::{
+    Conversion, Cross, Interaction, Part, Projection, Source, Spec, TableSpec, shown, write,
+};
+use batched::Batched;
+use features::Feature;
 use names::{Family, Names};
 
-/// What no file says.
+/// Facts that a checkpoint does not contain.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The model's name; else that of the file.
+    /// The model's name; `None` takes that of the file.
     pub name: Option<String>,
-    /// Where shapes allow several.
+    /// The interaction, where shapes allow several.
     pub interaction: Option<Interaction>,
-    /// Of all tables; sums if nothing else is said.
+    /// Pooling of all tables; `None` means sum.
     pub pooling: Option<Pooling>,
-    /// The tables in the order of the features that look them up.
+    /// Pooling of single features, where it differs.
+    pub poolings: Vec<(String, Pooling)>,
+    /// Tables in the order of the features that look them up, each as `TABLE` or `FEATURE=TABLE`.
+    /// A table that is named several times serves several features.
     pub tables: Option<Vec<String>>,
-    /// The layout of tables that are bytes.
+    /// The layout of tables that are bytes, where the file does not say it.
     pub rows: Option<Foreign>,
-    /// Whether the outputs are logits; else as the family of names has it.
+    /// Whether the outputs are logits; `None` means as usual for the program that saved the model.
     pub logits: Option<bool>,
 }
 
-/// A model of another program, understood and ready to be written as ours.
+/// A model of another program, understood and ready to be written in our form.
 #[derive(Debug)]
 pub struct Import<'a> {
     pub spec: Spec,
-    /// What a user should know of how the file was understood.
+    /// What a user should know about how the file was understood.
     pub notes: Vec<String>,
     tables: Vec<Source>,
     bottom: Vec<Layer<'a>>,
     top: Vec<Layer<'a>>,
     cross: Vec<[Cow<'a, [f32]>; 3]>,
+    /// The left and the right MLP.
+    projection: [Vec<Layer<'a>>; 2],
 }
 
 #[derive(Debug)]
@@ -51,38 +64,22 @@ struct Layer<'a> {
 
 impl<'a> Import<'a> {
     pub fn read(checkpoint: &'a Checkpoint, options: &Options) -> Result<Self, Error> {
-        let mut names = Names::find(checkpoint)?;
+        let names = Names::find(checkpoint)?;
         let mut notes = notes(&names);
-        reorder(&mut names, options, checkpoint.order.is_some(), &mut notes)?;
-        let file = File { checkpoint, options };
-        let (bottom_sizes, bottom) = file.mlp(&names.bottom, "bottom")?;
-        let (top_sizes, mut top) = file.mlp(&names.top, "top")?;
-        let bottom_width = bottom_sizes.last().copied().unwrap_or(0);
-        let (tables, sources) = file.tables(&names.tables, bottom_width)?;
-        let stem = checkpoint.path.file_stem().unwrap_or_default().to_string_lossy();
-        let mut spec = Spec {
-            name: options.name.clone().unwrap_or_else(|| stem.into()),
-            interaction: Interaction::Dcn,
-            sigmoid: !options.logits.unwrap_or(names.family == Family::Torchrec),
-            bottom: bottom_sizes,
-            top: top_sizes,
-            cross: None,
-            tables,
-        };
-        let cross = file.cross(&names.cross, &mut spec)?;
-        if spec.cross.is_none() {
-            spec.interaction = file.interaction(&spec, &names, &mut notes)?;
-        }
-        let path = checkpoint.path.clone();
-        spec.check().map_err(|problem| Error::Import { path, problem })?;
-        if spec.interaction == Interaction::Dot && names.family == Family::Torchrec {
-            let first = top[0].weight.to_mut();
-            lower_triangle_columns(first, spec.bottom_width(), spec.tables.len() + 1);
-        }
-        Ok(Self { spec, notes, tables: sources, bottom, top, cross })
+        let batched = Batched::read(checkpoint, &names, options)?;
+        let features = features::find(checkpoint, &names, options, batched.as_ref(), &mut notes)?;
+        let file = File { checkpoint, options, names: &names, features: &features, batched };
+        // FBGEMM pads rows, and their width alone does not say by how much. Only one reading fits
+        // the inputs of the top MLP.
+        let mut import = file.read(Padding::None).or_else(|error| match options.rows {
+            Some(_) => file.read(Padding::To16).map_err(|_| error),
+            None => Err(error),
+        })?;
+        import.notes = notes;
+        Ok(import)
     }
 
-    /// Writes the model's directory; `done` hears of the bytes of tables as they are written.
+    /// Writes the model's directory; `done` is told the bytes of tables as they are written.
     pub fn write(&self, dir: &Path, force: bool, done: &dyn Fn(u64)) -> Result<(), Error> {
         write(dir, &self.spec, force, |part, _, writer| {
             let floats: &[f32] = match part {
@@ -93,6 +90,10 @@ impl<'a> Import<'a> {
                 Part::CrossW(layer) => &self.cross[layer][0],
                 Part::CrossV(layer) => &self.cross[layer][1],
                 Part::CrossBias(layer) => &self.cross[layer][2],
+                Part::LeftWeight(layer) => &self.projection[0][layer].weight,
+                Part::LeftBias(layer) => &self.projection[0][layer].bias,
+                Part::RightWeight(layer) => &self.projection[1][layer].weight,
+                Part::RightBias(layer) => &self.projection[1][layer].bias,
                 Part::Weight(index) | Part::Rows(index) | Part::Params(index) => {
                     let (source, table) = (&self.tables[index], &self.spec.tables[index]);
                     return Conversion { source, table }.write(writer, done);
@@ -105,44 +106,67 @@ impl<'a> Import<'a> {
 
 fn notes(names: &Names) -> Vec<String> {
     let Some(first) = names.ignored.first() else { return Vec::new() };
-    let count = names.ignored.len();
-    vec![format!("{count} tensors are no part of the model and stay behind, such as `{first}`")]
+    let (tensors, are) = match names.ignored.len() {
+        1 => ("1 tensor".into(), "is"),
+        count => (format!("{count} tensors"), "are"),
+    };
+    vec![format!("{tensors} {are} not part of the model and {are} left out, such as `{first}`")]
 }
 
-/// Puts the tables into the order that the user gives, and tells of one that was guessed.
-fn reorder(
-    names: &mut Names,
-    options: &Options,
-    order_is_kept: bool,
-    notes: &mut Vec<String>,
-) -> Result<(), Error> {
-    let known = names.tables.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-    let Some(order) = &options.tables else {
-        if names.family == Family::Torchrec && !order_is_kept {
-            notes.push(format!("safetensors keeps no order; tables are taken as {known}"));
-        }
-        return Ok(());
-    };
-    let mut sorted = Vec::with_capacity(order.len());
-    for wanted in order {
-        let at =
-            names.tables.iter().position(|(name, _)| name == wanted).ok_or_else(|| {
-                Error::UnknownTable { name: wanted.clone(), known: known.clone() }
-            })?;
-        sorted.push(names.tables.remove(at));
-    }
-    // Those that were not mentioned follow as they were.
-    sorted.append(&mut names.tables);
-    names.tables = sorted;
-    Ok(())
+/// How rows of bytes end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Padding {
+    None,
+    /// With unused bytes up to a multiple of 16, after as many elements as the bottom MLP has
+    /// outputs.
+    To16,
 }
+
+/// Multiple of bytes to which FBGEMM pads rows for TorchRec.
+const ROW_ALIGNMENT: usize = 16;
 
 struct File<'a, 'o> {
     checkpoint: &'a Checkpoint,
     options: &'o Options,
+    names: &'o Names,
+    features: &'o [Feature],
+    batched: Option<Batched>,
 }
 
 impl<'a> File<'a, '_> {
+    fn read(&self, padding: Padding) -> Result<Import<'a>, Error> {
+        let (names, options) = (self.names, self.options);
+        let (bottom_sizes, bottom) = self.mlp(&names.bottom, "bottom")?;
+        let (top_sizes, mut top) = self.mlp(&names.top, "top")?;
+        let bottom_width = bottom_sizes.last().copied().unwrap_or(0);
+        let (tables, sources) = self.tables(bottom_width, padding)?;
+        let stem = self.checkpoint.path.file_stem().unwrap_or_default().to_string_lossy();
+        let stem = stem.strip_suffix(".safetensors.index").unwrap_or(&stem);
+        let mut spec = Spec {
+            name: options.name.clone().unwrap_or_else(|| stem.into()),
+            interaction: Interaction::Dcn,
+            sigmoid: !options.logits.unwrap_or(names.family == Family::Torchrec),
+            bottom: bottom_sizes,
+            top: top_sizes,
+            cross: None,
+            projection: None,
+            tables,
+        };
+        let cross = self.cross(&mut spec)?;
+        let projection = self.projection(&mut spec)?;
+        spec.interaction = interaction::choose(&spec, names, options).map_err(|p| self.bad(p))?;
+        spec.check().map_err(|problem| self.bad(problem))?;
+        if spec.interaction == Interaction::Dot && names.family == Family::Torchrec {
+            let first = top[0].weight.to_mut();
+            lower_triangle_columns(first, spec.bottom_width(), spec.tables.len() + 1);
+        }
+        Ok(Import { spec, notes: Vec::new(), tables: sources, bottom, top, cross, projection })
+    }
+
+    fn bad(&self, problem: String) -> Error {
+        Error::Import { path: self.checkpoint.path.clone(), problem }
+    }
+
     fn tensor(&self, name: &str) -> Result<&'a Tensor, Error> {
         self.checkpoint
             .tensors
@@ -159,7 +183,7 @@ impl<'a> File<'a, '_> {
         }
     }
 
-    /// Floats of the shape that is expected; single dimensions do not count.
+    /// Floats of the expected shape; dimensions of size 1 do not count.
     fn floats(&self, name: &str, shape: &[usize]) -> Result<Cow<'a, [f32]>, Error> {
         let tensor = self.tensor(name)?;
         let without_ones = |shape: &[usize]| -> Vec<usize> {
@@ -187,63 +211,116 @@ impl<'a> File<'a, '_> {
             found.push(Layer { weight, bias });
         }
         if found.is_empty() {
-            let problem = format!("the {which} MLP has no layers");
-            return Err(Error::Import { path: self.checkpoint.path.clone(), problem });
+            return Err(self.bad(format!("the {which} MLP has no layers")));
         }
         Ok((sizes, found))
     }
 
+    /// One table per feature; features that look up the same one share it.
     fn tables(
         &self,
-        names: &[(String, String)],
         bottom_width: usize,
+        padding: Padding,
     ) -> Result<(Vec<TableSpec>, Vec<Source>), Error> {
-        let table = |(name, tensor_name): &(String, String)| {
-            let tensor = self.tensor(tensor_name)?;
-            let [rows, width] = tensor.shape[..] else {
-                return Err(self.mismatch(tensor_name, tensor, "a matrix [rows, dim]"));
-            };
-            let bytes = tensor.bytes.clone();
-            let (dim, dtype, source) = match (tensor.dtype, self.options.rows) {
-                (Element::F16, _) => (width, Dtype::F16, Source::Float(Element::F16, bytes)),
-                (Element::Bf16, _) => (width, Dtype::Bf16, Source::Float(Element::Bf16, bytes)),
-                (Element::F32 | Element::F64, _) => {
-                    (width, Dtype::F32, Source::Float(tensor.dtype, bytes))
-                }
-                (Element::U8, Some(layout)) => {
-                    let mut dim = layout.dim(width).ok_or_else(|| {
-                        self.mismatch(tensor_name, tensor, "rows long enough for scale and bias")
-                    })?;
-                    // Half a byte too much at the end of rows of an odd dim.
-                    if layout.is_int4() && dim == bottom_width + 1 {
-                        dim = bottom_width;
-                    }
-                    let dtype = if layout.is_int4() { Dtype::Int4 } else { Dtype::Int8 };
-                    (dim, dtype, Source::Foreign(layout, bytes))
-                }
-                (Element::U8, None) => {
-                    let expected = "floats, or the layout of such rows in --rows";
-                    return Err(self.mismatch(tensor_name, tensor, expected));
-                }
-                _ => return Err(self.mismatch(tensor_name, tensor, "floats")),
-            };
-            let pooling = self.options.pooling.unwrap_or(Pooling::Sum);
-            let name = name.clone();
-            Ok((TableSpec { name, rows, dim, dtype, pooling, padding: None }, source))
-        };
-        Ok(names.iter().map(table).collect::<Result<Vec<_>, Error>>()?.into_iter().unzip())
+        let (mut specs, mut sources) = (Vec::<TableSpec>::new(), Vec::new());
+        for (index, Feature { name, table }) in self.features.iter().enumerate() {
+            let (rows, dim, dtype, source) = self.table(*table, bottom_width, padding)?;
+            let first = self.features[..index].iter().find(|feature| feature.table == *table);
+            specs.push(TableSpec {
+                name: name.clone(),
+                rows,
+                dim,
+                dtype,
+                pooling: self.options.pooling.unwrap_or(Pooling::Sum),
+                padding: None,
+                shares: first.map(|first| first.name.clone()),
+            });
+            sources.push(source);
+        }
+        for (name, pooling) in &self.options.poolings {
+            let table = specs.iter_mut().find(|table| table.name == *name);
+            let known = || self.features.iter().map(|f| f.name.as_str()).collect::<Vec<_>>();
+            let table = table.ok_or_else(|| Error::UnknownTable {
+                name: name.clone(),
+                known: known().join(", "),
+            })?;
+            table.pooling = *pooling;
+        }
+        Ok((specs, sources))
     }
 
-    fn cross(
+    /// Rows, dim, element type and bytes of a table.
+    fn table(
         &self,
-        names: &[[String; 3]],
-        spec: &mut Spec,
-    ) -> Result<Vec<[Cow<'a, [f32]>; 3]>, Error> {
+        index: usize,
+        bottom_width: usize,
+        padding: Padding,
+    ) -> Result<(usize, usize, Dtype, Source), Error> {
+        let (table, name) = &self.names.tables[index];
+        let tensor = self.tensor(name)?;
+        let [rows, width] = tensor.shape[..] else {
+            return Err(self.mismatch(name, tensor, "a matrix [rows, dim]"));
+        };
+        let bytes = tensor.bytes.clone();
+        let (dim, dtype, source) = match (tensor.dtype, &self.batched, self.options.rows) {
+            (Element::F16, ..) => (width, Dtype::F16, Source::Float(Element::F16, bytes)),
+            (Element::Bf16, ..) => (width, Dtype::Bf16, Source::Float(Element::Bf16, bytes)),
+            (Element::F32 | Element::F64, ..) => {
+                (width, Dtype::F32, Source::Float(tensor.dtype, bytes))
+            }
+            (Element::U8, Some(batched), _) => {
+                let table = batched.table(index, table, [rows, width], bytes);
+                table.map_err(|problem| self.bad(problem))?
+            }
+            (Element::U8, None, Some(layout)) => {
+                let dim = dim_of_bytes(layout, width, bottom_width, padding).ok_or_else(|| {
+                    self.mismatch(name, tensor, "rows long enough for scale and bias")
+                })?;
+                let dtype = if layout.is_int4() { Dtype::Int4 } else { Dtype::Int8 };
+                (dim, dtype, Source::Foreign(layout, width, bytes))
+            }
+            (Element::U8, None, None) => {
+                let expected = "floats; name the layout of quantised rows with --rows";
+                return Err(self.mismatch(name, tensor, expected));
+            }
+            _ => return Err(self.mismatch(name, tensor, "floats")),
+        };
+        Ok((rows, dim, dtype, source))
+    }
+
+    fn projection(&self, spec: &mut Spec) -> Result<[Vec<Layer<'a>>; 2], Error> {
+        let [left_names, right_names] = &self.names.projection;
+        if left_names.is_empty() && right_names.is_empty() {
+            return Ok([Vec::new(), Vec::new()]);
+        }
+        let (left, left_layers) = self.mlp(left_names, "left projection")?;
+        let (right, right_layers) = self.mlp(right_names, "right projection")?;
+        if left[0] != spec.concatenated_width() {
+            let hint = interaction::sharing(spec, self.names, left[0]).unwrap_or_default();
+            return Err(self.bad(format!(
+                "`{}.weight` takes {} inputs; {} features side by side have {}{hint}",
+                left_names[0],
+                left[0],
+                spec.tables.len(),
+                spec.concatenated_width()
+            )));
+        }
+        spec.projection = Some(Projection { left, right });
+        Ok([left_layers, right_layers])
+    }
+
+    fn cross(&self, spec: &mut Spec) -> Result<Vec<[Cow<'a, [f32]>; 3]>, Error> {
+        let names = &self.names.cross;
         let Some([first, ..]) = names.first() else { return Ok(Vec::new()) };
         let width = spec.concatenated_width();
         let tensor = self.tensor(first)?;
         let rank = match tensor.shape[..] {
             [found, rank] if found == width => rank,
+            [found, _] => {
+                let hint = interaction::sharing(spec, self.names, found);
+                let expected = format!("floats [{width}, rank]{}", hint.unwrap_or_default());
+                return Err(self.mismatch(first, tensor, expected));
+            }
             _ => return Err(self.mismatch(first, tensor, format!("floats [{width}, rank]"))),
         };
         spec.cross = Some(Cross { layers: names.len(), rank });
@@ -256,54 +333,27 @@ impl<'a> File<'a, '_> {
         };
         names.iter().map(layer).collect()
     }
-
-    /// Told from the width of what the top MLP takes.
-    fn interaction(
-        &self,
-        spec: &Spec,
-        names: &Names,
-        notes: &mut Vec<String>,
-    ) -> Result<Interaction, Error> {
-        let found = spec.top[0];
-        let width = |interaction| Spec { interaction, ..spec.clone() }.interaction_width();
-        let (dot, cat) = (width(Interaction::Dot), width(Interaction::Cat));
-        let dims_agree = spec.tables.iter().all(|table| table.dim == spec.bottom_width());
-        let fits = |kind| match kind {
-            Interaction::Dot => found == dot && dims_agree,
-            Interaction::Cat => found == cat,
-            Interaction::Dcn => false,
-        };
-        if let Some(wanted) = self.options.interaction.filter(|wanted| fits(*wanted)) {
-            return Ok(wanted);
-        }
-        let top = format!("{}.weight", names.top[0]);
-        let tensor = self.tensor(&top)?;
-        let itself = dot + spec.tables.len() + 1;
-        match (fits(Interaction::Dot), fits(Interaction::Cat)) {
-            _ if self.options.interaction.is_some() => {}
-            (true, both) => {
-                if both {
-                    notes
-                        .push("dot and cat both fit; dot is taken, --interaction says else".into());
-                }
-                return Ok(Interaction::Dot);
-            }
-            (false, true) => return Ok(Interaction::Cat),
-            (false, false) if found == itself => {
-                let problem = format!(
-                    "`{top}` is of products of features with themselves too, which is not supported"
-                );
-                return Err(Error::Import { path: self.checkpoint.path.clone(), problem });
-            }
-            (false, false) => {}
-        }
-        let expected = format!("{dot} inputs for dot products or {cat} for a concatenation");
-        Err(self.mismatch(&top, tensor, expected))
-    }
 }
 
-/// TorchRec takes the products of the upper triangle row by row, we those of the lower: a pair
-/// `i > j` stands at another place. Moving the columns of the layer that reads them makes up for it.
+/// The dim of quantised rows of `width` bytes; `None` where they are too short.
+fn dim_of_bytes(
+    layout: Foreign,
+    width: usize,
+    bottom_width: usize,
+    padding: Padding,
+) -> Option<usize> {
+    let padded = layout.row_bytes(bottom_width).next_multiple_of(ROW_ALIGNMENT);
+    if padding == Padding::To16 && width == padded {
+        return Some(bottom_width);
+    }
+    let dim = layout.dim(width)?;
+    // The last byte of an odd number of int4 elements is half empty.
+    let odd = layout.is_int4() && dim == bottom_width + 1;
+    Some(if odd { bottom_width } else { dim })
+}
+
+/// TorchRec orders the products by the upper triangle, row by row; we order them by the lower one.
+/// Moving the columns of the layer that reads the products makes up for it.
 fn lower_triangle_columns(weight: &mut [f32], dense: usize, features: usize) {
     let pairs = features * (features - 1) / 2;
     let mut moved = vec![0.0; pairs];

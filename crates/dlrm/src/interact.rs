@@ -1,20 +1,22 @@
-//! Between the perceptrons: dense features meet pooled rows.
+//! The layer between the two MLPs, which combines dense features and pooled rows.
 
 use hither_kernels::detect::Cpu;
 use hither_kernels::gemm::{Activation, Linear, Precision, Rows, RowsMut};
-use hither_kernels::interact::{Dot, cat, cross};
+use hither_kernels::interact::{Dot, cat, cross, products};
 
-use crate::mlp::{ROWS_AT_ONCE, Scratch, view, view_mut};
-use crate::model::{CrossLayer, Interaction, Spec};
+use crate::mlp::{Mlp, ROWS_AT_ONCE, Scratch, view, view_mut};
+use crate::model::{CrossLayer, Interaction, Model};
 
 /// An [`Interaction`] made ready to compute.
 pub enum Interactor {
     Dot(Dot),
     Cat(Widths),
     Dcn(Widths, Vec<LowRank>),
+    /// The left and the right MLP.
+    Projection(Widths, Mlp, Mlp),
 }
 
-/// Elements of a sample's dense features and of all its pooled rows.
+/// Elements of a sample's dense features, and of its pooled rows together.
 #[derive(Clone, Copy, Debug)]
 pub struct Widths {
     dense: usize,
@@ -28,30 +30,41 @@ pub struct LowRank {
 }
 
 impl Interactor {
-    /// # Panics
-    /// If tensors of `layers` do not have the sizes of `spec`, which opening a model has checked.
-    pub fn new(spec: &Spec, layers: &[CrossLayer<'_>], precision: Precision, cpu: Cpu) -> Self {
+    pub fn new(model: &Model, precision: Precision, cpu: Cpu) -> Self {
+        let spec = &model.spec;
         let dense = spec.bottom_width();
         let widths = Widths { dense, pooled: spec.concatenated_width() - dense };
         match spec.interaction {
             Interaction::Dot => Self::Dot(Dot::new(dense, spec.tables.len(), cpu.isa)),
+            Interaction::DotItself => {
+                Self::Dot(Dot::with_itself(dense, spec.tables.len(), cpu.isa))
+            }
             Interaction::Cat => Self::Cat(widths),
             Interaction::Dcn => {
                 let pack = |layer| LowRank::pack(layer, widths.total(), precision, cpu);
-                Self::Dcn(widths, layers.iter().map(pack).collect())
+                Self::Dcn(widths, model.cross().iter().map(pack).collect())
+            }
+            Interaction::Projection => {
+                let [left, right] = model.projection().unwrap_or_default();
+                let mlp = |layers: &[_]| Mlp::new(layers, Activation::Relu, precision, cpu);
+                Self::Projection(widths, mlp(&left), mlp(&right))
             }
         }
     }
 
-    /// Elements that a sample has afterwards.
+    /// Outputs per sample.
     pub fn width(&self) -> usize {
         match self {
             Self::Dot(dot) => dot.width(),
             Self::Cat(widths) | Self::Dcn(widths, _) => widths.total(),
+            Self::Projection(widths, left, right) => {
+                let vectors = |mlp: &Mlp| mlp.outputs() / widths.dense;
+                widths.dense + vectors(left) * vectors(right)
+            }
         }
     }
 
-    /// All rows, in this thread. A row's result depends on nothing but the row.
+    /// Computes all rows in this thread. A row's result depends on nothing but the row.
     ///
     /// # Panics
     /// If the matrices differ in rows or do not hold rows of these widths.
@@ -74,8 +87,34 @@ impl Interactor {
                     run(layers, widths.total(), some, scratch);
                 }
             }
+            Self::Projection(widths, left, right) => {
+                project(*widths, [left, right], dense, pooled, out, scratch);
+            }
         }
     }
+}
+
+/// All features side by side through both MLPs, whose outputs are multiplied.
+fn project(
+    widths: Widths,
+    mlps: [&Mlp; 2],
+    dense: Rows<'_, f32>,
+    pooled: Rows<'_, f32>,
+    out: RowsMut<'_, f32>,
+    scratch: &mut Scratch,
+) {
+    let (rows, total) = (dense.rows, widths.total());
+    let [mut joined, mut left, mut right] = std::mem::take(&mut scratch.projected);
+    let x = view_mut::<f32>(&mut joined, rows, total);
+    cat(Rows::new(dense.data, rows, dense.stride), widths.dense, pooled, widths.pooled, x);
+    for (mlp, buffer) in mlps.into_iter().zip([&mut left, &mut right]) {
+        let y = view_mut::<f32>(buffer, rows, mlp.outputs());
+        mlp.forward(view(&joined, rows, total), y, scratch);
+    }
+    let [lefts, rights] = mlps.map(Mlp::outputs);
+    let (x, y) = (view(&left, rows, lefts), view(&right, rows, rights));
+    products(dense, widths.dense, (x, lefts), (y, rights), out);
+    scratch.projected = [joined, left, right];
 }
 
 impl Widths {
@@ -97,7 +136,7 @@ impl LowRank {
 /// All cross layers on `x`, in place.
 fn run(layers: &[LowRank], width: usize, x: RowsMut<'_, f32>, scratch: &mut Scratch) {
     let RowsMut { data, rows, stride } = x;
-    let Scratch { kernel, buffers: [first, gate], low } = scratch;
+    let Scratch { kernel, buffers: [first, gate], low, .. } = scratch;
     let copy = view_mut::<f32>(first, rows, width);
     for row in 0..rows {
         copy.data[row * copy.stride..][..width].copy_from_slice(&data[row * stride..][..width]);

@@ -4,16 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use hither_core::seed;
-use hither_data::IdTrace;
 use hither_kernels::bag::{Bags, Ids};
 use rand::seq::SliceRandom as _;
 use rand::{Rng, RngExt as _};
 use rand_distr::{Distribution as _, Zipf};
 
-use crate::Error;
 use crate::hotness::Histogram;
-use crate::model::Spec;
-use crate::workload::{Reading, Requests, Workload};
+use crate::workload::{Requests, Workload};
 
 /// How much of all lookups a few rows take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,12 +88,13 @@ pub struct Lookups {
     short: Vec<Vec<u32>>,
 }
 
-/// How ids become bags.
+/// How many ids are drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub batches: usize,
+    /// Samples per batch.
     pub batch: usize,
-    /// Ids a bag, where a trace does not say.
+    /// Ids per bag.
     pub pooling: usize,
 }
 
@@ -116,11 +114,9 @@ impl Lookups {
         Self::regular(rows.len(), shape, |k, t| drawn[t][k * per_batch..][..per_batch].to_vec())
     }
 
-    /// The ids of a trace. One with offsets is taken as it is; of one without, so many batches.
-    pub fn from_trace(trace: &IdTrace, spec: &Spec, shape: Shape) -> Result<Self, Error> {
-        let reading = Reading { batch: shape.batch, pooling: shape.pooling, wrap: false };
-        let batches = Workload::new(trace, spec, reading)?.first(shape.batches);
-        Ok(Self::new(shape.batch, batches))
+    /// The ids of a trace: all whole batches of one with bags, `batches` of one without.
+    pub fn from_workload(workload: &Workload, batches: usize) -> Self {
+        Self::new(workload.batch(), workload.first(batches))
     }
 
     fn new(batch: usize, batches: Vec<Requests>) -> Self {
@@ -145,6 +141,7 @@ impl Lookups {
         let one = |k: usize| Requests {
             ids: (0..tables).flat_map(|t| ids(k, t)).collect(),
             offsets: offsets.clone(),
+            weights: None,
         };
         Self::new(shape.batch, (0..shape.batches).map(one).collect())
     }
@@ -164,9 +161,9 @@ impl Lookups {
 
     /// As the kernels take them: in 32 bits where all ids fit.
     pub fn bags(&self, k: usize) -> Bags<'_> {
-        let Requests { ids, offsets } = &self.batches[k];
+        let Requests { ids, offsets, weights } = &self.batches[k];
         let ids = self.short.get(k).map_or(Ids::I64(ids), |ids| Ids::U32(ids));
-        Bags { batch: self.batch, ids, offsets, weights: None }
+        Bags { batch: self.batch, ids, offsets, weights: weights.as_deref() }
     }
 
     /// All ids that one table is asked for.

@@ -22,6 +22,8 @@ pub struct Scratch {
     pub(crate) buffers: [Vec<f32>; 2],
     /// Between the two products of a cross layer.
     pub(crate) low: Vec<f32>,
+    /// The input and the two outputs of a projection.
+    pub(crate) projected: [Vec<f32>; 3],
 }
 
 /// What a layer reads, or writes, in the type that its neighbour wants.

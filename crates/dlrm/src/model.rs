@@ -17,7 +17,7 @@ pub use export::Layout;
 pub(crate) use rows::floats;
 pub(crate) use rows::write_params;
 pub use rows::{Conversion, Source, store};
-pub use spec::{Cross, Interaction, Part, ROWS_MAX, Spec, TableSpec, element};
+pub use spec::{Cross, Interaction, Part, Projection, ROWS_MAX, Spec, TableSpec, element};
 pub use write::write;
 
 pub const SPEC_FILE: &str = "model.toml";
@@ -34,7 +34,7 @@ pub struct Model {
 #[derive(Clone, Debug)]
 pub struct TableData<'a> {
     pub spec: &'a TableSpec,
-    /// Rows one behind the other, [`TableSpec::row_bytes`] each.
+    /// Rows one after the other, [`TableSpec::row_bytes`] each.
     pub rows: &'a Bytes,
     /// Scale and bias of each row as two half floats, where the table is quantised.
     pub params: Option<&'a Bytes>,
@@ -74,7 +74,7 @@ impl Model {
         Ok(model)
     }
 
-    /// Every tensor that the description promises, as it promises it, and no other.
+    /// Checks that the file has exactly the tensors that the description implies.
     fn check(&self) -> Result<(), Error> {
         let path = &self.tensors.path;
         let promised = self.spec.tensors();
@@ -99,7 +99,7 @@ impl Model {
         Ok(())
     }
 
-    /// That a tensor is there was checked on opening.
+    /// A tensor whose presence was checked on opening.
     fn tensor(&self, name: &str) -> &Tensor {
         &self.tensors.tensors[name]
     }
@@ -108,8 +108,10 @@ impl Model {
         self.tensor(name).as_f32().unwrap_or_default()
     }
 
+    /// One table per sparse feature; tables that share rows have the same bytes.
     pub fn tables(&self) -> impl ExactSizeIterator<Item = TableData<'_>> {
         self.spec.tables.iter().enumerate().map(|(index, spec)| {
+            let index = self.spec.owner(index);
             let bytes = |kind: &str| &self.tensor(&format!("emb_l.{index}.{kind}")).bytes;
             match spec.dtype.is_quantised() {
                 false => TableData { spec, rows: bytes("weight"), params: None },
@@ -149,12 +151,19 @@ impl Model {
             .collect()
     }
 
+    /// The left and the right MLP of a projection.
+    pub fn projection(&self) -> Option<[Vec<Layer<'_>>; 2]> {
+        let Projection { left, right } = self.spec.projection.as_ref()?;
+        Some([self.mlp("left_l", left), self.mlp("right_l", right)])
+    }
+
     /// The bytes of a tensor of this model, as they lie in the file.
     pub fn bytes(&self, name: &str) -> Option<&Bytes> {
         self.tensors.tensors.get(name).map(|tensor| &tensor.bytes)
     }
 
-    /// Writes the same model with other types of elements, one for each table.
+    /// Writes the same model with other types of elements, one per table; tables that share rows
+    /// take the type of the rows' owner.
     pub fn convert(
         &self,
         dtypes: &[Dtype],
@@ -163,8 +172,8 @@ impl Model {
         done: &dyn Fn(u64),
     ) -> Result<Spec, Error> {
         let mut spec = self.spec.clone();
-        for (table, dtype) in spec.tables.iter_mut().zip(dtypes) {
-            table.dtype = *dtype;
+        for (index, table) in spec.tables.iter_mut().enumerate() {
+            table.dtype = dtypes[self.spec.owner(index)];
         }
         let sources: Vec<Source> = self.tables().map(|table| table.source()).collect();
         for (table, source) in spec.tables.iter().zip(&sources) {

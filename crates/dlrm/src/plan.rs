@@ -11,6 +11,7 @@ pub mod make;
 pub mod measure;
 mod timer;
 
+pub use file::{HOT_FILE, PLAN_FILE};
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::gemm::Precision;
 use serde::{Deserialize, Serialize};
@@ -45,15 +46,15 @@ pub struct TablePlan {
     pub hot_rows: usize,
 }
 
-/// Where a table is read.
+/// Where a table is read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PageChoice {
-    /// In the file, through the system's page cache: no copy.
+    /// The mapped file: no copy.
     Mapped,
-    /// In a copy on pages of 4 KiB.
+    /// A copy on pages of 4 KiB.
     Small,
-    /// In a copy on huge pages.
+    /// A copy on huge pages.
     Huge,
 }
 
@@ -64,8 +65,8 @@ pub enum Packing {
     Off,
     /// Copies of them, found by a map at each lookup: ids stay as they are.
     Lookup,
-    /// The table itself is stored hottest first. Costs nothing at lookup, but whoever sends ids must
-    /// send the new ones.
+    /// The table itself is stored hottest first. Costs nothing at lookup, but clients must send the
+    /// new numbers of the rows.
     Ids,
 }
 
@@ -98,7 +99,7 @@ mod text {
 }
 
 impl Plan {
-    /// What is right for most: huge pages, rows fetched far ahead, nothing packed.
+    /// A default for use without measurements: huge pages, rows fetched far ahead, nothing packed.
     pub fn standard(spec: &Spec) -> Self {
         let table = |name: &String| TablePlan {
             name: name.clone(),

@@ -69,7 +69,7 @@ impl Engine {
         Ok(Self {
             tables: threads.install(|| Tables::load(model, plan, done))?,
             bottom: Mlp::new(&model.bottom(), Activation::Relu, plan.mlp, cpu),
-            interactor: Interactor::new(spec, &model.cross(), plan.mlp, cpu),
+            interactor: Interactor::new(model, plan.mlp, cpu),
             top: Mlp::new(&model.top(), last, plan.mlp, cpu),
             settings: Settings { isa: cpu.isa, out_of_range },
             threads,

@@ -24,6 +24,8 @@ struct Loaded {
     hot: Option<Copies>,
     /// The new number of each row, where rows changed places.
     renumbered: Option<Vec<u32>>,
+    /// Whether the rows are those of another loaded table.
+    is_shared: bool,
 }
 
 struct Copies {
@@ -48,15 +50,17 @@ impl Tables {
         done: &(dyn Fn(u64) + Sync),
     ) -> Result<Self, Error> {
         let all: Vec<TableData> = model.tables().collect();
-        let tables = chosen
-            .iter()
-            .map(|&t| {
-                let table = &all[t];
-                let loaded = Loaded::new(table, &plan.tables[t], &plan.hot[t])?;
-                done(table.rows.len() as u64);
-                Ok(loaded)
-            })
-            .collect::<Result<_, Error>>()?;
+        let mut tables: Vec<Loaded> = Vec::with_capacity(chosen.len());
+        for &t in chosen {
+            let (table, plan, hot) = (&all[t], &plan.tables[t], &plan.hot[t]);
+            let owner = tables.iter().find(|owner| owner.can_share(table, plan));
+            let loaded = match owner {
+                Some(owner) => owner.shared(table, plan),
+                None => Loaded::new(table, plan, hot)?,
+            };
+            done(table.rows.len() as u64);
+            tables.push(loaded);
+        }
         Ok(Self { tables })
     }
 
@@ -78,10 +82,15 @@ impl Tables {
         self.tables.iter().map(|t| t.spec.dim).sum()
     }
 
+    /// Whether the tables themselves were copied, not only their hot rows.
+    pub fn is_copied(&self) -> bool {
+        self.tables.iter().any(|table| !table.rows.is_mapped())
+    }
+
     /// Where the system really put what was copied; mapped files are not counted.
     pub fn backing(&self) -> Backing {
         let none = Backing { bytes: 0, resident_bytes: Some(0), huge_bytes: Some(0) };
-        let copied = self.tables.iter().flat_map(|t| {
+        let copied = self.tables.iter().filter(|t| !t.is_shared).flat_map(|t| {
             let hot = t.hot.as_ref().map(|hot| &hot.rows);
             std::iter::once(&t.rows).chain(hot).filter(|bytes| !bytes.is_mapped())
         });
@@ -116,6 +125,7 @@ impl Loaded {
             params,
             hot: None,
             renumbered: None,
+            is_shared: false,
         };
         let packing = if hot.is_empty() { Packing::Off } else { plan.packing };
         match packing {
@@ -129,6 +139,28 @@ impl Loaded {
             loaded.rows = copy.into();
         }
         Ok(loaded)
+    }
+
+    /// Whether `table` shares these rows and its plan leaves them where they are.
+    fn can_share(&self, table: &TableData, plan: &TablePlan) -> bool {
+        table.spec.shares.as_ref() == Some(&self.spec.name)
+            && plan.pages == self.plan.pages
+            && plan.packing == Packing::Off
+            && self.hot.is_none()
+            && self.renumbered.is_none()
+    }
+
+    /// Another table with the same rows, which are not copied again.
+    fn shared(&self, table: &TableData, plan: &TablePlan) -> Self {
+        Self {
+            spec: table.spec.clone(),
+            plan: plan.clone(),
+            rows: self.rows.clone(),
+            params: self.params.clone(),
+            hot: None,
+            renumbered: None,
+            is_shared: true,
+        }
     }
 
     /// The same table with its hot rows in front. Takes memory whatever the pages: the file's order

@@ -107,7 +107,7 @@ fn model_computes(name: &str, model: &Model, expected: &Checkpoint, kept_order: 
     let dense = forward(&bottom, &floats(expected, "dense"), scratch);
     assert_near(name, &dense, &floats(expected, "bottom"));
 
-    let interactor = Interactor::new(&model.spec, &model.cross(), Precision::F32, cpu);
+    let interactor = Interactor::new(model, Precision::F32, cpu);
     let (pooled, width) = (floats(expected, "embedding"), interactor.width());
     let rows = dense.len() / bottom.outputs();
     let mut met = vec![f32::NAN; rows * width];

@@ -8,11 +8,15 @@ use hither_data::safetensors::{Entry, Writer};
 use hither_data::{Checkpoint, Dtype as Element};
 use hither_dlrm::generate::{PRESETS, Shape, generate};
 use hither_dlrm::import::{Import, Options};
-use hither_dlrm::model::{Cross, Interaction, Layout, Spec};
+use hither_dlrm::model::{Cross, Interaction, Layout, Projection, Spec};
 use hither_dlrm::{Error, Model};
 use hither_kernels::bag::quant::{Foreign, Params, int4_element};
 use hither_kernels::bag::{Dtype, Pooling};
 use tempfile::TempDir;
+
+/// Interactions of generated models.
+const DRAWN: [Interaction; 4] =
+    [Interaction::Dot, Interaction::DotItself, Interaction::Cat, Interaction::Dcn];
 
 fn shape(dtype: Dtype, interaction: Interaction) -> Shape {
     let cross = (interaction == Interaction::Dcn).then_some(Cross { layers: 2, rank: 3 });
@@ -22,6 +26,7 @@ fn shape(dtype: Dtype, interaction: Interaction) -> Shape {
         dim: 17,
         dtype,
         pooling: Pooling::Mean,
+        ids_per_bag: 1,
         interaction,
         cross,
         bottom: vec![5, 8, 17],
@@ -66,7 +71,7 @@ fn file(dir: &Path) -> Vec<u8> {
 #[test]
 fn every_form_is_written_and_opened() {
     for dtype in Dtype::ALL {
-        for interaction in [Interaction::Dot, Interaction::Cat, Interaction::Dcn] {
+        for interaction in DRAWN {
             let (_dir, model) = made(dtype, interaction);
             assert_eq!(model.spec, shape(dtype, interaction).spec("small"));
             assert_eq!(model.tables().len(), 3);
@@ -209,7 +214,7 @@ fn wrong_descriptions() {
         ("rank = 3", "rank = 0", "[cross] has no possible size"),
         ("rank = 3", "rank = 4", "`cross_l.0.w` is fp32 [68, 3], expected fp32 [68, 4]"),
         ("layers = 2", "layers = 3", "tensor `cross_l.2.w` is missing"),
-        ("layers = 2", "layers = 1", "tensor `cross_l.1.bias` belongs to no part"),
+        ("layers = 2", "layers = 1", "tensor `cross_l.1.bias` belongs to no known part"),
         (
             "rows = 2500",
             "rows = 2501",
@@ -327,12 +332,12 @@ fn imports_of_wrong_shapes() {
         ("top_l.0.weight", F32, &[1, 7]),
         ("top_l.0.bias", F32, &[1]),
     ];
-    let cases: [(Change<'_>, &str); 13] = [
+    let cases: [(Change<'_>, &str); 15] = [
         (&[("bot_l.0.bias", None)], "tensor `bot_l.0.bias` is missing"),
         (&[("bot_l.0.weight", None)], "tensor `bot_l.0.weight` is missing"),
         (&[("bot_l.0.weight", None), ("bot_l.0.bias", None)], "the bottom MLP has no layers"),
         (&[("emb_l.0.weight", None)], "tensor `emb_l.0.weight` is missing"),
-        (&[("emb_l.0.weight", None), ("emb_l.1.weight", None)], "no model that is known"),
+        (&[("emb_l.0.weight", None), ("emb_l.1.weight", None)], "not a known model"),
         (&[("bot_l.0.bias", Some((F32, &[5])))], "`bot_l.0.bias` is fp32 [5], expected floats [4]"),
         (&[("bot_l.0.weight", Some((F32, &[4])))], "expected a matrix [outputs, inputs]"),
         (
@@ -341,9 +346,31 @@ fn imports_of_wrong_shapes() {
         ),
         (&[("emb_l.1.weight", Some((F32, &[20])))], "expected a matrix [rows, dim]"),
         (&[("emb_l.1.weight", Some((F32, &[0, 4])))], "has 0 rows"),
-        (&[("top_l.0.weight", Some((F32, &[1, 8])))], "expected 7 inputs for dot products or 12"),
-        (&[("top_l.0.weight", Some((F32, &[1, 10])))], "of products of features with themselves"),
-        (&[("v_W_l.0", Some((F32, &[1])))], "tensor `v_W_l.0` belongs to no part of the model"),
+        (
+            &[("top_l.0.weight", Some((F32, &[1, 8])))],
+            "`top_l.0.weight` takes 8 inputs; with 2 features, dot needs 7, dot-itself needs 10, cat needs 12",
+        ),
+        (
+            &[("emb_l.0.other", Some((F32, &[1])))],
+            "tensor `emb_l.0.other` belongs to no known part",
+        ),
+        (
+            &[("v_W_l.0", Some((F32, &[10])))],
+            "(--weighted-pooling learned) are not supported; before saving, multiply them into the \
+             rows: emb_l[0].weight.data *= v_W_l[0][:, None]",
+        ),
+        (
+            &[
+                ("emb_l.0.weight", None),
+                ("emb_l.0.weight_q", Some((F32, &[3, 4]))),
+                ("emb_l.0.weight_r", Some((F32, &[4, 4]))),
+            ],
+            "`emb_l.0.weight_q`: quotient-remainder tables (--qr-flag) are not supported",
+        ),
+        (
+            &[("emb_l.1.weight", None), ("emb_l.1.embs.weight", Some((F32, &[20, 2])))],
+            "`emb_l.1.embs.weight`: tables of mixed dimensions (--md-flag) are not supported",
+        ),
     ];
     let dir = tempfile::tempdir().expect("a directory");
     Import::read(&zeros(dir.path(), &good), &Options::default()).expect("good");
@@ -363,5 +390,75 @@ fn imports_of_wrong_shapes() {
     assert!(error.contains("no table `emb_l.2`; there are emb_l.0, emb_l.1"), "{error}");
     let options = Options { interaction: Some(Interaction::Cat), ..Options::default() };
     let error = Import::read(&checkpoint, &options).expect_err("not cat").to_string();
-    assert!(error.contains("expected 7 inputs for dot products or 12"), "{error}");
+    let expected = "--interaction cat: `top_l.0.weight` takes 7 inputs, which fits dot; leave out";
+    assert!(error.contains(expected), "{error}");
+}
+
+/// Three features of three elements: six products and three elements, or nine elements.
+#[test]
+fn an_interaction_that_shapes_do_not_tell_is_asked_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let checkpoint = zeros(
+        dir.path(),
+        &[
+            ("bot_l.0.weight", Element::F32, &[3, 2]),
+            ("bot_l.0.bias", Element::F32, &[3]),
+            ("emb_l.0.weight", Element::F32, &[10, 3]),
+            ("emb_l.1.weight", Element::F32, &[20, 3]),
+            ("top_l.0.weight", Element::F32, &[1, 9]),
+            ("top_l.0.bias", Element::F32, &[1]),
+        ],
+    );
+    let error = Import::read(&checkpoint, &Options::default()).expect_err("two fit").to_string();
+    let expected = "fits dot-itself and cat; say which with --interaction dot-itself or cat";
+    assert!(error.contains(expected), "{error}");
+    for interaction in [Interaction::DotItself, Interaction::Cat] {
+        let options = Options { interaction: Some(interaction), ..Options::default() };
+        let import = Import::read(&checkpoint, &options).expect("as said");
+        assert_eq!(import.spec.interaction, interaction);
+    }
+}
+
+#[test]
+fn projections_of_impossible_sizes() {
+    let mut spec = shape(Dtype::F32, Interaction::Cat).spec("small");
+    spec.projection = Some(Projection { left: vec![68, 34], right: vec![68, 9, 17] });
+    assert!(spec.check().expect_err("cat").contains("is for interaction = \"projection\" only"));
+    spec.interaction = Interaction::Projection;
+    spec.top[0] = 17 + 2;
+    spec.check().expect("two products");
+    for (left, told) in [
+        (vec![67, 34], "must begin with 68"),
+        (vec![68, 33], "end with a multiple of 17"),
+        (vec![68], "needs at least an input and an output size"),
+        (vec![68, 0], "has a layer of 0"),
+    ] {
+        spec.projection = Some(Projection { left, right: vec![68, 17] });
+        let error = spec.check().expect_err(told);
+        assert!(error.contains(told), "{error}");
+    }
+    spec.projection = None;
+    assert!(spec.check().expect_err("none").contains("needs [projection] with left and right"));
+}
+
+#[test]
+fn tables_that_share_nothing() {
+    let spec = shape(Dtype::F32, Interaction::Cat).spec("small");
+    let sharing = |table: usize, owner: &str| {
+        let mut spec = spec.clone();
+        spec.tables[table].shares = Some(owner.into());
+        spec
+    };
+    sharing(2, "t0").check().expect("shared");
+    assert_eq!(sharing(2, "t0").owner(2), 0);
+    for (table, owner) in [(0, "t1"), (1, "t1"), (1, "t9")] {
+        let error = sharing(table, owner).check().expect_err(owner);
+        assert!(error.contains("no table before it with rows of its own"), "{error}");
+    }
+    let mut chain = sharing(1, "t0");
+    chain.tables[2].shares = Some("t1".into());
+    assert!(chain.check().expect_err("a chain").contains("with rows of its own"));
+    let mut other = sharing(1, "t0");
+    other.tables[1].rows = 7;
+    assert!(other.check().expect_err("other rows").contains("differs from it in rows"));
 }

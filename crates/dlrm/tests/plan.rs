@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use hither_data::IdTrace;
+use hither_data::{Dense, IdTrace};
 use hither_dlrm::generate::{Shape, generate};
 use hither_dlrm::hotness::{Histogram, fitting};
 use hither_dlrm::model::Spec;
@@ -87,8 +87,8 @@ proptest! {
         ids in prop::collection::vec(0i64..50, 1..40), batch in 1usize..4, pooling in 1usize..4,
     ) {
         let spec = spec(3, 50);
-        let trace = IdTrace { ids: ids.clone(), offsets: None };
-        let reading = Reading { batch, pooling, wrap: false };
+        let trace = IdTrace { ids: ids.clone(), ..IdTrace::default() };
+        let reading = Reading { batch: Some(batch), pooling, wrap: false };
         let workload = Workload::new(&trace, &spec, reading).expect("fits");
         let mut circle = ids.iter().cycle();
         for requests in workload.requests(&[0, 1, 2], 100) {
@@ -102,12 +102,82 @@ proptest! {
     }
 }
 
+fn bags(ids: Vec<i64>, offsets: Vec<i64>) -> IdTrace {
+    IdTrace { ids, offsets: Some(offsets), ..IdTrace::default() }
+}
+
+const READING: Reading = Reading { batch: None, pooling: 1, wrap: false };
+
+/// Eight bags of one id each, for two tables: 4 samples in batches of 1, 2 or 4.
+#[test]
+fn a_batch_that_nobody_tells_is_refused() {
+    let spec = spec(2, 10);
+    let mut trace = bags((0..8).collect(), (0..=8).collect());
+    let told = |trace: &IdTrace, reading| match Workload::new(trace, &spec, reading) {
+        Ok(workload) => panic!("read with batches of {}", workload.batch()),
+        Err(error) => error.to_string(),
+    };
+    let error = told(&trace, READING);
+    assert!(error.contains("give --batch N (4 if all are one batch)"), "{error}");
+    let of = |trace: &IdTrace, batch| {
+        let reading = Reading { batch, ..READING };
+        let workload = Workload::new(trace, &spec, reading).expect("told");
+        (workload.first(9).into_iter().map(|r| r.ids).collect::<Vec<_>>(), workload.left_over())
+    };
+    assert_eq!(of(&trace, Some(2)).0, [[0, 1, 2, 3], [4, 5, 6, 7]]);
+    assert_eq!(of(&trace, Some(4)).0, [[0, 1, 2, 3, 4, 5, 6, 7]]);
+    trace.batch = Some(2);
+    assert_eq!(of(&trace, None), of(&trace, Some(2)));
+    let error = told(&trace, Reading { batch: Some(4), ..READING });
+    assert!(error.contains("--batch 4 contradicts the trace, which has batches of 2"), "{error}");
+    trace.ids[5] = 10;
+    let bad = Workload::new(&trace, &spec, READING).expect("told").check_ids();
+    let error = bad.expect_err("out of range").to_string();
+    let (batch, wrap) = (error.find("--batch 2"), error.find("--wrap"));
+    assert!(batch.is_some() && batch < wrap, "{error}");
+
+    // Sample by sample, every batch is possible; whole ones are taken.
+    let samples = IdTrace { by_sample: true, ..bags((0..8).collect(), (0..=8).collect()) };
+    assert_eq!(of(&samples, Some(2)).0, [[0, 2, 1, 3], [4, 6, 5, 7]]);
+    assert_eq!(of(&samples, Some(3)), (vec![vec![0, 2, 4, 1, 3, 5]], 1));
+    assert_eq!(of(&samples, None).0, [[0, 2, 4, 6, 1, 3, 5, 7]]);
+    // Nor is there more than one way with one sample, or with one table.
+    assert_eq!(of(&bags(vec![3, 4], vec![0, 1, 2]), None).0, [[3, 4]]);
+    let one = self::spec(1, 10);
+    let single = bags(vec![3, 4, 5], vec![0, 1, 2, 3]);
+    assert_eq!(Workload::new(&single, &one, READING).expect("one way").batch(), 3);
+}
+
+#[test]
+fn features_that_do_not_fit_are_refused() {
+    let spec = spec(2, 10);
+    let dense = |rows, width| {
+        Some(Dense { rows, width, values: (0..rows * width).map(|x| x as f32).collect() })
+    };
+    let trace =
+        |dense| IdTrace { by_sample: true, dense, ..bags((0..4).collect(), (0..=4).collect()) };
+    let good = trace(dense(2, 4));
+    let workload = Workload::new(&good, &spec, READING).expect("fits");
+    assert_eq!(workload.dense(1..2), Some(&[4.0, 5.0, 6.0, 7.0][..]));
+    let plain = IdTrace { ids: vec![1], dense: dense(1, 4), ..IdTrace::default() };
+    for (trace, told) in [
+        (trace(dense(3, 4)), "`dense` has 3 rows; the bags are of 2 samples"),
+        (trace(dense(2, 5)), "`dense` has 5 features per sample; the model takes 4"),
+        (plain, "the ids form no bags"),
+        (IdTrace { tables: Some(3), ..good.clone() }, "the trace has 3 tables; the model has 2"),
+        (bags(vec![1; 3], vec![0, 1, 2, 3]), "needs a multiple of 2"),
+    ] {
+        let error = Workload::new(&trace, &spec, READING).err().expect(told).to_string();
+        assert!(error.contains(told), "{error}");
+    }
+}
+
 #[test]
 fn traces_with_bags_give_each_table_its_own() {
     let spec = spec(2, 10);
     // Two batches of one sample: table 0 has bags [1, 2] and [2], table 1 [3] and [].
-    let trace = IdTrace { ids: vec![1, 2, 3, 2], offsets: Some(vec![0, 2, 3, 4, 4]) };
-    let reading = Reading { batch: 1, pooling: 7, wrap: false };
+    let trace = bags(vec![1, 2, 3, 2], vec![0, 2, 3, 4, 4]);
+    let reading = Reading { batch: Some(1), pooling: 7, wrap: false };
     let workload = Workload::new(&trace, &spec, reading).expect("fits");
     let hot = workload.histograms().expect("in range");
     assert_eq!((hot[0].hottest(9), hot[0].lookups()), (&[2, 1][..], 3));
@@ -116,9 +186,9 @@ fn traces_with_bags_give_each_table_its_own() {
     assert_eq!(second.len(), 2);
     assert_eq!((second[0].ids.as_slice(), second[0].offsets.as_slice()), (&[3][..], &[0, 1][..]));
     assert_eq!((second[1].ids.as_slice(), second[1].offsets.as_slice()), (&[][..], &[0, 0][..]));
-    assert_eq!(workload.lookups_a_batch(), 1.0);
-    let wrong = Workload::new(&trace, &spec, Reading { batch: 3, ..reading });
-    assert!(matches!(wrong, Err(Error::TraceBags { found: 4, tables: 2, batch: 3 })));
+    assert_eq!(workload.lookups_per_batch(), 1.0);
+    let wrong = Workload::new(&trace, &spec, Reading { batch: Some(3), ..reading });
+    assert!(matches!(wrong, Err(Error::TraceCut { samples: 2, tables: 2, batch: 3 })));
 }
 
 #[test]
@@ -126,12 +196,12 @@ fn ids_out_of_range_are_told_or_wrapped() {
     let mut spec = spec(2, 10);
     spec.tables[1].rows = 5;
     spec.tables[0].padding = Some(99);
-    let trace = IdTrace { ids: vec![9, -1, 7], offsets: None };
-    let mut reading = Reading { batch: 1, pooling: 3, wrap: false };
+    let trace = IdTrace { ids: vec![9, -1, 7], ..IdTrace::default() };
+    let mut reading = Reading { batch: Some(1), pooling: 3, wrap: false };
     let told = Workload::new(&trace, &spec, reading).expect("fits").histograms();
     assert!(matches!(
         told,
-        Err(Error::TraceId { id: 9, position: 0, ref table, rows: 5 }) if table == "t1"
+        Err(Error::TraceId { id: 9, position: 0, ref table, rows: 5, batch: None }) if table == "t1"
     ));
     reading.wrap = true;
     let workload = Workload::new(&trace, &spec, reading).expect("fits");
@@ -139,7 +209,7 @@ fn ids_out_of_range_are_told_or_wrapped() {
     assert_eq!(hot[0].hottest(9), [7, 9]);
     assert_eq!(hot[1].hottest(9), [2, 4]);
     assert_eq!(workload.requests(&[1], 1)[0].ids, [4, -1, 2]);
-    let padded = IdTrace { ids: vec![99, 3, -7], offsets: None };
+    let padded = IdTrace { ids: vec![99, 3, -7], ..IdTrace::default() };
     let workload = Workload::new(&padded, &spec, reading).expect("fits");
     assert_eq!(workload.histograms().expect("wrapped")[0].hottest(9), [3]);
 }
@@ -168,7 +238,7 @@ fn expectations_follow_the_shares() {
 }
 
 fn forged(threads: usize, best: Prefetch, ns: impl Fn(Setting) -> f64) -> Timing {
-    let effect = |setting| Effect { setting, ns: ns(setting), limit_ns: 1.0, expected_ns: 1.0 };
+    let effect = |setting| Effect { setting, ns: ns(setting), touch_ns: 1.0, expected_ns: 1.0 };
     Timing {
         threads,
         prefetch: vec![(best, 1.0)],
@@ -191,15 +261,17 @@ fn packing_is_chosen_where_it_gains() {
     let hot = [Arc::clone(&one), Arc::clone(&one), one];
     let far = Prefetch::Far { distance: 32 };
     let gains = |lookup: f64| {
-        move |s: Setting| match s.packing {
-            Packing::Off => 100.0,
-            Packing::Lookup => lookup,
-            Packing::Ids => 10.0,
+        move |s: Setting| {
+            let rows = match s.packing {
+                Packing::Off => 100.0,
+                Packing::Lookup => lookup,
+                Packing::Ids => 10.0,
+            };
+            rows + if s.pages { 0.0 } else { 20.0 } + if s.prefetch { 0.0 } else { 10.0 }
         }
     };
     let two = |best, lookup| vec![forged(1, best, |_| 200.0), forged(2, best, gains(lookup))];
-    let groups =
-        [group(vec![0, 2], 1.0, two(far, 96.0)), group(vec![1], 0.0, two(Prefetch::Off, 98.0))];
+    let groups = [group(vec![0, 2], 1.0, two(far, 96.0)), group(vec![1], 0.0, two(far, 98.0))];
     let make =
         |room, overrides: &Overrides| make(&spec, &hot, &[2, 2, 0], &groups, room, overrides);
     let plan = make(u64::MAX, &Overrides::default());
@@ -209,7 +281,7 @@ fn packing_is_chosen_where_it_gains() {
         chosen,
         [
             (PageChoice::Huge, far, Packing::Lookup),
-            (PageChoice::Mapped, Prefetch::Off, Packing::Off),
+            (PageChoice::Mapped, far, Packing::Off),
             (PageChoice::Huge, far, Packing::Off),
         ]
     );
@@ -237,6 +309,33 @@ fn packing_is_chosen_where_it_gains() {
     );
 }
 
+/// No lever is on by rule, and none for a gain that may be noise.
+#[test]
+fn pages_and_prefetch_are_chosen_where_they_gain() {
+    let spec = spec(1, 100);
+    let hot = [Arc::new(Histogram::new(vec![1]))];
+    let far = Prefetch::Far { distance: 64 };
+    let chosen = |pages_ns: f64, prefetch_ns: f64| {
+        let ns = move |s: Setting| {
+            let pages = if s.pages { pages_ns } else { 0.0 };
+            100.0 + pages + if s.prefetch { prefetch_ns } else { 0.0 }
+        };
+        let groups = [group(vec![0], 1.0, vec![forged(1, far, ns)])];
+        let plan = make(&spec, &hot, &[1], &groups, u64::MAX, &Overrides::default());
+        (plan.tables[0].pages, plan.tables[0].prefetch)
+    };
+    assert_eq!(chosen(-20.0, -20.0), (PageChoice::Huge, far));
+    assert_eq!(chosen(20.0, -20.0), (PageChoice::Mapped, far));
+    assert_eq!(chosen(-20.0, 20.0), (PageChoice::Huge, Prefetch::Off));
+    assert_eq!(chosen(-2.0, -20.0), (PageChoice::Mapped, far));
+    assert_eq!(chosen(-1.0, -1.0), (PageChoice::Mapped, Prefetch::Off));
+    let overrides = Overrides { pages: Some(PageChoice::Huge), ..Overrides::default() };
+    let groups =
+        [group(vec![0], 1.0, vec![forged(1, far, |s| if s.pages { 200.0 } else { 100.0 })])];
+    let plan = make(&spec, &hot, &[1], &groups, u64::MAX, &overrides);
+    assert_eq!((plan.tables[0].pages, plan.tables[0].prefetch), (PageChoice::Huge, Prefetch::Off));
+}
+
 #[test]
 fn threads_are_taken_where_they_help() {
     let spec = spec(1, 100);
@@ -262,8 +361,8 @@ fn measured_plans_open_and_load() {
     let dir = tempfile::tempdir().expect("a directory");
     let model = small_model(dir.path());
     let ids = (0..4000).map(|i: i64| (i * i) % 397 % (1 + i % 60)).collect();
-    let trace = IdTrace { ids, offsets: None };
-    let reading = Reading { batch: 4, pooling: 8, wrap: false };
+    let trace = IdTrace { ids, ..IdTrace::default() };
+    let reading = Reading { batch: Some(4), pooling: 8, wrap: false };
     let workload = Workload::new(&trace, &model.spec, reading).expect("fits");
     let hot = workload.histograms().expect("in range");
     for (copy_bytes, copied, settings) in [(1 << 30, true, 12), (0, false, 4)] {
@@ -284,7 +383,7 @@ fn measured_plans_open_and_load() {
         for timing in &groups[0].timings {
             assert_eq!(timing.effects.len(), settings);
             for effect in &timing.effects {
-                let figures = [effect.ns, effect.limit_ns, effect.expected_ns];
+                let figures = [effect.ns, effect.touch_ns, effect.expected_ns];
                 assert!(figures.iter().all(|ns| ns.is_finite() && *ns > 0.0), "{effect:?}");
             }
         }

@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use hither_kernels::bag::hot::{EMPTY, Hot, HotMap};
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::bag::quant::{self, Params};
+use hither_kernels::bag::touch::Touch;
 use hither_kernels::bag::{
     Bags, Dtype, Error, Ids, OutOfRange, Output, Pooling, Settings, Table, embed,
 };
@@ -351,6 +352,30 @@ proptest! {
             for (value, seen) in values.iter().zip(seen) {
                 prop_assert!((value - seen).abs() <= scale * 0.5001, "{value} {seen} {scale}");
             }
+        }
+    }
+}
+
+/// Rows of two bytes at the end of their table too: a touch checks the bytes that it reads as a
+/// lookup does, and refuses a table that they do not fit.
+#[test]
+fn a_touch_reads_whole_rows_and_no_more() {
+    for (dtype, dim) in Dtype::ALL.into_iter().flat_map(|dtype| [1, 3, 16, 17].map(|d| (dtype, d)))
+    {
+        let sample = Sample::new(dtype, 9, dim, Pooling::Mean, 3).with_hot();
+        let call = Call {
+            batch: 2,
+            ids: vec![8, 0, -1, 8, 8],
+            offsets: vec![0, 1, 5],
+            weights: Some(vec![1.0; 5]),
+        };
+        for isa in Isa::available() {
+            for prefetch in Prefetch::CANDIDATES {
+                let touch = Touch::new(&[sample.table()], call.bags(), isa).expect("it fits");
+                touch.run(prefetch).expect("all ids are rows");
+            }
+            let short = Table { data: &sample.data[..sample.data.len() - 1], ..sample.table() };
+            assert!(matches!(Touch::new(&[short], call.bags(), isa), Err(Error::Table { .. })));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use hither_kernels::detect::{Isa, cpu};
 use hither_kernels::gemm::{Rows, RowsMut};
-use hither_kernels::interact::{Dot, cat, cross};
+use hither_kernels::interact::{Dot, cat, cross, products};
 use proptest::prelude::*;
 
 const DIMS: [usize; 12] = [1, 2, 3, 7, 8, 9, 16, 17, 33, 64, 100, 128];
@@ -13,17 +13,20 @@ struct Case {
     rows: usize,
     dim: usize,
     tables: usize,
+    itself: bool,
     dense: Vec<f32>,
     pooled: Vec<f32>,
 }
 
 fn cases() -> impl Strategy<Value = Case> {
-    (0..5usize, prop::sample::select(&DIMS[..]), 0..30usize).prop_flat_map(|(rows, dim, tables)| {
+    let shapes = (0..5usize, prop::sample::select(&DIMS[..]), 0..30usize, any::<bool>());
+    shapes.prop_flat_map(|(rows, dim, tables, itself)| {
         let values = |count| prop::collection::vec(-1.0f32..1.0, count);
         (values(rows * dim), values(rows * dim * tables)).prop_map(move |(dense, pooled)| Case {
             rows,
             dim,
             tables,
+            itself,
             dense,
             pooled,
         })
@@ -39,8 +42,15 @@ impl Case {
         Rows::new(&self.pooled, self.rows, self.dim * self.tables)
     }
 
+    fn layer(&self, isa: Isa) -> Dot {
+        match self.itself {
+            true => Dot::with_itself(self.dim, self.tables, isa),
+            false => Dot::new(self.dim, self.tables, isa),
+        }
+    }
+
     fn dot(&self, isa: Isa) -> Vec<f32> {
-        let dot = Dot::new(self.dim, self.tables, isa);
+        let dot = self.layer(isa);
         let mut out = vec![f32::NAN; self.rows * dot.width()];
         dot.forward(self.dense(), self.pooled(), RowsMut::new(&mut out, self.rows, dot.width()));
         out
@@ -55,8 +65,8 @@ impl Case {
             let pooled = &self.pooled[row * self.dim * self.tables..][..self.dim * self.tables];
             features.extend(pooled.chunks(self.dim));
             all.extend(features[0].iter().map(|x| (f64::from(*x), 0.0)));
-            for i in 1..features.len() {
-                for j in 0..i {
+            for i in 0..features.len() {
+                for j in 0..i + usize::from(self.itself) {
                     let products = features[i]
                         .iter()
                         .zip(features[j])
@@ -90,7 +100,7 @@ proptest! {
     #[test]
     fn a_sample_does_not_depend_on_those_beside_it(case in cases()) {
         for isa in Isa::available() {
-            let dot = Dot::new(case.dim, case.tables, isa);
+            let dot = case.layer(isa);
             let together = case.dot(isa);
             for row in 0..case.rows {
                 let mut out = vec![0.0; dot.width()];
@@ -106,7 +116,7 @@ proptest! {
     #[test]
     fn gaps_between_rows_are_left_alone(case in cases()) {
         for isa in Isa::available() {
-            let dot = Dot::new(case.dim, case.tables, isa);
+            let dot = case.layer(isa);
             let stride = dot.width() + 2;
             let mut out = vec![9.0; case.rows * stride];
             dot.forward(case.dense(), case.pooled(), RowsMut::new(&mut out, case.rows, stride));
@@ -150,6 +160,21 @@ fn cross_adds_the_gated_first_features() {
     let (first, gate, mut x) = ([1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [1.0; 4]);
     cross(Rows::new(&first, 2, 2), Rows::new(&gate, 2, 2), RowsMut::new(&mut x, 2, 2), 2);
     assert_eq!(x, [6.0, 13.0, 22.0, 33.0]);
+}
+
+#[test]
+fn products_are_those_of_a_matrix_per_row() {
+    // [[1, 2], [3, 4], [5, 6]] times [[1, 10], [100, 1000]], behind two dense features.
+    let (left, right) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1.0, 10.0, 100.0, 1000.0]);
+    let mut out = [0.0; 8];
+    products(
+        Rows::new(&[7.0, 8.0], 1, 2),
+        2,
+        (Rows::new(&left, 1, 6), 6),
+        (Rows::new(&right, 1, 4), 4),
+        RowsMut::new(&mut out, 1, 8),
+    );
+    assert_eq!(out, [7.0, 8.0, 201.0, 2010.0, 403.0, 4030.0, 605.0, 6050.0]);
 }
 
 #[test]

@@ -1,22 +1,22 @@
-//! What the page's scripts read: curves as JSON, bars and jobs as packed blocks.
+//! The data of the page's scripts: curves as JSON, bars and jobs as packed blocks.
 
 use std::collections::HashMap;
 
 use hither_core::record::{Header, JobRow, JobState, RunRecord};
 use serde::Serialize;
 
-use crate::curve::{OverTime, Timers, bounds, cdf, log_grid, over_time, time_grid, timers};
+use crate::curve::{OverTime, Timers, bounds, cdf, log_grid, over_time, timers};
 use crate::format::rounded;
 use crate::page::Group;
 use crate::{pack, span};
 
 /// Colours in the page's palette: `--c0` and on in report.css.
-const COLOURS: usize = 8;
+pub const COLOURS: usize = 8;
 
 #[derive(Serialize)]
 pub struct Data {
-    time_s: Vec<f64>,
-    pub length_s: f64,
+    /// Length of the longest run.
+    length_s: f64,
     jct_grid_s: Vec<f64>,
     queue_grid_s: Vec<f64>,
     groups: Vec<GroupData>,
@@ -41,7 +41,7 @@ struct MachineData {
 #[derive(Serialize)]
 struct RunData {
     label: String,
-    /// Policies differ by colour; what else tells runs apart differs by dashes.
+    /// Policies differ by colour; runs of one policy in other settings differ by dashes.
     colour: usize,
     dash: usize,
     group: usize,
@@ -60,7 +60,7 @@ struct RunData {
     models: usize,
 }
 
-/// Packed columns, each text once: policies of one trace share their jobs' names.
+/// Packed columns, each stored once, because all policies of a trace share the names of its jobs.
 #[derive(Default)]
 struct Blocks {
     texts: Vec<String>,
@@ -110,11 +110,11 @@ pub fn data(groups: &[Group], labels: &[String]) -> (Data, Vec<String>) {
             dash,
             group,
             has_events: !run.events.is_empty(),
-            length_s: rounded(length(run)),
+            length_s: length(run),
             jct: cdf(&jct[i], &jct_grid_s),
             queue: cdf(&queue[i], &queue_grid_s),
-            over_time: over_time(cluster, &run.events, length_s),
-            timers: timers(&run.events, length_s),
+            over_time: over_time(cluster, &run.events),
+            timers: timers(&run.events),
             tier_share: run.summary.tier_share.map(rounded),
             spans_dropped: schedule.dropped,
             spans: blocks.add(pack_spans(&schedule.spans)),
@@ -125,7 +125,6 @@ pub fn data(groups: &[Group], labels: &[String]) -> (Data, Vec<String>) {
     };
     let run_data = runs.iter().enumerate().map(run_data).collect();
     let data = Data {
-        time_s: time_grid(length_s),
         length_s,
         groups: groups.iter().map(|g| group_data(g.header)).collect(),
         runs: run_data,
@@ -168,7 +167,7 @@ fn pack_spans(spans: &[span::Span]) -> String {
     pack::columns(&columns.map(|column| spans.iter().map(column).collect()))
 }
 
-/// What hovering over a bar tells about its job: numbers, names, names of models.
+/// The facts about jobs that the schedule's tooltip shows: numbers, job names, model names.
 fn job_blocks(run: &RunRecord, blocks: &mut Blocks) -> (usize, usize, usize) {
     let start = bounds(&run.events).map_or(0.0, |(start, _)| start);
     let ms = |t: f64| ((t - start) * 1000.0).round() as i64;

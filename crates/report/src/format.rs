@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Formats numbers for people.
 
 use hither_core::record::Header;
 
@@ -8,25 +8,79 @@ const DAY: f64 = 86400.0;
 
 /// Three significant digits in the unit that keeps the number small: `420 ms`, `3.42 h`, `12.5 d`.
 pub fn duration(seconds: f64) -> String {
-    let size = seconds.abs();
-    match size {
-        _ if !size.is_finite() => "–".to_owned(),
+    match seconds.abs() {
+        size if !size.is_finite() => "–".to_owned(),
         0.0 => "0 s".to_owned(),
-        _ if size < 1.0 => format!("{} ms", digits(seconds * 1000.0)),
-        _ if size < 2.0 * MINUTE => format!("{} s", digits(seconds)),
-        _ if size < 2.0 * HOUR => format!("{} min", digits(seconds / MINUTE)),
-        _ if size < 3.0 * DAY => format!("{} h", digits(seconds / HOUR)),
-        _ => format!("{} d", digits(seconds / DAY)),
+        size => {
+            let (unit_s, unit) = unit_of(size);
+            let decimals = decimals(size / unit_s);
+            format!("{:.decimals$} {unit}", seconds / unit_s)
+        }
     }
 }
 
-fn digits(value: f64) -> String {
-    let decimals = match value.abs() {
+fn unit_of(size_s: f64) -> (f64, &'static str) {
+    match size_s {
+        s if s < 1.0 => (0.001, "ms"),
+        s if s < 2.0 * MINUTE => (1.0, "s"),
+        s if s < 2.0 * HOUR => (MINUTE, "min"),
+        s if s < 3.0 * DAY => (HOUR, "h"),
+        _ => (DAY, "d"),
+    }
+}
+
+/// Decimals that make three significant digits.
+fn decimals(value: f64) -> usize {
+    match value {
         v if v >= 99.95 => 0,
         v if v >= 9.995 => 1,
         _ => 2,
-    };
-    format!("{value:.decimals$}")
+    }
+}
+
+/// The unit and the decimals that all times of a column share: with a unit per cell, 107 min above
+/// 4.02 h would look larger.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TimeUnit {
+    pub name: &'static str,
+    pub size_s: f64,
+    pub decimals: usize,
+}
+
+impl TimeUnit {
+    /// The unit that fits the middle of the range, on a log scale, with decimals enough for the
+    /// smallest value.
+    pub fn for_column(seconds: impl IntoIterator<Item = f64>) -> Self {
+        let sizes = seconds.into_iter().map(f64::abs).filter(|s| s.is_finite() && *s > 0.0);
+        let (low, high) = sizes
+            .fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), s| (low.min(s), high.max(s)));
+        if high == 0.0 {
+            return Self { name: "s", size_s: 1.0, decimals: 0 };
+        }
+        let (size_s, name) = unit_of((low.ln() / 2.0 + high.ln() / 2.0).exp());
+        let smallest = low / size_s;
+        let decimals = match smallest {
+            // Two significant digits, as far as that is of use.
+            s if s < 0.1 => (1.0 - s.log10().floor()).min(5.0) as usize,
+            s => decimals(s),
+        };
+        Self { name, size_s, decimals }
+    }
+
+    /// The figure without its unit; a dash where there is none.
+    pub fn number(&self, seconds: f64) -> String {
+        match seconds.is_finite() {
+            true => format!("{:.*}", self.decimals, seconds / self.size_s),
+            false => "–".to_owned(),
+        }
+    }
+
+    pub fn text(&self, seconds: f64) -> String {
+        match seconds.is_finite() {
+            true => format!("{} {}", self.number(seconds), self.name),
+            false => "–".to_owned(),
+        }
+    }
 }
 
 pub fn percent(share: f64) -> String {
@@ -57,7 +111,7 @@ pub fn plural(n: usize, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Thousands apart: `100,000`.
+/// With separators between thousands: `100,000`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
@@ -70,7 +124,7 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// A trace's strings go to a terminal: control characters could move its cursor.
+/// Replaces control characters, which could move the cursor of a terminal. Names come from traces.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
@@ -106,6 +160,20 @@ mod tests {
         for (seconds, text) in cases {
             assert_eq!(duration(seconds), text);
         }
+    }
+
+    #[test]
+    fn a_column_of_times_has_one_unit() {
+        let texts = |seconds: &[f64]| {
+            let unit = TimeUnit::for_column(seconds.iter().copied());
+            seconds.iter().map(|s| unit.text(*s)).collect::<Vec<_>>()
+        };
+        assert_eq!(texts(&[6420.0, 14_472.0]), ["1.78 h", "4.02 h"]);
+        assert_eq!(texts(&[25_668.0, 950_400.0]), ["7.13 h", "264.00 h"]);
+        assert_eq!(texts(&[0.0, 1_296_000.0, 31_104_000.0]), ["0.0 d", "15.0 d", "360.0 d"]);
+        assert_eq!(texts(&[60.0, 8_640_000.0]), ["0.017 h", "2400.000 h"]);
+        assert_eq!(texts(&[f64::NAN, 0.0]), ["–", "0 s"]);
+        assert_eq!(texts(&[1e-300, 1e300]).len(), 2);
     }
 
     #[test]

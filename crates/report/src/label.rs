@@ -1,11 +1,11 @@
-//! What a run is called on a page.
+//! Labels of runs.
 
 use std::collections::BTreeSet;
 
 use hither_core::record::Header;
 
-/// One label a run, unique on the page: the policy's name alone where there is one group, and
-/// otherwise followed by that in which the group differs from the others.
+/// One label per run, unique on the page: the policy's name, followed by the settings in which its
+/// group differs from the others, if there are several groups.
 pub fn labels(groups: &[(&Header, Vec<&str>)]) -> Vec<String> {
     let differences = differences(&groups.iter().map(|(h, _)| *h).collect::<Vec<_>>());
     let mut taken = BTreeSet::new();
@@ -48,7 +48,7 @@ fn differences(headers: &[&Header]) -> Vec<String> {
     headers.iter().enumerate().map(name).collect()
 }
 
-/// What the runs, given by label and notes, want their reader to know; said once where all say it.
+/// The notes of all runs, given by label and notes. A note that all runs share appears once.
 pub fn notes<'a>(runs: impl Iterator<Item = (&'a str, &'a [String])>) -> Vec<String> {
     let runs: Vec<_> = runs.collect();
     let mut lines = Vec::new();

@@ -1,5 +1,5 @@
-//! Rows to something a person reads: a comparison table for the terminal ([`table`]) and one
-//! self-contained HTML page with plots ([`html`]).
+//! Turns records into tables for the terminal and into self-contained HTML pages: simulations
+//! ([`table()`], [`html`]), sweeps ([`sweep`]), training runs ([`train`]) and plans ([`plan`]).
 //!
 //! Nothing here reads or writes files, and nothing depends on clock, locale or hash order: the same
 //! rows give the same bytes.
@@ -14,6 +14,7 @@ mod page;
 pub mod plan;
 mod replay;
 mod span;
+pub mod sweep;
 mod table;
 pub mod train;
 

@@ -3,17 +3,24 @@
 
 use hither_core::record::Summary;
 
-use crate::format::{duration, percent};
+use crate::format::{TimeUnit, percent};
 
 pub struct Metric {
     pub name: &'static str,
-    /// What the page tells on hovering over the column.
+    /// Shown when the pointer rests on the column.
     pub meaning: &'static str,
     /// Whether a smaller value is better.
     pub smaller: bool,
     /// None where the run has no such figure, as a completion time where no job finished.
     pub value: fn(&Summary) -> Option<f64>,
-    pub text: fn(&Summary) -> String,
+    pub show: Show,
+}
+
+/// How a metric is written.
+pub enum Show {
+    /// Seconds, in one unit for the whole column.
+    Time,
+    Text(fn(&Summary) -> String),
 }
 
 pub const METRICS: &[Metric] = &[
@@ -22,56 +29,56 @@ pub const METRICS: &[Metric] = &[
         meaning: "Jobs that ran to their end, of all jobs in the trace",
         smaller: false,
         value: |s| Some(s.finished as f64),
-        text: |s| format!("{}/{}", s.finished, s.jobs),
+        show: Show::Text(|s| format!("{}/{}", s.finished, s.jobs)),
     },
     Metric {
         name: "avg JCT",
         meaning: "Mean job completion time: submission to end, over finished jobs",
         smaller: true,
         value: |s| of_finished(s, s.jct_s.mean),
-        text: |s| time(of_finished(s, s.jct_s.mean)),
+        show: Show::Time,
     },
     Metric {
         name: "p95 JCT",
         meaning: "95 % of finished jobs completed within this time",
         smaller: true,
         value: |s| of_finished(s, s.jct_s.p95),
-        text: |s| time(of_finished(s, s.jct_s.p95)),
+        show: Show::Time,
     },
     Metric {
         name: "p99 JCT",
         meaning: "99 % of finished jobs completed within this time",
         smaller: true,
         value: |s| of_finished(s, s.jct_s.p99),
-        text: |s| time(of_finished(s, s.jct_s.p99)),
+        show: Show::Time,
     },
     Metric {
         name: "avg queue",
         meaning: "Mean time without GPUs between submission and end",
         smaller: true,
         value: |s| of_finished(s, s.queue_s.mean),
-        text: |s| time(of_finished(s, s.queue_s.mean)),
+        show: Show::Time,
     },
     Metric {
         name: "makespan",
         meaning: "First submission to last end",
         smaller: true,
         value: |s| of_finished(s, s.makespan_s),
-        text: |s| time(of_finished(s, s.makespan_s)),
+        show: Show::Time,
     },
     Metric {
         name: "GPU util",
         meaning: "Share of the GPU time up to the makespan that was allocated to jobs",
         smaller: false,
         value: |s| Some(s.gpu_utilisation),
-        text: |s| percent(s.gpu_utilisation),
+        show: Show::Text(|s| percent(s.gpu_utilisation)),
     },
     Metric {
         name: "comm share",
         meaning: "Exposed communication time over running time",
         smaller: true,
         value: |s| of_finished(s, s.comm_share),
-        text: |s| percent(s.comm_share),
+        show: Show::Text(|s| percent(s.comm_share)),
     },
     Metric {
         name: "tiers 0/1/2",
@@ -79,17 +86,17 @@ pub const METRICS: &[Metric] = &[
                   best is the largest share inside a machine",
         smaller: false,
         value: |s| Some(s.tier_share[0]),
-        text: |s| {
+        show: Show::Text(|s| {
             let [machine, rack, across] = s.tier_share.map(|share| (share * 100.0).round());
             format!("{machine}/{rack}/{across} %")
-        },
+        }),
     },
     Metric {
         name: "preempt",
-        meaning: "Times that a running job lost its GPUs to the policy",
+        meaning: "How often the policy took GPUs from a running job",
         smaller: true,
         value: |s| Some(s.preemptions as f64),
-        text: |s| s.preemptions.to_string(),
+        show: Show::Text(|s| s.preemptions.to_string()),
     },
 ];
 
@@ -97,11 +104,20 @@ fn of_finished(summary: &Summary, value: f64) -> Option<f64> {
     (summary.finished > 0).then_some(value)
 }
 
-fn time(seconds: Option<f64>) -> String {
-    seconds.map_or_else(|| "–".to_owned(), duration)
-}
-
 impl Metric {
+    /// The column's cells, one per run.
+    pub fn texts(&self, runs: &[&Summary]) -> Vec<String> {
+        match self.show {
+            Show::Text(text) => runs.iter().map(|s| text(s)).collect(),
+            Show::Time => {
+                let seconds: Vec<f64> =
+                    runs.iter().map(|s| (self.value)(s).unwrap_or(f64::NAN)).collect();
+                let unit = TimeUnit::for_column(seconds.iter().copied());
+                seconds.into_iter().map(|s| unit.text(s)).collect()
+            }
+        }
+    }
+
     /// Which runs are best.
     pub fn winners(&self, runs: &[&Summary]) -> Vec<bool> {
         let values: Vec<Option<f64>> = runs.iter().map(|s| (self.value)(s)).collect();
@@ -109,7 +125,7 @@ impl Metric {
     }
 }
 
-/// Which values are best. Nobody's is where all agree, and so where there is only one.
+/// Which values are best. None is where all are equal, and so where there is only one.
 pub fn winners(values: &[Option<f64>], smaller: bool) -> Vec<bool> {
     let values: Vec<Option<f64>> = values.iter().map(|v| v.filter(|v| v.is_finite())).collect();
     let best =

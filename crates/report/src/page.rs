@@ -5,12 +5,14 @@ use minijinja::{Environment, Value, context};
 
 use crate::curve::SMOOTH_SHARE;
 use crate::data::data;
-use crate::format::{cluster, count, duration, gpus, plural};
+use crate::format::{cluster, count, duration, gpus, percent, plural};
 use crate::label::{labels, notes};
 use crate::metric::{METRICS, Metric};
 
 const TEMPLATE: &str = include_str!("../assets/report.html");
-/// What every page has around its own.
+/// The list of settings that several pages end with.
+const SETTINGS: &str = include_str!("../assets/settings.html");
+/// The frame of every page.
 const PAGE: &str = include_str!("../assets/page.html");
 const STYLES: [&str; 2] =
     [include_str!("../assets/vendor/uplot/uPlot.min.css"), include_str!("../assets/report.css")];
@@ -44,9 +46,9 @@ pub fn html(groups: &[Group]) -> String {
     let own = context! {
         title => title(groups),
         headline => headline(groups),
-        smooth => duration(data.length_s * SMOOTH_SHARE),
+        smooth => percent(SMOOTH_SHARE),
         facts => facts(groups),
-        settings => groups.len(),
+        groups => groups.len(),
         notes => notes(labels.iter().map(String::as_str).zip(
             groups.iter().flat_map(|g| g.runs).map(|r| r.summary.notes.as_slice()),
         )),
@@ -62,7 +64,7 @@ pub fn html(groups: &[Group]) -> String {
     render(TEMPLATE, "", &SCRIPTS, &json, own)
 }
 
-/// A page from its template, styles, scripts and JSON, and what the template asks for.
+/// Renders a page from its template, styles, scripts and data; `own` holds the values of the template.
 pub(crate) fn render(
     template: &str,
     style: &str,
@@ -71,7 +73,9 @@ pub(crate) fn render(
     own: Value,
 ) -> String {
     let mut environment = Environment::new();
-    environment.add_template("page.html", PAGE).expect("it is part of the program");
+    for (name, text) in [("page.html", PAGE), ("settings.html", SETTINGS)] {
+        environment.add_template(name, text).expect("it is part of the program");
+    }
     let template = environment.template_from_named_str("own.html", template);
     template
         .and_then(|template| {
@@ -90,7 +94,7 @@ fn policies(runs: &[RunRecord]) -> Vec<&str> {
     runs.iter().map(|r| r.summary.policy.as_str()).collect()
 }
 
-/// JSON that cannot end the script element it stands in, whatever the strings in it say.
+/// Escapes JSON so that no string in it can end the script element around it.
 fn inert_json(json: &str) -> String {
     json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
@@ -110,7 +114,7 @@ fn title(groups: &[Group]) -> String {
     }
 }
 
-/// The first thing that a reader wants to know, where there is something to compare.
+/// The result in one sentence; `None` where there is nothing to compare.
 fn headline(groups: &[Group]) -> Option<String> {
     let [group] = groups else { return None };
     let mut runs: Vec<&Summary> = group.runs.iter().map(|r| &r.summary).collect();
@@ -148,7 +152,7 @@ fn facts(groups: &[Group]) -> Vec<Value> {
     facts.into_iter().map(fact).collect()
 }
 
-/// Each value once, in the order of their first.
+/// Each value once, in the order of first occurrence.
 pub(crate) fn distinct(all: impl Iterator<Item = String>) -> Vec<String> {
     let mut values = Vec::new();
     for value in all {
@@ -159,24 +163,27 @@ pub(crate) fn distinct(all: impl Iterator<Item = String>) -> Vec<String> {
     values
 }
 
-/// The best of a column is the best within its group: other groups had another task.
+/// The best of a column is the best within its group, because groups have different tasks.
 fn table_rows(groups: &[Group], labels: &[String]) -> Vec<Value> {
+    // One unit per column, over all groups.
+    let all: Vec<&Summary> = groups.iter().flat_map(|g| g.runs).map(|r| &r.summary).collect();
+    let texts: Vec<Vec<String>> = METRICS.iter().map(|m| m.texts(&all)).collect();
     let mut rows = Vec::new();
     for group in groups {
         let summaries: Vec<&Summary> = group.runs.iter().map(|r| &r.summary).collect();
         let winners: Vec<Vec<bool>> = METRICS.iter().map(|m| m.winners(&summaries)).collect();
         for (i, summary) in summaries.iter().enumerate() {
-            let cell = |(m, wins): (&Metric, &Vec<bool>)| {
-                // What the column sorts by; empty where there is no figure.
+            let run = rows.len();
+            let cell = |((m, wins), texts): ((&Metric, &Vec<bool>), &Vec<String>)| {
+                // The sort key; empty where the run has no such figure.
                 let value = (m.value)(summary).filter(|v| v.is_finite());
                 context! {
-                    text => (m.text)(summary),
+                    text => texts[run].as_str(),
                     value => value.map_or_else(String::new, |v| v.to_string()),
                     best => wins[i],
                 }
             };
-            let run = rows.len();
-            let cells: Vec<Value> = METRICS.iter().zip(&winners).map(cell).collect();
+            let cells: Vec<Value> = METRICS.iter().zip(&winners).zip(&texts).map(cell).collect();
             rows.push(context! { label => labels[run].as_str(), run => run, cells => cells });
         }
     }

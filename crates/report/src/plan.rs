@@ -14,9 +14,9 @@ pub struct PlanReport {
     pub trace: String,
     pub machine: PlanMachine,
     pub batch: usize,
-    /// Ids a bag, on average.
+    /// Mean number of ids per bag.
     pub pooling: f64,
-    /// That the plan asks for; 0 is all cores.
+    /// Threads that the plan uses; 0 is all cores.
     pub threads: usize,
     pub mlp: String,
     pub tables: Vec<PlannedTable>,
@@ -26,6 +26,15 @@ pub struct PlanReport {
     /// Tables that share a measurement.
     pub groups: Vec<PlanGroup>,
     pub notes: Vec<String>,
+    /// What to type next.
+    pub commands: Vec<PlanCommand>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PlanCommand {
+    /// As in "to …".
+    pub purpose: String,
+    pub command: String,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -45,9 +54,10 @@ pub struct PlannedTable {
     pub dtype: String,
     pub row_bytes: usize,
     pub lookups: u64,
-    /// Rows that were asked for at all.
+    /// Rows that the trace looks up at least once.
     pub unique: usize,
-    /// Hot rows as half of the third level holds them, and the share of lookups they take.
+    /// The hottest rows that fit into half of the L3 cache, which all tables share, and the share of
+    /// the table's lookups that go to them.
     pub hot_fitting: usize,
     pub hot_share: f64,
     pub pages: String,
@@ -60,12 +70,12 @@ pub struct PlannedTable {
     pub group: usize,
 }
 
-/// What another type of elements would bring.
+/// What smaller elements would change.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SmallerType {
     pub dtype: String,
     pub row_bytes: usize,
-    /// Relative, of a sample of rows.
+    /// Relative error of a sample of rows.
     pub error: f64,
     pub expected_speedup: f64,
     pub advised: bool,
@@ -75,7 +85,7 @@ pub struct SmallerType {
 pub struct HotnessCurve {
     pub label: String,
     pub row_bytes: usize,
-    /// Rows, and the share of lookups that so many of the hottest take.
+    /// Numbers of rows, and the share of lookups that go to as many of the hottest rows.
     pub points: Vec<(usize, f64)>,
 }
 
@@ -83,15 +93,17 @@ pub struct HotnessCurve {
 pub struct Lever {
     pub name: String,
     pub threads: usize,
-    /// A row's.
+    /// Nanoseconds per row.
     pub ns: f64,
     pub expected_ns: f64,
-    /// Against no lever with as many threads.
+    /// Relative to no lever with the same number of threads.
     pub speedup: f64,
     pub expected_speedup: f64,
     pub gb_s: f64,
-    /// Of a bare touch of the same rows in the same places.
-    pub of_limit: f64,
+    /// Time of a reference that only reads the same rows in the same places, over this one's.
+    pub of_touch: f64,
+    /// Whether the plan has these levers for all tables, with this number of threads.
+    pub chosen: bool,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -121,7 +133,7 @@ pub struct PrefetchNs {
     pub ns: f64,
 }
 
-/// What a row costs from one place: the calibration that expectations rest on.
+/// The cost of reading a row from one place: the calibration behind the expected figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct RowCost {
     pub level: String,

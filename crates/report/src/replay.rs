@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use hither_core::record::{ClusterRow, EventRow, Happening};
 
-/// What the plots over time show.
+/// The quantities of the plots over time.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Gauges {
     /// Share of all GPUs that jobs hold.

@@ -1,4 +1,4 @@
-//! Which job held which GPUs of which machine, and when: the bars of the schedule.
+//! The bars of the schedule: which job held which GPUs of which machine, and when.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,10 @@ use hither_core::record::{ClusterRow, EventRow, Happening};
 
 use crate::curve::bounds;
 
-/// More bars than this are no clearer on any screen; the shortest ones go first.
+/// Upper bound on bars; no screen can show more. The shortest are dropped.
 pub const SPANS_MAX: usize = 1_000_000;
 
-/// No machine has more; a record that says so must not make us reserve memory for it.
+/// Upper bound on GPUs per machine; a corrupt record must not make us reserve memory.
 const LANES_MAX: u32 = 1024;
 
 /// `Span::job` of a machine that is down.
@@ -60,7 +60,7 @@ struct Builder<'a> {
     spans: Vec<Span>,
 }
 
-/// `position` tells where in the run's job rows an event's job stands.
+/// `position` maps the job number of an event to its index in the run's job rows.
 pub fn schedule(
     cluster: &ClusterRow,
     events: &[EventRow],

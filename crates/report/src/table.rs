@@ -6,19 +6,20 @@ use hither_core::record::{Header, Summary};
 use crate::format::{cluster, printable};
 use crate::metric::METRICS;
 
-/// One row a policy, the best value of each column marked with `*`, and the winners below. Plain
+/// One row per policy, the best value of each column marked with `*`, and the winners below. Plain
 /// UTF-8 without colour, so that it can be piped and compared.
 pub fn table(header: &Header, runs: &[Summary]) -> String {
     let summaries: Vec<&Summary> = runs.iter().collect();
     let winners: Vec<Vec<bool>> = METRICS.iter().map(|m| m.winners(&summaries)).collect();
+    let texts: Vec<Vec<String>> = METRICS.iter().map(|m| m.texts(&summaries)).collect();
 
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
     table.set_header(std::iter::once("policy").chain(METRICS.iter().map(|m| m.name)));
     for (i, run) in runs.iter().enumerate() {
-        let figures = METRICS.iter().zip(&winners).map(|(metric, wins)| {
+        let figures = texts.iter().zip(&winners).map(|(texts, wins)| {
             // The blank keeps the digits of marked and unmarked rows in one column.
-            format!("{}{}", (metric.text)(run), if wins[i] { '*' } else { ' ' })
+            format!("{}{}", texts[i], if wins[i] { '*' } else { ' ' })
         });
         table.add_row(std::iter::once(printable(&run.policy)).chain(figures));
     }
@@ -53,7 +54,7 @@ fn winner_line(runs: &[Summary], winners: &[Vec<bool>]) -> String {
         match names.len() {
             0 => {}
             1..=3 => parts.push(format!("{} {}", metric.name, names.join(" = "))),
-            // The stars in the table tell who they are.
+            // The marks in the table show which ones.
             many => parts.push(format!("{} a tie of {many}", metric.name)),
         }
     }
@@ -127,7 +128,7 @@ trace demo.csv · cluster lab: 4 machines in 2 racks, 32 GPUs (V100) · seed 7 �
 ┌────────┬──────────┬─────────┬─────────┬─────────┬───────────┬──────────┬──────────┬────────────┬─────────────┬─────────┐
 │ policy ┆ finished ┆ avg JCT ┆ p95 JCT ┆ p99 JCT ┆ avg queue ┆ makespan ┆ GPU util ┆ comm share ┆ tiers 0/1/2 ┆ preempt │
 ╞════════╪══════════╪═════════╪═════════╪═════════╪═══════════╪══════════╪══════════╪════════════╪═════════════╪═════════╡
-│ fifo   ┆ 100/100  ┆ 3.42 h  ┆ 6.84 h  ┆ 10.3 h  ┆   90.0 s  ┆  4.63 d  ┆  50.0 %  ┆     6.2 %  ┆  50/30/20 %  ┆      3  │
+│ fifo   ┆ 100/100  ┆ 3.42 h  ┆ 6.84 h  ┆ 10.26 h  ┆   90.0 s  ┆  4.63 d  ┆  50.0 %  ┆     6.2 %  ┆  50/30/20 %  ┆      3  │
 ";
         // Columns widen with their cells, so compare what must stand there, not the rules' length.
         for line in expected.lines().filter(|l| !l.contains('─') && !l.contains('═')) {

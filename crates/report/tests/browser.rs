@@ -15,10 +15,17 @@ fn runs(header: &Header, jobs: u32) -> Vec<RunRecord> {
     HABITS.iter().map(|habit| record(header, habit, jobs)).collect()
 }
 
-/// Runs the checker, or tells how to get it. Skipping is for machines without a browser.
-fn check(name: &str, page: &str, flags: &[&str]) {
-    if std::env::var_os("HITHER_SKIP_BROWSER").is_some_and(|v| v == "1") {
+fn is_skipped(name: &str) -> bool {
+    let skipped = std::env::var_os("HITHER_SKIP_BROWSER").is_some_and(|v| v == "1");
+    if skipped {
         eprintln!("HITHER_SKIP_BROWSER=1: {name} was not opened in a browser");
+    }
+    skipped
+}
+
+/// Runs the checker, or says how to get it. Skipping is for machines without a browser.
+fn check(name: &str, page: &str, flags: &[&str]) {
+    if is_skipped(name) {
         return;
     }
     let checker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e/report");
@@ -74,4 +81,32 @@ fn a_run_without_events_says_so() {
     let page = |runs| html(&[Group { header: &header, runs }]);
     check("report-no-events.html", &page(&runs[..1]), &["--no-events"]);
     check("report-some-events.html", &page(&runs[..]), &["--no-events"]);
+}
+
+/// A program that loads the page and takes its picture never asks for an animation frame.
+#[test]
+fn the_schedule_is_painted_without_an_animation_frame() {
+    let name = "report-frameless.html";
+    if is_skipped(name) {
+        return;
+    }
+    let header = header(1, 2, 4);
+    let runs = [record(&header, &HABITS[2], 100)];
+    let page = html(&[Group { header: &header, runs: &runs }])
+        .replace("<head>", "<head><script>requestAnimationFrame = () => 1;</script>");
+    let file: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&file, page).unwrap();
+    let profile = Path::new(env!("CARGO_TARGET_TMPDIR")).join("frameless-profile");
+    let flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--dump-dom"];
+    let output = Command::new("/usr/bin/chromium")
+        .args(flags)
+        .arg("--virtual-time-budget=5000")
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .arg(&file)
+        .output()
+        .expect("chromium is missing: run ./test.sh, which installs it");
+    let page = String::from_utf8_lossy(&output.stdout);
+    let canvas = page.find("<canvas class=\"base\"").expect("the schedule has a canvas");
+    let canvas = &page[canvas..][..page[canvas..].find('>').unwrap()];
+    assert!(canvas.contains("data-draw-ms"), "the schedule was not painted: {canvas}");
 }

@@ -47,7 +47,8 @@ fn report() -> PlanReport {
         speedup,
         expected_speedup: speedup * 0.9,
         gb_s: 8.5 * speedup,
-        of_limit: 0.5 * speedup,
+        of_touch: 0.5 * speedup,
+        chosen: threads == 2 && speedup > 1.5,
     };
     let cost = |level: &str, pages: &str, prefetch, ns| RowCost {
         level: level.into(),
@@ -93,6 +94,10 @@ fn report() -> PlanReport {
             }],
         }],
         notes: vec!["1 of 3 tables was measured".into()],
+        commands: vec![PlanCommand {
+            purpose: "measure it".into(),
+            command: "hither bench model 'my model' --plan plan".into(),
+        }],
     }
 }
 
@@ -108,6 +113,29 @@ fn the_page_is_whole_and_always_the_same() {
     for reference in ["src=\"", "href=", "@import", "url(", "fetch(", "XMLHttpRequest"] {
         assert!(!page.contains(reference), "{reference}");
     }
+}
+
+#[test]
+fn the_headline_is_of_the_plan_and_not_of_the_fastest_lever() {
+    let mut report = report();
+    for lever in &mut report.levers {
+        lever.chosen = lever.name == "none" && lever.threads == 1;
+    }
+    let page = report.html();
+    assert!(page.contains("The plan uses no lever: with 1 thread, a row takes 60.0 ns."));
+    assert_eq!(page.matches("<b class=\"tag\">plan</b>").count(), 1);
+    assert_eq!(report.text(false).matches("← plan").count(), 1);
+    report.levers.iter_mut().for_each(|lever| lever.chosen = false);
+    let mixed = report.html();
+    assert!(!mixed.contains("class=\"headline\"") && !mixed.contains("class=\"tag\""));
+}
+
+#[test]
+fn the_next_commands_are_told() {
+    let command = "hither bench model 'my model' --plan plan";
+    assert!(report().text(false).ends_with(&format!("to measure it:\n  {command}\n")));
+    let shown = command.replace('\'', "&#x27;");
+    assert!(report().html().contains(&format!("<dt>To measure it</dt><dd><code>{shown}</code>")));
 }
 
 #[test]

@@ -7,10 +7,14 @@ use std::path::Path;
 use std::process::Command;
 
 use hither_core::record::train::{Bytes, Drift, RunRecord};
-use hither_report::train::{page, table};
+use hither_report::train::table;
 use record::{MODES, run, runs};
 
 const SIZE_MAX: usize = 2_000_000;
+
+fn page(runs: &[RunRecord]) -> String {
+    hither_report::train::page(runs, &[])
+}
 
 /// The cells of a mode's row, without the rules between them.
 fn row<'a>(text: &'a str, mode: &str) -> Vec<&'a str> {
@@ -41,12 +45,12 @@ fn the_table_compares_modes() {
     let text = table(&all);
     let cells = row(&text, "psgd-pa");
     assert_eq!(cells[1..4], ["3", "52.00 ± 1.00", "−8.00"], "{text}");
-    assert_eq!(cells[5..9], ["10.00*", "10.00*", "400.00*", "1.00×"], "{text}");
+    assert_eq!(cells[6..10], ["10.00*", "10.00*", "400.00*", "1.00×"], "{text}");
     assert_eq!(row(&text, "llcg")[2..4], ["61.00 ± 1.00*", "+1.00"], "{text}");
-    assert_eq!(row(&text, "ggs")[5..9], ["1,470", "1,470", "58,800", "147×"], "{text}");
+    assert_eq!(row(&text, "ggs")[6..10], ["1,470", "1,470", "58,800", "147×"], "{text}");
     assert_eq!(row(&text, "single")[3], "–", "{text}");
     assert_eq!(
-        row(&text, "single")[5..8],
+        row(&text, "single")[6..9],
         ["0", "0", "0"],
         "who sends nothing wins nothing\n{text}"
     );
@@ -60,7 +64,57 @@ fn one_run_has_no_spread_and_no_winner() {
     assert!(table(&[]).contains("mode"));
     let sender = table(&[run("single", 1, 20), run("ggs", 1, 20)]);
     let cells = row(&sender, "ggs");
-    assert!(!cells[5..8].concat().contains('*'), "the only one that sends wins nothing\n{sender}");
+    assert!(!cells[6..9].concat().contains('*'), "the only one that sends wins nothing\n{sender}");
+}
+
+#[test]
+fn the_server_s_share_of_the_work_is_told() {
+    let mut all = runs(&["psgd-pa", "llcg"], 1, 10);
+    all.iter_mut().for_each(|run| run.summary.time.local_s = 5000.0);
+    all[1].summary.time.server_s = 15_000.0;
+    let text = table(&all);
+    let last = |mode| row(&text, mode).into_iter().rev().take(2).collect::<Vec<_>>();
+    assert_eq!(last("llcg"), ["75.0 %", "5.56 h"], "{text}");
+    assert_eq!(last("psgd-pa"), ["0.0 %", "1.39 h*"], "{text}");
+}
+
+#[test]
+fn the_page_tells_the_settings_and_the_best_round() {
+    let settings = |lr: f64| {
+        let json = serde_json::json!({
+            "lr": lr, "hidden": 64, "patience": null, "server-steps": { "like": "llcg" },
+            "dropout": 0.2, "dataset": "g", "batch-norm": false,
+        });
+        json.as_object().unwrap().clone()
+    };
+    let one = run("llcg", 1, 30);
+    let text = hither_report::train::page(std::slice::from_ref(&one), &[settings(0.01)]);
+    let pair = |name: &str, value: &str| format!("<dt>{name}</dt><dd>{value}</dd>");
+    let pairs =
+        [("lr", "0.01"), ("hidden", "64"), ("server-steps", "like llcg"), ("batch-norm", "no")];
+    for (name, value) in pairs {
+        assert!(text.contains(&pair(name, value)), "{name}");
+    }
+    assert!(text.find("<dt>lr<") < text.find("<dt>hidden<"), "in the order of use");
+    assert!(!text.contains("<dt>patience<") && !text.contains("<dt>dataset<"));
+    assert!(text.contains(&format!("\"best\":[{{\"round\":{}", one.summary.best_round)));
+    let two = hither_report::train::page(&[one], &[settings(0.01), settings(0.1)]);
+    assert!(two.contains(&pair("lr", "0.01 | 0.1")) && two.contains(&pair("dropout", "0.2")));
+}
+
+#[test]
+fn one_mode_is_not_compared_and_no_cell_of_the_grid_is_empty() {
+    let alone = page(&runs(&["llcg"], 2, 20));
+    assert!(!alone.contains("Comparison") && !alone.contains("is highlighted"));
+    let compared = page(&runs(&["llcg", "single"], 1, 20));
+    assert!(compared.contains("Comparison") && compared.contains("is highlighted"));
+    for text in [alone, compared, page(&runs(&["single"], 1, 20)), page(&runs(&["ggs"], 1, 20))] {
+        let (all, wide) = (
+            text.matches("<section class=\"card plot").count(),
+            text.matches("<section class=\"card plot wide").count(),
+        );
+        assert_eq!((all - wide) % 2, 0, "{all} charts, {wide} of them wide");
+    }
 }
 
 #[test]

@@ -91,9 +91,7 @@ impl Library {
     pub fn parse_json(text: &str, file: &str) -> Result<Self, Error> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let wrong = |error: serde_json::Error| {
-            let line = error.line() as u64;
-            let message = format!("a profile, or {{\"profile\": […]}}: {error}");
-            if line == 0 { Error::new(file, message) } else { Error::new(file, message).at(line) }
+            Error::json(file, "a profile, or {\"profile\": […]}", &error)
         };
         let value: serde_json::Value = serde_json::from_str(text).map_err(wrong)?;
         // Parsed from the text again, as only that keeps line numbers.
@@ -125,7 +123,7 @@ impl Library {
             check(&profile, file)?;
             let name = profile.name.clone();
             if library.profiles.insert(key(&name), Arc::new(profile)).is_some() {
-                return Err(Error::new(file, "each profile once").column("name").found(&name));
+                return Err(Error::new(file, "each profile once").key("name").found(&name));
             }
         }
         if library.profiles.is_empty() {
@@ -159,7 +157,7 @@ impl Library {
             self.aliases.iter().find(|(_, name)| !self.profiles.contains_key(*name))
         {
             return Err(Error::new(&self.file, "an alias of a known profile")
-                .column(alias.as_str())
+                .key(alias)
                 .found(name));
         }
         for class in &self.classes {
@@ -218,7 +216,7 @@ impl Library {
 
     fn check_classes(&self) -> Result<(), Error> {
         let wrong = |column: &str, value: f64, expected: &str| {
-            Error::new(&self.file, expected).column(column).found(&value.to_string())
+            Error::new(&self.file, expected).key(column).found(&value.to_string())
         };
         let mut hours_before = 0.0;
         for class in &self.classes {
@@ -261,7 +259,7 @@ fn check(profile: &Profile, file: &str) -> Result<(), Error> {
     let name = &profile.name;
     if key(name).is_empty() || name.len() > 200 || name.contains(char::is_control) {
         return Err(Error::new(file, "a printable name of at most 200 bytes")
-            .column("name")
+            .key("name")
             .found(name));
     }
     let within = |column: &str, value: f64, min: f64, max: f64| {
@@ -269,7 +267,7 @@ fn check(profile: &Profile, file: &str) -> Result<(), Error> {
             return Ok(());
         }
         Err(Error::new(file, format!("a number from {min} to {max}"))
-            .column(format!("{name}.{column}"))
+            .key(&format!("{name}.{column}"))
             .found(&value.to_string()))
     };
     within("compute_s", profile.compute_s, TINY, STEP_MAX_S)?;
@@ -284,12 +282,12 @@ fn check(profile: &Profile, file: &str) -> Result<(), Error> {
         let gpus: u64 = row.placement.iter().map(|&gpus| u64::from(gpus)).sum();
         if row.placement.contains(&0) || !(1..=GPUS_MAX).contains(&gpus) {
             return Err(Error::new(file, "GPUs on each machine, such as [4, 4]")
-                .column(format!("{name}.table.placement"))
+                .key(&format!("{name}.table.placement"))
                 .found(&format!("{:?}", row.placement)));
         }
         if !seen.insert(&row.placement) {
             return Err(Error::new(file, "each placement once")
-                .column(format!("{name}.table.placement"))
+                .key(&format!("{name}.table.placement"))
                 .found(&format!("{:?}", row.placement)));
         }
     }

@@ -1,4 +1,4 @@
-//! Clusters from files: our TOML, Slurm's `topology.conf`, and two kinds of CSV.
+//! Clusters from files: our TOML, Slurm's files, and two kinds of CSV.
 //!
 //! Whatever the origin, machines stand grouped by rack, names differ, and the sizes are bounded
 //! before anything is expanded.
@@ -7,6 +7,7 @@ mod config;
 mod hosts;
 mod slurm;
 mod tables;
+mod yaml;
 
 use std::collections::HashSet;
 
@@ -17,30 +18,79 @@ use crate::trace::table::{GPUS_MAX, Source};
 
 pub use config::to_toml;
 pub use hosts::{expand, hostlist};
-pub use slurm::read_slurm;
+pub use slurm::includes;
 
 pub const MACHINES_MAX: u64 = 1_000_000;
 pub const CLUSTER_GPUS_MAX: u64 = 10_000_000;
+/// GPUs of a machine where nothing says how many it has.
+pub const GPUS_ASSUMED: u32 = 8;
 
-/// Reads a cluster in whichever form its content shows. `gpus_per_machine` is for forms that do
-/// not say how many GPUs a machine has.
-pub fn read(bytes: &[u8], file: &str, gpus_per_machine: u32) -> Result<Topology, Error> {
-    let source = Source::new(bytes, file)?;
-    let is_slurm = |line: &str| {
-        let key = line.trim_start().split('=').next().unwrap_or("").trim();
-        ["SwitchName", "NodeName"].iter().any(|known| key.eq_ignore_ascii_case(known))
-    };
+/// A cluster, and what its reader had to decide.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cluster {
+    pub topology: Topology,
+    /// GPUs assumed, nodes left out, levels of switches flattened.
+    pub notes: Vec<String>,
+}
+
+/// Reads a cluster from one file, or from several of Slurm's, each with its display name; the form is
+/// recognised from the content. `gpus_per_machine` is for forms that do not say how many GPUs a
+/// machine has; none: [`GPUS_ASSUMED`], with a note.
+pub fn read(files: &[(&[u8], &str)], gpus_per_machine: Option<u32>) -> Result<Cluster, Error> {
+    let sources: Vec<Source<'_>> =
+        files.iter().map(|(bytes, file)| Source::new(bytes, file)).collect::<Result<_, _>>()?;
+    let (slurm, others): (Vec<Source<'_>>, Vec<Source<'_>>) =
+        sources.iter().partition(|source| yaml::is_yaml(**source) || slurm::is_slurm(**source));
+    if !slurm.is_empty() {
+        let mut cluster = slurm::read(&slurm, gpus_per_machine)?;
+        // Parts of slurm.conf that are about other things, in files of their own.
+        cluster.notes.extend(others.iter().map(|other| {
+            format!("{} is not used: it names no switches, blocks, nodes or GPUs", other.file)
+        }));
+        return Ok(cluster);
+    }
+    if let Some(other) = sources.get(1) {
+        return Err(Error::about(other.file, "is a second cluster")
+            .hint("only files of Slurm can be given together"));
+    }
+    let source = sources[0];
     let Some((_, first)) = source.lines().next() else {
-        return Err(source.error("a description of a cluster").found(""));
+        return Err(
+            Error::about(source.file, "is empty").hint("a description of a cluster is needed")
+        );
     };
     if tables::is_switches(first) {
-        tables::read_switches(source, gpus_per_machine)
-    } else if tables::is_spec(first) {
-        tables::read_spec(source)
-    } else if source.lines().any(|(_, line)| is_slurm(line)) {
-        read_slurm(bytes, file, None, gpus_per_machine)
-    } else {
-        config::read(source)
+        return tables::read_switches(source, gpus_per_machine);
+    }
+    let mut cluster = match tables::is_spec(first) {
+        true => tables::read_spec(source)?,
+        false => config::read(source)?,
+    };
+    cluster.notes.extend(assumption(None, gpus_per_machine, ""));
+    Ok(cluster)
+}
+
+/// Says on how many machines GPUs were assumed, or that the flag was of no use.
+fn assumption(machines: Option<usize>, given: Option<u32>, better: &str) -> Option<String> {
+    match (machines, given) {
+        (Some(count), None) => Some(format!(
+            "GPUs are assumed, {GPUS_ASSUMED} per machine, on {count} of the machines: no file says \
+             how many; give --gpus-per-machine N{better}"
+        )),
+        (None, Some(gpus)) => Some(format!(
+            "--gpus-per-machine {gpus} is not used: the cluster's files give the GPUs of every \
+             machine"
+        )),
+        _ => None,
+    }
+}
+
+/// A few names, and how many more there are.
+fn names_shown(names: &[&str]) -> String {
+    const SHOWN: usize = 3;
+    match names.len().checked_sub(SHOWN) {
+        Some(more) if more > 0 => format!("{} and {more} more", names[..SHOWN].join(", ")),
+        _ => names.join(", "),
     }
 }
 
@@ -80,7 +130,7 @@ impl<'a> Builder<'a> {
         if !(1..=GPUS_MAX).contains(&gpus_each) {
             return Err(self
                 .source
-                .error(format!("from 1 to {GPUS_MAX} GPUs a machine"))
+                .error(format!("from 1 to {GPUS_MAX} GPUs per machine"))
                 .at(line)
                 .found(&gpus_each.to_string()));
         }
@@ -141,11 +191,11 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Topology, Error> {
+    fn finish(mut self, notes: Vec<String>) -> Result<Cluster, Error> {
         if self.topology.machines.is_empty() {
             return Err(self.source.error("at least one machine with GPUs"));
         }
         self.topology.machines.sort_by_key(|machine| machine.rack);
-        Ok(self.topology)
+        Ok(Cluster { topology: self.topology, notes })
     }
 }

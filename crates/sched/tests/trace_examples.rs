@@ -11,7 +11,7 @@ fn clusters() {
         (include_str!("../../../examples/cluster-uneven.toml"), 5, 33, 232),
         (include_str!("../../../examples/cluster-mixed.toml"), 5, 30, 160),
     ] {
-        let cluster = topo::read(text.as_bytes(), "example", 1).unwrap();
+        let cluster = topo::read(&[(text.as_bytes(), "example")], None).unwrap().topology;
         assert_eq!(
             (cluster.racks.len(), cluster.machines.len(), cluster.gpus()),
             (racks, machines, gpus)

@@ -90,7 +90,7 @@ fn cluster_specs() {
         ("tiresias/cluster_spec.csv", 1, 64),
     ] {
         let Some(bytes) = bytes(name) else { return };
-        let cluster = topo::read(&bytes, name, 1).unwrap();
+        let cluster = topo::read(&[(&bytes[..], name)], None).unwrap().topology;
         assert_eq!((cluster.racks.len(), cluster.gpus()), (racks, gpus), "{name}");
     }
 }

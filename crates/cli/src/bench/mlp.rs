@@ -3,13 +3,14 @@
 use hither_dlrm::mlp::Mlp;
 use hither_dlrm::model::Layer;
 use hither_dlrm::run::{at_once, in_blocks};
+use hither_dlrm::workload::BATCH;
 use hither_kernels::detect;
 use hither_kernels::gemm::{Activation, Precision};
 use rayon::ThreadPool;
 use serde_json::Map;
 
 use super::rounds::{self, RoundArgs, Variant, Work};
-use super::{Subject, write_tensors};
+use super::{Needs, Subject, write_tensors};
 use crate::Common;
 
 /// Measure a model's bottom and top MLP in fp32 and bf16
@@ -17,7 +18,10 @@ use crate::Common;
 #[command(after_help = "\
 Examples:
   hither bench mlp --preset mlperf --rows 1000 --batch 64 --threads 1
-  hither bench mlp MODEL --batch 2048 --json")]
+  hither bench mlp model --batch 2048 --json
+
+--ids FILE may hold rows of `dense`, the inputs of the bottom MLP, and of `features`, the inputs of the
+top MLP, as safetensors, .pt or .npz; without it they are drawn.")]
 pub struct Args {
     #[command(flatten)]
     subject: Subject,
@@ -26,10 +30,11 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
-    let opened = args.subject.open(common)?;
+    let needs = Needs { copies: 0.0, half_on_disk: false, seconds: args.rounds.seconds };
+    let opened = args.subject.open(&needs, common)?;
     let model = &opened.model;
     let pool = common.pool()?;
-    let batch = args.subject.batch as usize;
+    let batch = args.subject.batch.map_or(BATCH, |batch| batch as usize);
     let last = if model.spec.sigmoid { Activation::Sigmoid } else { Activation::None };
     let stacks = [
         ("bottom", "dense", model.bottom(), Activation::Relu),
@@ -40,7 +45,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let mut written = Vec::new();
     for (name, input, layers, last) in &stacks {
         let inputs = layers.first().map_or(0, |layer| layer.inputs);
-        let x = args.subject.features(input, None, inputs)?;
+        let x = args.subject.features(input, inputs)?;
         for (precision, suffix) in [(Precision::F32, "fp32"), (Precision::Bf16, "bf16")] {
             let mlp = Mlp::new(layers, *last, precision, detect::cpu());
             if precision == Precision::F32 && args.rounds.write_output.is_some() {
@@ -61,7 +66,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     subject.insert("model".into(), model.spec.name.clone().into());
     subject.insert("batch".into(), batch.into());
     subject.insert("threads".into(), pool.current_num_threads().into());
-    rounds::run("mlp", subject, variants, &args.rounds, common)
+    rounds::run("mlp", subject, variants, &args.rounds, 1.0, common)
 }
 
 fn flops(layers: &[Layer], samples: usize) -> u64 {
@@ -89,5 +94,5 @@ fn variant(
         });
         Ok(())
     };
-    Variant { name, pass: Box::new(pass), work, limit: None, facts: Map::new() }
+    Variant { name, pass: Box::new(pass), work, touch: None, facts: Map::new() }
 }

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use hither_data::Scratch;
 use hither_dlrm::Model;
 use hither_dlrm::lookups::Lookups;
 use hither_dlrm::plan::Plan;
@@ -17,33 +18,42 @@ use hither_kernels::gemm::Precision;
 use serde_json::Map;
 
 use super::rounds::{self, RoundArgs, Variant, Work};
-use super::{Removed, Subject, write_tensors};
+use super::{Needs, Subject, write_tensors};
 use crate::Common;
 
 /// Measure whole models in fp32 and bf16
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-fp32 runs the model as it is; bf16 runs its MLPs in bf16, on tables of bf16 where they were fp32.
+fp32 runs the model as it is; bf16 runs its MLPs in bf16, and its fp32 tables as bf16. Dense features
+come from the file of ids where it holds `dense`, and are drawn otherwise.
 
 Examples:
   hither bench model --preset rm1 --hotness high --batch 64
-  hither bench model MODEL --plan MODEL/plan.toml --ids trace.txt")]
+  hither bench model --preset mlperf --rows 100000
+  hither bench model model --plan model --ids requests.safetensors")]
 pub struct Args {
     #[command(flatten)]
     subject: Subject,
-    /// A plan of `hither plan` [default: huge pages, rows fetched far ahead]
-    #[arg(long, value_name = "FILE")]
+    /// Plan of `hither plan`: plan.toml or its directory [default: huge pages, rows fetched far ahead]
+    #[arg(long, value_name = "PATH")]
     plan: Option<PathBuf>,
     #[command(flatten)]
     rounds: RoundArgs,
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
-    let opened = args.subject.open(common)?;
+    // Tables of fp32 and, half as large, of bf16; without a plan, both are copied to huge pages.
+    let needs = Needs { copies: 1.5, half_on_disk: true, seconds: args.rounds.seconds };
+    let opened = args.subject.open(&needs, common)?;
     let model = &opened.model;
-    let mut lookups = args.subject.lookups(model)?;
-    let samples = lookups.batch * lookups.len();
-    let dense = args.subject.features("dense", Some(samples), model.spec.bottom[0])?;
+    let asked = args.subject.requests(&opened, common)?;
+    let inputs = model.spec.dense_features();
+    let samples = asked.lookups.batch * asked.lookups.len();
+    let dense = match &asked.dense {
+        Some(dense) => dense.clone(),
+        None => args.subject.drawn(samples * inputs),
+    };
+    let mut lookups = asked.lookups.clone();
     let load = |model: &Model, precision: Precision| -> anyhow::Result<Engine> {
         let mut plan = match &args.plan {
             Some(path) => Plan::open(path, &model.spec)?,
@@ -51,14 +61,16 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         };
         plan.mlp = precision;
         plan.threads = common.threads.map_or(plan.threads, usize::from);
-        common.say("laying out the tables");
-        Ok(Engine::load(model, &plan, detect::cpu(), OutOfRange::Error, &|_| ())?)
+        let load = |done: &(dyn Fn(u64) + Sync)| {
+            Engine::load(model, &plan, detect::cpu(), OutOfRange::Error, done)
+        };
+        super::laying_out(common, model, 1, load)
     };
     let full = load(model, Precision::F32)?;
     // A plan may have given rows new numbers, the same in both engines.
     lookups.change(|ids, offsets, batch| full.tables().renumber(ids, offsets, batch));
-    let dir = std::env::temp_dir().join(format!("hither-bench-bf16-{}", std::process::id()));
-    let (halved, _removed) = halved(model, &dir)?;
+    let scratch = Scratch::in_temp_dir("hither-bench-bf16");
+    let halved = halved(model, scratch.path())?;
     let half = load(halved.as_ref().unwrap_or(model), Precision::Bf16)?;
 
     let work = Work { samples: samples as u64, rows: lookups.ids() as u64, bytes: 0, flops: 0 };
@@ -69,28 +81,28 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         let mut out = vec![0.0; samples * full.outputs()];
         let mut work = Workspace::default();
         for (k, out) in out.chunks_mut(lookups.batch * full.outputs()).enumerate() {
-            let batch = batch(&lookups, &dense, model.spec.bottom[0], k);
+            let batch = batch(&lookups, &dense, inputs, k);
             full.infer(&batch, out, &mut work, |_| ())?;
         }
         write_tensors(path, &[("output", full.outputs(), &out)])?;
     }
-    let subject = super::subject_facts(model, &lookups, &args.subject, full.threads());
-    rounds::run("model", subject, variants.into(), &args.rounds, common)?;
+    let mut subject = super::subject_facts(&opened, &asked, &args.subject, full.threads());
+    subject.insert("dense".into(), if asked.dense.is_some() { "file" } else { "drawn" }.into());
+    rounds::run("model", subject, variants.into(), &args.rounds, 1.0, common)?;
     show_stages(&shares.borrow(), common);
     Ok(())
 }
 
-/// The same model with tables of bf16 in the place of fp32, if it has any.
-fn halved(model: &Model, dir: &Path) -> anyhow::Result<(Option<Model>, Option<Removed>)> {
+/// The same model with tables of bf16 in the place of fp32; `None` if it has no fp32 tables.
+fn halved(model: &Model, dir: &Path) -> anyhow::Result<Option<Model>> {
     let tables = &model.spec.tables;
     if tables.iter().all(|t| t.dtype != Dtype::F32) {
-        return Ok((None, None));
+        return Ok(None);
     }
-    let removed = Removed(Some(dir.to_owned()));
     let smaller = |dtype| if dtype == Dtype::F32 { Dtype::Bf16 } else { dtype };
     let dtypes: Vec<Dtype> = tables.iter().map(|t| smaller(t.dtype)).collect();
     model.convert(&dtypes, dir, true, &|_| ()).context("cannot make tables of bf16")?;
-    Ok((Some(Model::open(dir)?), Some(removed)))
+    Ok(Some(Model::open(dir)?))
 }
 
 /// Time of each stage, by variant, over all passes.
@@ -125,7 +137,7 @@ fn variant<'a>(
         }
         Ok(())
     };
-    Variant { name: name.into(), pass: Box::new(pass), work, limit: None, facts: Map::new() }
+    Variant { name: name.into(), pass: Box::new(pass), work, touch: None, facts: Map::new() }
 }
 
 fn stage_index(stage: Stage) -> usize {

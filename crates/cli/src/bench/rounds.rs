@@ -1,4 +1,4 @@
-//! Variants that take turns: what else the machine does hits all alike.
+//! Variants that take turns, so that other work on the machine hits all of them alike.
 
 use std::collections::BTreeMap;
 use std::io::BufRead as _;
@@ -17,37 +17,43 @@ use crate::outputs;
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct RoundArgs {
-    /// Passes of each variant [default: as many as fit into --seconds, 5 at least]
+    /// Timed passes of each variant [default: as many as fit into --seconds, at least 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: Option<u32>,
-    /// About how long to measure
+    /// Measure all variants together for about S seconds; making and loading the model comes first
     #[arg(long, value_name = "S", default_value_t = 5.0)]
     #[arg(value_parser = |t: &str| crate::inputs::number(t, 0.01, 1e6))]
-    seconds: f64,
-    /// Print JSON lines instead of a table: one for the machine, one a variant
+    pub seconds: f64,
+    /// Print JSON lines instead of a table: one for the machine, one per variant
     #[arg(long)]
     json: bool,
     /// Write the first variant's results for all batches as safetensors
     #[arg(long, value_name = "FILE")]
     pub write_output: Option<PathBuf>,
-    /// Run one pass for every line on standard input, and print its times: for programs that compare
+    /// Run one pass per line of standard input and print its times, for programs that compare
     #[arg(long, hide_short_help = true, conflicts_with_all = ["rounds", "json"])]
     driven: bool,
 }
 
 const ROUNDS_MIN: usize = 5;
 const ROUNDS_MAX: usize = 1000;
+/// Rounds of a trial: a choice rests on the smallest time of these.
+const TRIAL_ROUNDS_MIN: usize = 3;
+const TRIAL_ROUNDS_MAX: usize = 20;
+/// Longer measurements than this say beforehand how long they take.
+const LONG_S: f64 = 10.0;
 
-/// Something that is timed.
+/// Something that is timed: one pass over all batches.
+pub type Pass<'a> = Box<dyn FnMut() -> anyhow::Result<()> + 'a>;
+
 pub struct Variant<'a> {
     pub name: String,
-    /// One pass over all batches.
-    pub pass: Box<dyn FnMut() -> anyhow::Result<()> + 'a>,
+    pub pass: Pass<'a>,
     /// What one pass moves or computes.
     pub work: Work,
-    /// The variant that shows the limit of this one, by number.
-    pub limit: Option<usize>,
-    /// What else is worth telling.
+    /// The place of the variant that reads the same rows and does nothing else, if there is one.
+    pub touch: Option<usize>,
+    /// Further columns of the result.
     pub facts: Map<String, Value>,
 }
 
@@ -76,19 +82,20 @@ struct Result<'a> {
     gb_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gflop_per_s: Option<f64>,
-    /// The limit's time by this one's, round by round: the median.
+    /// The smallest time of a reference that only reads the same rows, over the smallest of this.
     #[serde(skip_serializing_if = "Option::is_none")]
-    limit_share: Option<f64>,
+    of_touch: Option<f64>,
     #[serde(flatten)]
     facts: &'a Map<String, Value>,
 }
 
-/// Runs all variants in turn and prints what came of it.
+/// Runs all variants in turn for a share of the measuring time and prints the results.
 pub fn run(
     bench: &'static str,
     subject: Map<String, Value>,
     mut variants: Vec<Variant>,
     args: &RoundArgs,
+    share: f64,
     common: &Common,
 ) -> anyhow::Result<()> {
     // Once without a clock: pages are there, caches are warm.
@@ -97,9 +104,15 @@ pub fn run(
     if args.driven {
         return driven(head, &mut variants);
     }
-    let first: Duration = one_round(&mut variants)?.iter().sum();
-    let fitting = (args.seconds / first.as_secs_f64().max(1e-9)) as usize;
+    let start = Instant::now();
+    one_round(&mut variants)?;
+    let first_s = start.elapsed().as_secs_f64().max(1e-9);
+    let fitting = (args.seconds * share / first_s) as usize;
     let rounds = args.rounds.map_or(fitting.clamp(ROUNDS_MIN, ROUNDS_MAX), |n| n as usize);
+    let expected_s = rounds as f64 * first_s;
+    if expected_s > args.seconds.max(LONG_S) {
+        common.say(&format!("{rounds} rounds take about {expected_s:.0} s"));
+    }
     let bar = common.bar(rounds as u64, "rounds");
     let mut times = vec![Vec::with_capacity(rounds); variants.len()];
     for _ in 0..rounds {
@@ -145,7 +158,9 @@ fn driven(mut head: Map<String, Value>, variants: &mut [Variant]) -> anyhow::Res
     outputs::print(&(serde_json::to_string(&head)? + "\n"))?;
     for line in std::io::stdin().lock().lines() {
         line?;
-        let times = one_round(variants)?;
+        // The program on the other side decides what runs before a pass.
+        let times = variants.iter_mut().map(|variant| timed(&mut variant.pass));
+        let times = times.collect::<anyhow::Result<Vec<_>>>()?;
         let named: Map<String, Value> = variants
             .iter()
             .zip(times)
@@ -156,15 +171,38 @@ fn driven(mut head: Map<String, Value>, variants: &mut [Variant]) -> anyhow::Res
     Ok(())
 }
 
+/// Each timed pass follows an untimed one of the same variant. Otherwise a variant would find
+/// rows in the caches that its neighbour left there, and others would not.
 fn one_round(variants: &mut [Variant]) -> anyhow::Result<Vec<Duration>> {
     variants
         .iter_mut()
         .map(|variant| {
-            let start = Instant::now();
             (variant.pass)()?;
-            Ok(start.elapsed())
+            timed(&mut variant.pass)
         })
         .collect()
+}
+
+fn timed(pass: &mut Pass) -> anyhow::Result<Duration> {
+    let start = Instant::now();
+    pass()?;
+    Ok(start.elapsed())
+}
+
+/// The smallest time of each pass, in nanoseconds, of several rounds in turns.
+pub fn trial(passes: &mut [Pass], seconds: f64) -> anyhow::Result<Vec<f64>> {
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let mut least = vec![f64::INFINITY; passes.len()];
+    for round in 0..TRIAL_ROUNDS_MAX {
+        if round >= TRIAL_ROUNDS_MIN && Instant::now() >= end {
+            break;
+        }
+        for (pass, least) in passes.iter_mut().zip(&mut least) {
+            pass()?;
+            *least = least.min(timed(pass)?.as_nanos() as f64);
+        }
+    }
+    Ok(least)
 }
 
 fn result<'a>(
@@ -173,24 +211,22 @@ fn result<'a>(
     variants: &'a [Variant],
     times: &[Vec<f64>],
 ) -> Result<'a> {
-    let Variant { name, work, limit, facts, .. } = &variants[v];
+    let Variant { name, work, touch, facts, .. } = &variants[v];
     let median = median(times[v].clone());
-    // Nanoseconds: what a pass does in one is billions a second.
+    // Per nanosecond is billions per second.
     let rate = |amount: u64| (amount > 0).then(|| amount as f64 / median);
-    let share = limit.map(|limit| {
-        self::median(times[limit].iter().zip(&times[v]).map(|(limit, own)| limit / own).collect())
-    });
+    let least = |v: usize| times[v].iter().copied().fold(f64::INFINITY, f64::min);
     Result {
         bench,
         variant: name,
         rounds: times[v].len(),
         ns_median: median,
-        ns_min: times[v].iter().copied().fold(f64::INFINITY, f64::min),
+        ns_min: least(v),
         samples_per_s: work.samples as f64 / median * 1e9,
         rows_per_s: rate(work.rows).map(|r| r * 1e9),
         gb_per_s: rate(work.bytes),
         gflop_per_s: rate(work.flops),
-        limit_share: share,
+        of_touch: touch.map(|touch| least(touch) / least(v)),
         facts,
     }
 }
@@ -204,11 +240,11 @@ fn shown(head: &Map<String, Value>, results: &[Result]) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
     let first = &results[0];
-    let mut columns = vec!["variant", "ms a pass", "samples/s"];
+    let mut columns = vec!["variant", "ms/pass", "samples/s"];
     columns.extend(first.rows_per_s.is_some().then_some("M rows/s"));
     columns.extend(first.gb_per_s.is_some().then_some("GB/s"));
     columns.extend(results.iter().any(|r| r.gflop_per_s.is_some()).then_some("GFLOP/s"));
-    columns.extend(results.iter().any(|r| r.limit_share.is_some()).then_some("of limit"));
+    columns.extend(results.iter().any(|r| r.of_touch.is_some()).then_some("of touch"));
     let keys: Vec<&String> = first.facts.keys().collect();
     columns.extend(keys.iter().map(|key| key.as_str()));
     table.set_header(columns.clone());
@@ -226,7 +262,7 @@ fn shown(head: &Map<String, Value>, results: &[Result]) -> String {
         cell("M rows/s", result.rows_per_s.map(|r| format!("{:.2}", r * 1e-6)));
         cell("GB/s", result.gb_per_s.map(|r| format!("{r:.2}")));
         cell("GFLOP/s", result.gflop_per_s.map(|r| format!("{r:.1}")));
-        cell("of limit", result.limit_share.map(|r| format!("{r:.2}")));
+        cell("of touch", result.of_touch.map(|r| format!("{r:.2}")));
         for key in &keys {
             row.push(match result.facts.get(*key) {
                 Some(Value::String(text)) => text.clone(),

@@ -9,18 +9,19 @@ use super::{said, table_bytes, with_bar};
 use crate::Common;
 use crate::outputs::Force;
 
-/// Write a model as one safetensors file with the row layouts of FBGEMM or PyTorch
+/// Export a model as one safetensors file for PyTorch or FBGEMM
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   hither model export model-int8 --layout fbgemm -o tables.safetensors
   hither model export model-int4 --layout torch -o tables.safetensors
 
-Quantised tables become bytes named emb_l.{t}.weight; all other tensors stay as they are.")]
+Quantised tables become bytes named emb_l.{t}.weight; other tensors are copied. Rows that
+features share are written once per feature.")]
 pub struct Args {
     /// Directory of the model
     model: PathBuf,
-    /// fbgemm (f16 scale, f16 bias, elements) or torch (elements, scale, bias)
+    /// Row layout: fbgemm (fp16 scale, fp16 bias, elements) or torch (elements, scale, bias)
     #[arg(long)]
     layout: Layout,
     /// File to write

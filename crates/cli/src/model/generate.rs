@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
+use hither_data::output::show_bytes;
 use hither_dlrm::generate::{Shape, generate};
 use hither_dlrm::model::{Cross, Interaction, ROWS_MAX};
 use hither_kernels::bag::{Dtype, Pooling};
@@ -11,7 +12,7 @@ use super::{dtype, pooling, said, table_bytes, with_bar};
 use crate::Common;
 use crate::outputs::{Force, Kind, OutputDir};
 
-/// Draw a synthetic model of any shape
+/// Generate a synthetic model of any shape
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -21,18 +22,18 @@ Examples:
   hither model generate --interaction dcn --cross-layers 3 --cross-rank 512 -o dcn
 
 Presets (tables x rows x dim): micro24 12 x 500K x 128, rm2_1 60 x 1M x 128, rm1 32 x 500K x 64,
-mlperf 26 x 1M x 128. Flags win over them.")]
+mlperf 26 x 1M x 128. Other flags override the preset.")]
 pub struct Args {
-    /// micro24, rm2_1, rm1 or mlperf
+    /// Preset: micro24, rm2_1, rm1 or mlperf
     #[arg(long, value_name = "NAME", default_value = "mlperf")]
     preset: String,
     /// Number of tables
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=100_000))]
     tables: Option<usize>,
-    /// Rows of each table
+    /// Rows per table
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=ROWS_MAX as u64))]
     rows: Option<usize>,
-    /// Elements of each row
+    /// Elements per row
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
     dim: Option<usize>,
     /// Bottom MLP from the dense features on, such as 13-512-256-128
@@ -41,22 +42,22 @@ pub struct Args {
     /// Top MLP from its first hidden layer on, such as 1024-1024-512-256-1
     #[arg(long, value_name = "SIZES")]
     top: Option<Sizes>,
-    /// dot, cat or dcn
+    /// Interaction of features: dot, cat or dcn [default: the preset's, dot]
     #[arg(long, value_name = "KIND")]
     interaction: Option<Interaction>,
-    /// Cross layers of dcn
+    /// Number of cross layers, for dcn
     #[arg(long, value_name = "N", default_value_t = 3)]
     cross_layers: usize,
-    /// Rank of the cross layers of dcn
+    /// Rank of the cross layers, for dcn
     #[arg(long, value_name = "N", default_value_t = 512)]
     cross_rank: usize,
-    /// Elements of the tables: fp32, fp16, bf16, int8 or int4
+    /// Element type of the tables: fp32, fp16, bf16, int8 or int4
     #[arg(long, default_value = "fp32", value_parser = dtype)]
     dtype: Dtype,
-    /// sum, mean or max
+    /// Pooling of each bag: sum, mean or max
     #[arg(long, value_name = "HOW", default_value = "sum", value_parser = pooling)]
     pooling: Pooling,
-    /// Seed of all draws
+    /// Seed of all random numbers
     #[arg(long, value_name = "N", default_value_t = 0, env = "HITHER_SEED")]
     seed: u64,
     /// Directory to write
@@ -76,7 +77,9 @@ impl std::str::FromStr for Sizes {
     fn from_str(text: &str) -> Result<Self, String> {
         let size = |word: &str| match word.parse() {
             Ok(size @ 1..=1_048_576) => Ok(size),
-            _ => Err(format!("`{word}` is no size of a layer; sizes look like 13-512-256-128")),
+            _ => {
+                Err(format!("`{word}` is not the size of a layer; sizes look like 13-512-256-128"))
+            }
         };
         text.split('-').map(size).collect::<Result<_, _>>().map(Self)
     }
@@ -106,6 +109,8 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let name = args.output.file_name().unwrap_or_default().to_string_lossy();
     let spec = shape.spec(&name);
     output.create()?;
+    let bytes = show_bytes(table_bytes(&spec));
+    common.say(&format!("drawing {bytes} of tables into {}", args.output.display()));
     with_bar(common, table_bytes(&spec), "drawing, MiB", |done| {
         generate(&spec, args.seed, &args.output, args.force.force, done)
     })?;

@@ -6,29 +6,28 @@ use comfy_table::{CellAlignment, Table, presets};
 use hither_data::Checkpoint;
 use hither_data::output::show_bytes;
 use hither_dlrm::Model;
-use hither_dlrm::import::{Import, Options};
-use hither_dlrm::model::{Cross, Spec, TableSpec};
-use hither_kernels::bag::quant::Foreign;
+use hither_dlrm::import::Import;
+use hither_dlrm::model::{Cross, Projection, Spec, TableSpec};
 use serde::Serialize;
 
-use super::{pooling_name, rows};
+use super::pooling_name;
+use super::reading::Reading;
 use crate::outputs;
 
-/// Tell what a model or a checkpoint holds: tables, MLPs, bytes
+/// Describe a model or a checkpoint: tables, MLPs, bytes
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   hither model info model
   hither model info dlrm.pt --json")]
 pub struct Args {
-    /// Directory of a model, or a checkpoint that `hither model import` understands
+    /// Directory of a model, or a checkpoint that `hither model import` reads
     model: PathBuf,
-    /// Layout of tables of bytes: fbgemm-int8, fbgemm-int4, torch-int8 or torch-int4
-    #[arg(long, value_name = "LAYOUT", value_parser = rows)]
-    rows: Option<Foreign>,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    reading: Reading,
 }
 
 #[derive(Serialize)]
@@ -40,6 +39,7 @@ struct Info<'a> {
     bottom: &'a [usize],
     top: &'a [usize],
     cross: Option<Cross>,
+    projection: Option<&'a Projection>,
     tables: Vec<TableInfo<'a>>,
     table_bytes: u64,
     mlp_bytes: u64,
@@ -54,17 +54,23 @@ struct TableInfo<'a> {
     dtype: &'static str,
     pooling: &'static str,
     padding: Option<i64>,
+    shares: Option<&'a str>,
     row_bytes: usize,
     bytes: u64,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let (spec, notes) = if args.model.is_dir() {
+    let (spec, notes) = if args.model.is_dir() && !Checkpoint::is_in_parts(&args.model) {
+        if let Some(option) = args.reading.given() {
+            anyhow::bail!(
+                "{option} is for checkpoints, and {} is not a checkpoint; leave it out",
+                args.model.display()
+            );
+        }
         (Model::open(&args.model)?.spec, Vec::new())
     } else {
         let checkpoint = Checkpoint::open(&args.model)?;
-        let options = Options { rows: args.rows, ..Options::default() };
-        let import = Import::read(&checkpoint, &options)?;
+        let import = Import::read(&checkpoint, &args.reading.options(None))?;
         (import.spec, import.notes)
     };
     match args.json {
@@ -89,6 +95,7 @@ fn describe(spec: &Spec, notes: Vec<String>) -> Info<'_> {
         bottom: &spec.bottom,
         top: &spec.top,
         cross: spec.cross,
+        projection: spec.projection.as_ref(),
         tables: spec.tables.iter().map(table_info).collect(),
         table_bytes,
         mlp_bytes: all - table_bytes,
@@ -104,6 +111,7 @@ fn table_info(table: &TableSpec) -> TableInfo<'_> {
         dtype: table.dtype.name(),
         pooling: pooling_name(table.pooling),
         padding: table.padding,
+        shares: table.shares.as_deref(),
         row_bytes: table.row_bytes(),
         bytes: table.bytes(),
     }
@@ -116,9 +124,12 @@ fn shown(info: &Info<'_>) -> String {
     let cross = info.cross.map_or(String::new(), |cross| {
         format!(", {} cross layers of rank {}", cross.layers, cross.rank)
     });
+    let projection = info.projection.map_or(String::new(), |Projection { left, right }| {
+        format!(", left {}, right {}", sizes(left), sizes(right))
+    });
     let end = if info.sigmoid { "sigmoid" } else { "logits" };
     let mut text = format!(
-        "model        {}\nbottom MLP   {}\ninteraction  {}{cross}\ntop MLP      {}, {end}\n\
+        "model        {}\nbottom MLP   {}\ninteraction  {}{cross}{projection}\ntop MLP      {}, {end}\n\
          tables       {}, {}\nMLPs         {}\n\n",
         info.name,
         sizes(info.bottom),
@@ -133,24 +144,31 @@ fn shown(info: &Info<'_>) -> String {
     text
 }
 
-/// Neighbours that differ by their name only share a line.
+/// A line per run of tables that differ by their name only.
 fn tables(tables: &[TableInfo<'_>]) -> String {
-    let form = |t: &TableInfo<'_>| (t.rows, t.dim, t.dtype, t.pooling, t.padding);
+    let alike = |a: &TableInfo<'_>, b: &TableInfo<'_>| {
+        let form = |t: &TableInfo<'_>| (t.rows, t.dim, t.dtype, t.pooling, t.padding);
+        form(a) == form(b) && a.shares == b.shares
+    };
     let mut shown = Table::new();
     shown.load_style(presets::UTF8_FULL_CONDENSED);
     shown.set_header([
-        "table", "count", "rows", "dim", "dtype", "pooling", "padding", "a row", "all",
+        "table", "count", "rows", "dim", "dtype", "pooling", "padding", "per row", "total",
     ]);
     for column in (1..=3).chain(6..=8) {
         if let Some(column) = shown.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    for run in tables.chunk_by(|a, b| form(a) == form(b)) {
+    for run in tables.chunk_by(alike) {
         let (first, last) = (&run[0], &run[run.len() - 1]);
         let name = match run.len() {
             1 => first.name.to_string(),
             _ => format!("{} … {}", first.name, last.name),
+        };
+        let total = match first.shares {
+            Some(owner) => format!("rows of {owner}"),
+            None => show_bytes(run.iter().map(|table| table.bytes).sum()),
         };
         shown.add_row([
             name,
@@ -161,7 +179,7 @@ fn tables(tables: &[TableInfo<'_>]) -> String {
             first.pooling.into(),
             first.padding.map_or("-".into(), |id| id.to_string()),
             show_bytes(first.row_bytes as u64),
-            show_bytes(run.iter().map(|table| table.bytes).sum()),
+            total,
         ]);
     }
     format!("{shown}\n")

@@ -10,21 +10,21 @@ use super::{dtype, said, table_bytes, with_bar};
 use crate::Common;
 use crate::outputs::{Force, Kind, OutputDir};
 
-/// Write a model again with smaller elements in its tables
+/// Convert the tables of a model to smaller elements
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   hither model quantise model --dtype int8 -o model-int8
   hither model quantise model --dtype int4 --tables t3,t7 -o model-mixed
 
-Each row of int8 and int4 has a scale and a bias of its own. MLPs stay as they are.")]
+Each row of int8 and int4 has its own scale and bias. MLPs are not converted.")]
 pub struct Args {
     /// Directory of the model
     model: PathBuf,
-    /// int8, int4, fp16, bf16 or fp32
+    /// Element type: int8, int4, fp16, bf16 or fp32
     #[arg(long, value_parser = dtype)]
     dtype: Dtype,
-    /// Only these tables; the others stay as they are [default: all]
+    /// Convert only these tables; tables that share rows change together [default: all]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     tables: Option<Vec<String>>,
     /// Directory to write
@@ -42,14 +42,15 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         None => dtypes.fill(args.dtype),
         Some(names) => {
             for name in names {
-                dtypes[model.spec.index_of(name)?] = args.dtype;
+                let index = model.spec.index_of(name)?;
+                dtypes[model.spec.owner(index)] = args.dtype;
             }
         }
     }
     let mut spec = model.spec.clone();
     spec.tables.iter_mut().zip(&dtypes).for_each(|(table, dtype)| table.dtype = *dtype);
     output.create()?;
-    with_bar(common, table_bytes(&spec), "quantising, MiB", |done| {
+    let spec = with_bar(common, table_bytes(&spec), "quantising, MiB", |done| {
         model.convert(&dtypes, &args.output, args.force.force, done)
     })?;
     let before = show_bytes(table_bytes(&model.spec));

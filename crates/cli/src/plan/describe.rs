@@ -1,6 +1,7 @@
 //! The plan and what it rests on, for people.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use hither_dlrm::hotness::Histogram;
@@ -11,6 +12,7 @@ use hither_dlrm::plan::levers::Setting;
 use hither_dlrm::plan::measure::{Bounds, Group, Timing};
 use hither_dlrm::plan::{Packing, PageChoice};
 use hither_kernels::bag::Dtype;
+use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::gemm::Precision;
 use hither_report::plan::*;
 
@@ -24,6 +26,7 @@ const POINTS_MAX: usize = 200_000;
 impl Planned<'_> {
     pub fn report(&self) -> PlanReport {
         let (curves, places) = self.curves();
+        let tables = self.tables(&places);
         let trace = self.args.ids.file_name().unwrap_or_default().to_string_lossy();
         PlanReport {
             hither: env!("CARGO_PKG_VERSION").into(),
@@ -36,16 +39,59 @@ impl Planned<'_> {
                 l3_bytes: self.bounds.l3_bytes,
                 transparent_huge_pages: self.machine.transparent_huge_pages.clone(),
             },
-            batch: self.args.batch,
+            batch: self.batch,
             pooling: self.pooling,
             threads: self.plan.threads,
             mlp: if self.plan.mlp == Precision::F32 { "fp32" } else { "bf16" }.into(),
-            tables: self.tables(&places),
             curves,
             levers: self.levers(),
             groups: self.groups.iter().map(|group| self.group(group)).collect(),
             notes: self.notes(),
+            commands: self.commands(&tables),
+            tables,
         }
+    }
+
+    /// What to type next: how to use the plan, and how to follow its advice.
+    fn commands(&self, tables: &[PlannedTable]) -> Vec<PlanCommand> {
+        let model = quoted(&self.args.model);
+        let plan = quoted(self.args.output.as_ref().unwrap_or(&self.args.model));
+        let ids = quoted(&self.args.ids);
+        let batch = self.args.batch.map_or_else(String::new, |batch| format!(" --batch {batch}"));
+        let command = |purpose: String, command: String| PlanCommand { purpose, command };
+        let mut commands = vec![
+            command(
+                "score your own inputs with this plan".into(),
+                format!(
+                    "hither model run {model} --inputs requests.csv --plan {plan} -o scores.csv"
+                ),
+            ),
+            command(
+                "measure the whole model with this plan".into(),
+                format!("hither bench model {model} --plan {plan} --ids {ids}{batch}"),
+            ),
+        ];
+        let mut advised = BTreeMap::<&str, Vec<&str>>::new();
+        for table in tables {
+            if let Some(smaller) = table.smaller.iter().rev().find(|smaller| smaller.advised) {
+                advised.entry(&smaller.dtype).or_default().push(&table.name);
+            }
+        }
+        for (dtype, names) in advised {
+            let only = match names.len() == tables.len() {
+                true => String::new(),
+                false => format!(" --tables {}", quoted(Path::new(&names.join(",")))),
+            };
+            let smaller = quoted(Path::new(&format!("{}-{dtype}", self.args.model.display())));
+            commands.push(command(
+                format!("take the advice of {dtype} elements, and plan again"),
+                format!(
+                    "hither model quantise {model} --dtype {dtype}{only} -o {smaller}\n\
+                     hither plan {smaller} --ids {ids}{batch}"
+                ),
+            ));
+        }
+        commands
     }
 
     /// One curve for all tables of one hotness and one size of rows; and which each table has.
@@ -148,27 +194,49 @@ impl Planned<'_> {
     /// All groups together, each by its lookups.
     fn levers(&self) -> Vec<Lever> {
         let mut levers = Vec::new();
+        let chosen = self.chosen();
+        let planned_threads = self
+            .groups
+            .iter()
+            .filter_map(|g| g.timing(self.plan.threads))
+            .map(|t| t.threads)
+            .next();
+        let planned_threads = planned_threads.unwrap_or(0);
         let timings = self.groups.iter().map(|group| group.timings.len()).min().unwrap_or(0);
         for i in 0..timings {
             let base = self.mean(i, Setting::NONE);
+            let threads = self.groups[0].timings[i].threads;
             for setting in Setting::all() {
                 let (Some(base), Some(mean)) = (base, self.mean(i, setting)) else { continue };
                 levers.push(Lever {
-                    name: setting.name(),
-                    threads: self.groups[0].timings[i].threads,
+                    name: setting.to_string(),
+                    threads,
                     ns: mean.ns,
                     expected_ns: mean.expected_ns,
                     speedup: base.ns / mean.ns,
                     expected_speedup: base.expected_ns / mean.expected_ns,
                     gb_s: mean.row_bytes / mean.ns,
-                    of_limit: mean.limit_ns / mean.ns,
+                    of_touch: mean.touch_ns / mean.ns,
+                    chosen: threads == planned_threads && chosen == Some(setting),
                 });
             }
         }
         levers
     }
 
-    /// None where some group could not be measured so.
+    /// The setting that the plan has for all groups of tables; `None` where they differ.
+    fn chosen(&self) -> Option<Setting> {
+        let of_group = |group: &Group| {
+            let tables = group.tables.iter().map(|t| Setting::planned(&self.plan.tables[*t]));
+            // Tables without hot rows pack nothing, whatever their group does.
+            tables.max_by_key(|setting| setting.packing != Packing::Off)
+        };
+        let mut settings = self.groups.iter().map(of_group);
+        let first = settings.next()??;
+        settings.all(|setting| setting == Some(first)).then_some(first)
+    }
+
+    /// `None` where some group could not be measured so.
     fn mean(&self, timing: usize, setting: Setting) -> Option<Mean> {
         let mut mean = Mean::default();
         let mut weights = 0.0;
@@ -179,15 +247,15 @@ impl Planned<'_> {
             let row_bytes = self.model.spec.tables[group.tables[0]].row_bytes();
             weights += weight;
             mean.ns += effect.ns * weight;
-            mean.limit_ns += effect.limit_ns * weight;
+            mean.touch_ns += effect.touch_ns * weight;
             mean.expected_ns += effect.expected_ns * weight;
             mean.row_bytes += row_bytes as f64 * weight;
         }
-        let Mean { ns, limit_ns, expected_ns, row_bytes } = mean;
+        let Mean { ns, touch_ns, expected_ns, row_bytes } = mean;
         let by = |sum: f64| sum / weights;
         Some(Mean {
             ns: by(ns),
-            limit_ns: by(limit_ns),
+            touch_ns: by(touch_ns),
             expected_ns: by(expected_ns),
             row_bytes: by(row_bytes),
         })
@@ -210,6 +278,22 @@ impl Planned<'_> {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
+        if self.chosen().is_none() {
+            notes.push(
+                "groups of tables differ in their levers; no single row is the plan's".into(),
+            );
+        }
+        if let Some(prefetch) = self.args.prefetch {
+            let best = |group: &Group| group.timing(self.plan.threads).map(|timing| timing.best);
+            if prefetch != Prefetch::Off && self.groups.iter().any(|g| best(g) != Some(prefetch)) {
+                notes.push(format!(
+                    "--prefetch {prefetch} is fixed; the figures are of the fastest prefetch"
+                ));
+            }
+        }
+        if self.args.pages == Some(PageChoice::Small) {
+            notes.push("--pages small is fixed; the figures are of mapped and huge pages".into());
+        }
         let sampled: usize = self.groups.iter().map(|g| g.sampled.len()).sum();
         let all = self.model.spec.tables.len();
         if sampled < all {
@@ -217,7 +301,8 @@ impl Planned<'_> {
         }
         if self.groups.iter().any(|group| !group.copied) {
             notes.push(
-                "copies found no room (see --memory): only the mapped file was measured".into(),
+                "no memory for copies of tables (see --memory): only the mapped file was measured"
+                    .into(),
             );
         }
         let given = self.groups.iter().filter_map(|group| group.huge_share);
@@ -236,7 +321,7 @@ impl Planned<'_> {
 #[derive(Clone, Copy, Default)]
 struct Mean {
     ns: f64,
-    limit_ns: f64,
+    touch_ns: f64,
     expected_ns: f64,
     row_bytes: f64,
 }
@@ -262,6 +347,16 @@ fn timing(timing: &Timing) -> PlanTiming {
         prefetch,
         costs: timing.costs.rows.iter().map(cost).collect(),
         map_ns: timing.costs.map_ns,
+    }
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-,+=@%".contains(c);
+    match text.chars().all(plain) {
+        true => text.into_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
     }
 }
 

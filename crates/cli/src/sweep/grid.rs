@@ -1,4 +1,4 @@
-//! What a sweep varies: `--vary key=values`, and the cells of the full grid over all of them.
+//! Parses `--vary key=values` and makes the cells of the full grid.
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -7,10 +7,10 @@ use crate::runs::{self, Cell, Plan};
 use crate::settings;
 
 const CELLS_MAX: usize = 100_000;
-/// Values that a range without a step takes, both ends among them.
+/// Number of values in a range without a step, including both ends.
 const STEPS: usize = 5;
 
-/// One key and its values, as they are written in results.
+/// One varied key and its values, spelled as in the results.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Axis {
     pub key: String,
@@ -24,10 +24,10 @@ impl Axis {
         let (key, list) =
             text.split_once('=').ok_or_else(|| anyhow!("--vary {text}: {expected}"))?;
         let key = key.trim();
-        let known = matches!(key, "congestion" | "load" | "seed") || key.contains('.');
+        let known = matches!(key, "congestion" | "load" | "rate" | "seed") || key.contains('.');
         ensure!(
             known,
-            "--vary {text}: unknown key {key:?}; vary congestion, load, seed, or POLICY.OPTION"
+            "--vary {text}: unknown key {key:?}; vary congestion, load, rate, seed, or POLICY.OPTION"
         );
         let mut values = Vec::new();
         for item in split(list) {
@@ -42,13 +42,13 @@ impl Axis {
             ensure!(values.len() <= CELLS_MAX, "--vary {text}: more than {CELLS_MAX} values");
         }
         for (at, value) in values.iter().enumerate() {
-            ensure!(!values[..at].contains(value), "--vary {text}: {value} stands there twice");
+            ensure!(!values[..at].contains(value), "--vary {text}: {value} is given twice");
         }
         Ok(Self { key: key.into(), values })
     }
 }
 
-/// At commas outside of brackets, as options may be lists.
+/// Splits at commas outside of brackets, because options may be lists.
 fn split(list: &str) -> Vec<&str> {
     let mut depth = 0i32;
     list.split(|c| {
@@ -70,22 +70,23 @@ fn range(key: &str, from: &str, rest: &str) -> anyhow::Result<Vec<String>> {
     if key == "seed" {
         let seed = |text: &str| text.trim().parse::<u64>().context("seeds are whole numbers");
         let (from, to, step) = (seed(from)?, seed(to)?, step.map_or(Ok(1), seed)?);
-        ensure!(from <= to && step > 0, "a range goes upward");
+        ensure!(from <= to, "the start of a range must not be above its end");
+        ensure!(step > 0, "the step must be above 0");
         ensure!((to - from) / step < CELLS_MAX as u64, "more than {CELLS_MAX} seeds");
         return Ok((0..=(to - from) / step).map(|i| (from + i * step).to_string()).collect());
     }
     let number = |text: &str| match text.trim().parse::<f64>() {
         Ok(value) if value.is_finite() => Ok(value),
-        _ => Err(anyhow!("{text:?} is no number")),
+        _ => Err(anyhow!("{text:?} is not a number")),
     };
     let (from, to) = (number(from)?, number(to)?);
-    ensure!(from < to, "a range goes upward");
+    ensure!(from < to, "the start of a range must be below its end");
     let steps = match step {
         None => STEPS,
         Some(step) => {
             let step = number(step)?;
-            ensure!(step > 0.0, "a step is above 0");
-            // A hair more, so that 0.1 steps reach their end.
+            ensure!(step > 0.0, "the step must be above 0");
+            // The tolerance lets ranges with steps such as 0.1 reach their end.
             ((to - from) / step + 1e-9).floor().min(1e9) as usize + 1
         }
     };
@@ -97,7 +98,7 @@ fn range(key: &str, from: &str, rest: &str) -> anyhow::Result<Vec<String>> {
     Ok((0..steps).map(|i| round(from + i as f64 * step).to_string()).collect())
 }
 
-/// To twelve digits: what is written should read 0.3, not 0.30000000000000004.
+/// Rounds to twelve digits, so that results say 0.3 and not 0.30000000000000004.
 fn round(value: f64) -> f64 {
     format!("{value:.11e}").parse().unwrap_or(value)
 }
@@ -122,7 +123,7 @@ pub fn cells(axes: &[Axis]) -> anyhow::Result<Vec<Vec<String>>> {
     Ok(cells)
 }
 
-/// The plan's own cell with the values of one combination put in.
+/// The cell of the plan with the values of one combination.
 pub fn cell(plan: &Plan, axes: &[Axis], values: &[String]) -> anyhow::Result<Cell> {
     let mut cell = plan.cell();
     for (axis, value) in axes.iter().zip(values) {
@@ -130,12 +131,16 @@ pub fn cell(plan: &Plan, axes: &[Axis], values: &[String]) -> anyhow::Result<Cel
         match axis.key.as_str() {
             "congestion" => cell.congestion = runs::congestion(value).map_err(wrong)?,
             "load" => cell.load = Some(runs::load(value).map_err(wrong)?),
+            "rate" => cell.rate = Some(runs::load(value).map_err(wrong)?),
             "seed" => {
                 let seed = value.parse().map_err(|_| wrong("expected a whole number".into()))?;
                 cell.seed = Some(seed);
             }
             key => settings::put(&mut cell.settings, key, value)?,
         }
+    }
+    if cell.load.is_some() && cell.rate.is_some() {
+        bail!("load and rate both set how fast jobs arrive; give or vary one of them");
     }
     settings::settings(&cell.settings)?;
     Ok(cell)

@@ -1,5 +1,5 @@
-//! The directory of a sweep: a manifest of what was asked, and one file a finished cell. A sweep
-//! that was killed goes on from what is there.
+//! The directory of a sweep: a manifest of the settings, and one file per finished cell. A sweep
+//! that was killed continues with the cells that are missing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,9 +20,9 @@ use crate::runs::{Plan, PlanArgs};
 /// The figures of one cell.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Finished {
-    /// What was varied, by key.
+    /// The varied keys and their values in this cell.
     pub cell: BTreeMap<String, String>,
-    /// One a policy, in the order asked.
+    /// One per policy, in the order of `--policy`.
     pub runs: Vec<Summary>,
 }
 
@@ -69,7 +69,7 @@ impl Store {
         self.output.path().join("cells").join(format!("{cell:05}.json"))
     }
 
-    /// A cell that an earlier run finished. What cannot be read is simply run again.
+    /// A cell that an earlier run finished; `None` if its file is missing or cannot be read.
     pub fn load(&self, cell: usize, names: &BTreeMap<String, String>) -> Option<Finished> {
         let text = std::fs::read_to_string(self.path(cell)).ok()?;
         let finished: Finished = serde_json::from_str(&text).ok()?;
@@ -81,10 +81,12 @@ impl Store {
     }
 }
 
-/// Everything that the figures depend on; contents of files by their hash.
+/// Everything that the figures depend on. Files are represented by a hash of their content.
 pub fn manifest(args: &PlanArgs, plan: &Plan, axes: &[Axis]) -> anyhow::Result<Map<String, Value>> {
     let workload = match &plan.workload {
-        Workload::Trace { bytes, .. } => hash(bytes),
+        Workload::Trace { tables, .. } => {
+            hash(&tables.iter().flat_map(|(_, bytes)| bytes).copied().collect::<Vec<u8>>())
+        }
         Workload::Generator { settings, .. } => hash(&serde_json::to_vec(settings)?),
     };
     let profiles = match &args.trace.profiles {
@@ -104,6 +106,7 @@ pub fn manifest(args: &PlanArgs, plan: &Plan, axes: &[Axis]) -> anyhow::Result<M
         "seed": scenario.seed,
         "congestion": scenario.congestion,
         "load": scenario.load,
+        "rate": scenario.rate,
         "checkpoint_s": scenario.checkpoint_s,
         "lose_on_preempt": scenario.lose_on_preempt,
         "mtbf_h": scenario.mtbf_h,
@@ -115,6 +118,37 @@ pub fn manifest(args: &PlanArgs, plan: &Plan, axes: &[Axis]) -> anyhow::Result<M
         Value::Object(map) => Ok(map),
         _ => bail!("a manifest is an object"),
     }
+}
+
+/// The settings that all cells share, for the reader of the page: those that are set and not varied.
+pub fn settings(manifest: &Map<String, Value>, axes: &[Axis]) -> Vec<(String, String)> {
+    const ELSEWHERE: [&str; 8] =
+        ["hither", "trace", "profiles", "cluster", "policies", "seed", "congestion", "vary"];
+    let mut pairs = Vec::new();
+    for (key, value) in manifest.iter().filter(|(key, _)| !ELSEWHERE.contains(&key.as_str())) {
+        match (key.as_str(), value) {
+            ("settings", Value::Object(policies)) => {
+                policies.iter().for_each(|(policy, options)| {
+                    let options = options.as_object().into_iter().flatten();
+                    pairs.extend(options.map(|(key, value)| (format!("{policy}.{key}"), value)));
+                })
+            }
+            _ => pairs.push((key.clone(), value)),
+        }
+    }
+    let is_set = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
+    let is_varied = |key: &str| axes.iter().any(|axis| axis.key == key);
+    // Repairs mean nothing where nothing fails.
+    let is_idle = |key: &str| key == "repair_h" && manifest["mtbf_h"].is_null();
+    pairs.retain(|(key, value)| is_set(value) && !is_varied(key) && !is_idle(key));
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        Value::Bool(true) => "yes".to_owned(),
+        // 1800, not 1800.0.
+        Value::Number(number) => number.as_f64().map_or_else(String::new, |n| n.to_string()),
+        other => other.to_string(),
+    };
+    pairs.into_iter().map(|(key, value)| (key, text(value))).collect()
 }
 
 /// Good enough to notice that a file has changed.

@@ -2,33 +2,38 @@
 
 use hither_sched::trace::{Info, describe};
 
-use crate::inputs::{ClusterArgs, TraceArgs, Workload};
-use crate::outputs;
+use crate::inputs::{ClusterArgs, Pace, TraceArgs, Workload, say_notes};
+use crate::{Common, outputs};
 
-/// Tell what a trace holds: jobs, time, GPUs, models, users
+/// Summarise a trace: jobs, users, time span, GPUs, models
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  hither trace info trace.csv
-  hither trace info trace.csv --cluster cluster.toml     with the load that it offers
-  hither trace info - --json < trace.csv")]
+  hither trace info examples/sample.csv
+  hither trace info examples/sample.csv --cluster examples/cluster-3tier.toml   with its load
+  hither trace info examples/traces/sacct.txt
+  hither trace info - --json < examples/sample.csv")]
 pub struct Args {
     #[command(flatten)]
     trace: TraceArgs,
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// Seed that draws models for traces that name none [default: 0, or the generator's own]
+    /// Seed for drawing models where the trace names none [default: 0, or the generator's own]
     #[arg(long, value_name = "N", env = "HITHER_SEED")]
     seed: Option<u64>,
-    /// Print JSON instead of text
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let gpus = args.cluster.read()?.map(|topology| topology.gpus());
+pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    let cluster = args.cluster.read()?;
+    let gpus = cluster.as_ref().map(|cluster| cluster.topology.gpus());
+    say_notes(common, &cluster.map(|cluster| cluster.notes).unwrap_or_default());
     let workload = Workload::open(&args.trace)?;
-    let info = describe(&workload.jobs(args.seed, None)?, gpus);
+    let trace = workload.jobs(args.seed, Pace::AsRecorded)?;
+    say_notes(common, &trace.notes);
+    let info = describe(&trace, gpus);
     match args.json {
         true => outputs::print_json(&info),
         false => outputs::print(&shown(&workload.name(), &info)),
@@ -41,7 +46,7 @@ fn shown(name: &str, info: &Info) -> String {
     let jobs = info.jobs.max(1) as f64;
     let multi: u64 = info.demand.iter().filter(|(gpus, _)| **gpus > 1).map(|(_, n)| n).sum();
     let mut text = format!(
-        "trace      {name} ({})\njobs       {} of {} users, {:.1} % on several GPUs\n\
+        "trace      {name} ({})\njobs       {} from {} users, {:.1} % on several GPUs\n\
          span       {:.2} days\nduration   mean {}, median {}, p95 {}, longest {}\n\
          GPU time   {:.0} h\n",
         info.format.name(),
@@ -67,6 +72,5 @@ fn shown(name: &str, info: &Info) -> String {
     for m in &info.models {
         text.push_str(&format!("  {:width$}  {:8}  {:9.0}\n", m.model, m.jobs, m.gpu_hours));
     }
-    info.notes.iter().for_each(|note| text.push_str(&format!("note: {note}\n")));
     text
 }

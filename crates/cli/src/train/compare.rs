@@ -95,7 +95,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let document = Document { settings: &asked, modes: compared(&entries) };
     if let Some(dir) = &train.run.output {
         write_json(&dir.join(SUMMARY), &document)?;
-        store::write_report(dir, &runs)?;
+        store::write_report(dir, &asked, &runs)?;
         common.say(&format!("wrote {}", dir.join(REPORT).display()));
     }
     match train.run.json {

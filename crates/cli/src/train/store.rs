@@ -279,6 +279,57 @@ fn read_lines(path: &Path) -> Vec<Line> {
     text.lines().map_while(|line| serde_json::from_str(line).ok()).collect()
 }
 
-pub fn write_report(dir: &Path, runs: &[RunRecord]) -> anyhow::Result<()> {
-    write_file(&dir.join(REPORT), hither_report::train::page(runs).as_bytes())
+pub fn write_report(
+    dir: &Path,
+    settings: &Map<String, Value>,
+    runs: &[RunRecord],
+) -> anyhow::Result<()> {
+    let page = hither_report::train::page(runs, std::slice::from_ref(settings));
+    write_file(&dir.join(REPORT), page.as_bytes())
+}
+
+/// Whether `hither train` wrote the directory.
+pub fn holds_run(dir: &Path) -> bool {
+    dir.join(SETTINGS).exists()
+}
+
+/// The settings and the finished runs of a directory, in a comparison those of all modes.
+pub fn read(dir: &Path) -> anyhow::Result<(Map<String, Value>, Vec<RunRecord>)> {
+    let settings: Map<String, Value> = read_json(&dir.join(SETTINGS))?;
+    let mut runs = Vec::new();
+    match settings.get("modes").and_then(Value::as_array) {
+        Some(modes) => {
+            for mode in modes.iter().filter_map(Value::as_str) {
+                runs.extend(read_runs(&dir.join(mode))?);
+            }
+        }
+        None => runs = read_runs(dir)?,
+    }
+    Ok((settings, runs))
+}
+
+fn read_runs(dir: &Path) -> anyhow::Result<Vec<RunRecord>> {
+    let document: Document = read_json(&dir.join(SUMMARY))
+        .with_context(|| format!("{} has no finished run", dir.display()))?;
+    let path = dir.join(METRICS);
+    let mut lines = read_lines(&path);
+    let mut runs = Vec::new();
+    for (run, Finished { header, summary }) in (1..).zip(document.outcome.runs) {
+        let rounds: Vec<Round> =
+            lines.extract_if(.., |line| line.run == run).map(|line| line.round).collect();
+        let (found, expected) = (rounds.len(), summary.rounds);
+        if found != expected as usize {
+            let shown = path.display();
+            bail!(
+                "{shown}: {found} rounds of run {run}, and {SUMMARY} has {expected}; is it truncated?"
+            );
+        }
+        runs.push(RunRecord { header, rounds, summary });
+    }
+    Ok(runs)
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
+    serde_json::from_str(&inputs::text(path)?)
+        .map_err(|error| anyhow::anyhow!("{}:{}: {error}", path.display(), error.line()))
 }

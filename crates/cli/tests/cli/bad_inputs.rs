@@ -49,9 +49,9 @@ fn traces() {
         refused(&["trace", "info", path.str()], told);
     }
     refused(&["simulate", bench.path("absent.csv").str()], "absent.csv");
-    refused(&["simulate", bench.dir.path().str()], "cannot read");
+    refused(&["simulate", bench.dir.path().str()], "without the tables of a trace");
     refused(&["simulate", "-"], "standard input");
-    refused(&["simulate", bench.path("trace.csv").str(), "--format", "excel"], "hither, philly");
+    refused(&["simulate", bench.path("trace.csv").str(), "--format", "excel"], "hither, sacct");
     let generator = bench.write("g.toml", "jobs = 10\nspeed = 3\n");
     refused(&["simulate", generator.str()], "g.toml:2");
 }

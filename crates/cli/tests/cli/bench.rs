@@ -114,7 +114,7 @@ fn assert_positive(value: &Value, fields: &[&str]) {
 fn json_lines_tell_of_the_machine_and_of_every_variant() {
     let place = Place::new();
     let cases: [(&str, &[&str], &[&str]); 3] = [
-        ("bags", &["pages", "touch"], &["rows_per_s", "gb_per_s", "limit_share"]),
+        ("bags", &["pages", "touch"], &["rows_per_s", "gb_per_s", "of_touch"]),
         ("mlp", &["bottom-fp32", "bottom-bf16", "top-fp32", "top-bf16"], &["gflop_per_s"]),
         ("model", &["fp32", "bf16"], &["rows_per_s"]),
     ];
@@ -128,6 +128,9 @@ fn json_lines_tell_of_the_machine_and_of_every_variant() {
         assert_positive(&head["machine"], &["cores", "memory_bytes"]);
         if bench != "mlp" {
             assert_eq!((&head["tables"], &head["batches"]), (&3.into(), &2.into()));
+            // The preset is one-hot.
+            assert_eq!(head["ids_per_bag"], 1.0);
+            assert_eq!(head["ids_per_bag_from"], "preset");
             assert_eq!((&head["dtypes"], &head["ids"]), (&"fp32".into(), &"medium".into()));
             assert_eq!(head["table_bytes"], 3 * 100 * DIM * 4);
         }
@@ -143,7 +146,7 @@ fn json_lines_tell_of_the_machine_and_of_every_variant() {
 #[test]
 fn tables_are_shown_to_people() {
     let place = Place::new();
-    for (bench, told) in [("bags", "of limit"), ("mlp", "GFLOP/s"), ("model", "M rows/s")] {
+    for (bench, told) in [("bags", "of touch"), ("mlp", "GFLOP/s"), ("model", "M rows/s")] {
         let text = place.bench(bench, &["--rounds", "1"]);
         assert!(text.contains(told) && text.contains("samples/s"), "{text}");
         assert!(text.contains("model mlperf"), "{text}");
@@ -155,7 +158,13 @@ fn tables_are_shown_to_people() {
     loud = command(&args);
     let output = loud.env("TMPDIR", place.temporary.path()).output().expect("the program starts");
     assert!(output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("making a model like mlperf"));
+    let told = String::from_utf8_lossy(&output.stderr);
+    let needs = told.lines().next().expect("lines");
+    assert!(
+        needs.contains("needs 153.60 kB in ") && needs.contains(" of memory; measures"),
+        "{told}"
+    );
+    assert!(told.contains("making a model like mlperf"), "{told}");
 }
 
 #[test]
@@ -163,9 +172,16 @@ fn each_set_of_levers_is_measured() {
     let place = Place::new();
     let each = place.lines("bags", &["--levers", "each"]);
     let names = names(&each[1..]);
-    assert_eq!(names.len(), 12 + 1);
-    for name in ["none", "pages", "prefetch+packing", "pages+prefetch+lookup", "touch"] {
+    // Each of six places has a reference of its own.
+    assert_eq!(names.len(), 12 + 6);
+    let places = ["touch", "touch (pages)", "touch (lookup)", "touch (pages+packing)"];
+    let sets = ["none", "pages", "prefetch+packing", "pages+prefetch+lookup"];
+    for name in sets.into_iter().chain(places) {
         assert_eq!(names.iter().filter(|other| **other == name).count(), 1, "{name} in {names:?}");
+    }
+    for result in &each[1..] {
+        let is_touch = result["variant"].as_str().is_some_and(|name| name.starts_with("touch"));
+        assert_eq!(result["of_touch"].as_f64().is_none(), is_touch, "{result}");
     }
     let some = ["--levers", "prefetch,none", "--prefetch", "near:8:all"];
     let some = place.lines("bags", &some);
@@ -223,6 +239,42 @@ fn a_model_and_a_batch_of_a_file_give_what_pytorch_computed() {
     }
 }
 
+/// Nothing is guessed: neither how bags are cut into batches, nor features that the file has.
+#[test]
+fn a_trace_of_unknown_batch_is_refused_and_its_features_are_used() {
+    let place = Place::new();
+    let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../dlrm/tests/fixtures");
+    let model = place.path("model");
+    stdout_of(&["model", "import", fixtures.join("dlrm.pt").str(), "-o", model.str()]);
+    let ids = fixtures.join("dlrm.expected.safetensors");
+    let bare = ["bench", "model", model.str(), "--ids", ids.str(), "--rounds", "1", "-q"];
+    refused_by(&mut command(&bare), "give --batch N (6 if all are one batch)");
+    let wrong = [&bare[..], &["--batch", "4"]].concat();
+    refused_by(&mut command(&wrong), "which make no whole batches of 4; --batch sets");
+    let plan = ["plan", model.str(), "--ids", ids.str()];
+    refused_by(&mut command(&plan), "give --batch N");
+    // Batches of 3 look up ids of the first table in the second, which has other rows.
+    let cut = [&plan[..], &["--batch", "3"]].concat();
+    refused_by(&mut command(&cut), "is --batch 3 that of the trace? If so, --wrap");
+
+    let expected = Checkpoint::open(&ids).expect("the fixture");
+    let expected = expected.tensors["probability"].as_f32().expect("floats").into_owned();
+    for name in ["dlrm.inputs.pt", "dlrm.inputs_tuple.pt", "dlrm.inputs.npz"] {
+        let (ids, out) = (fixtures.join(name), place.path("out.safetensors"));
+        let files = ["--ids", ids.str(), "--write-output", out.str()];
+        let more = ["bench", "model", model.str(), "--rounds", "1", "--json", "-q"];
+        let lines = lines(&stdout_of(&[&more[..], &files].concat()));
+        assert_eq!((&lines[0]["dense"], &lines[0]["batch"]), (&"file".into(), &6.into()), "{name}");
+        let found = Checkpoint::open(&out).expect("written");
+        let found = found.tensors["output"].as_f32().expect("floats").into_owned();
+        for (found, expected) in found.iter().zip(&expected) {
+            assert!((found - expected).abs() <= 1e-5, "{name}: {found}, not {expected}");
+        }
+        let other = [&more[..], &["--ids", ids.str(), "--batch", "3"]].concat();
+        refused_by(&mut command(&other), "--batch 3 contradicts the trace");
+    }
+}
+
 #[test]
 fn driven_benches_answer_line_by_line_and_end_with_their_input() {
     let place = Place::new();
@@ -259,9 +311,9 @@ fn driven_benches_answer_line_by_line_and_end_with_their_input() {
 fn wrong_flags_are_refused() {
     let place = Place::new();
     for (flags, told) in [
-        (["--levers", "speed"], "`speed` is no lever"),
-        (["--levers", "pages,"], "`` is no lever"),
-        (["--levers", "packing+lookup"], "one of packing and lookup"),
+        (["--levers", "speed"], "unknown lever `speed`"),
+        (["--levers", "pages,"], "unknown lever ``"),
+        (["--levers", "packing+lookup"], "only one of packing and lookup"),
         (["--prefetch", "far"], "unknown prefetch `far`"),
         (["--prefetch", "near:0:1"], "rows from 1 to 256"),
         (["--hot-mib", "0"], "--hot-mib"),
@@ -297,7 +349,10 @@ fn wrong_files_of_ids_are_refused() {
         (place.path("absent.txt"), "absent.txt"),
         (place.write("empty.txt", ""), "is empty"),
         (place.write("words.txt", "3\nfour\n"), "words.txt:2"),
-        (large.clone(), "id 100 at position 1 is not below its 100 rows"),
+        (
+            large.clone(),
+            "id 100 at position 1 of the trace is not below the 100 rows of table `t0`; --wrap",
+        ),
         (place.write("negative.txt", "3\n-2\n"), "id -2 at position 1"),
     ];
     for (path, told) in &cases {
@@ -317,8 +372,8 @@ fn wrong_files_of_ids_are_refused() {
     place.refused(
         "bags",
         &["--ids", batch.str()],
-        "the trace has 18 bags; 3 tables at a batch of 4 need",
+        "6 samples for 3 tables, which make no whole batches of 4; --batch",
     );
-    place.refused("mlp", &["--ids", large.str()], "rows of `dense` is expected");
-    place.refused("mlp", &["--ids", batch.str()], "rows of `features` is expected");
+    place.refused("mlp", &["--ids", large.str()], "a tensor `dense` with rows of 13 is expected");
+    place.refused("mlp", &["--ids", batch.str()], "a tensor `features` with rows of");
 }

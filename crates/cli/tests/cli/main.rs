@@ -5,11 +5,13 @@ mod bench;
 mod dataset;
 mod files;
 mod model;
+mod model_run;
 mod oracle;
 mod partition;
 mod plan;
 mod results;
 mod sweep;
+mod traces;
 mod train;
 mod train_refused;
 
@@ -119,6 +121,7 @@ fn help_of_every_command_has_an_example() {
         &["simulate"],
         &["sweep"],
         &["report"],
+        &["trace"],
         &["trace", "info"],
         &["trace", "convert"],
         &["trace", "generate"],
@@ -128,12 +131,15 @@ fn help_of_every_command_has_an_example() {
         &["dataset", "convert"],
         &["dataset", "generate"],
         &["partition"],
+        &["model"],
         &["model", "import"],
+        &["model", "run"],
         &["model", "info"],
         &["model", "quantise"],
         &["model", "generate"],
         &["model", "export"],
         &["plan"],
+        &["bench"],
         &["bench", "bags"],
         &["bench", "mlp"],
         &["bench", "model"],

@@ -45,6 +45,8 @@ fn imported_models_are_described() {
         ("torchrec.pt", 11, "dot", false),
         ("torchrec.safetensors", 11, "dot", false),
         ("torchrec_dcn.safetensors", 3, "dcn", false),
+        ("dlrm_itself.pt", 4, "dot-itself", true),
+        ("torchrec_quantised.pt", 4, "dot", false),
     ] {
         let (file, dir) = (fixture(file), place.path(file));
         assert_eq!(stdout_of(&["model", "import", file.str(), "-o", dir.str()]), "");
@@ -59,6 +61,70 @@ fn imported_models_are_described() {
     }
     let text = stdout_of(&["model", "info", place.path("dlrm.pt").str()]);
     assert!(text.contains("interaction  dot") && text.contains("emb_l.1"), "{text}");
+}
+
+#[test]
+fn features_that_share_a_table_are_described() {
+    let place = Place::new();
+    let (file, dir) = (fixture("torchrec_shared.pt"), place.path("model"));
+    refused(&["model", "info", file.str()], "--tables user,user,item,zip");
+    let tables = "viewer=user,author=user";
+    stdout_of(&["model", "import", file.str(), "--tables", tables, "-o", dir.str()]);
+    let text = stdout_of(&["model", "info", dir.str()]);
+    assert!(text.contains("rows of viewer"), "{text}");
+    assert_eq!(text, stdout_of(&["model", "info", file.str(), "--tables", tables]));
+    let int8 = place.path("int8");
+    stdout_of(&[
+        "model",
+        "quantise",
+        dir.str(),
+        "--tables",
+        "author",
+        "--dtype",
+        "int8",
+        "-o",
+        int8.str(),
+    ]);
+    let info = json_of(&["model", "info", int8.str(), "--json"]);
+    assert_eq!(
+        (&info["tables"][0]["dtype"], &info["tables"][1]["dtype"]),
+        (&"int8".into(), &"int8".into())
+    );
+    assert_eq!(
+        (&info["tables"][1]["shares"], &info["tables"][1]["bytes"]),
+        (&"viewer".into(), &0.into())
+    );
+    refused(&["model", "info", dir.str(), "--rows", "fbgemm-int8"], "--rows is for checkpoints");
+}
+
+#[test]
+fn what_a_checkpoint_does_not_say_is_asked_for() {
+    let place = Place::new();
+    let out = place.path("out");
+    let file = fixture("torchrec_poolings.pt");
+    let import = ["model", "import", file.str(), "-o", out.str()];
+    refused(&import, "such as --tables b,c,a --pooling sum,a=mean");
+    let told = ["--tables", "b,a,c", "--pooling", "sum,a=mean"];
+    refused(&[&import[..], &["--pooling", "a=median"]].concat(), "sum, mean or max");
+    stdout_of(&[&import[..], &told].concat());
+    let info = json_of(&["model", "info", out.str(), "--json"]);
+    let poolings: Vec<_> = (0..3).map(|t| info["tables"][t]["pooling"].as_str()).collect();
+    assert_eq!(poolings, [Some("sum"), Some("mean"), Some("sum")]);
+    let file = fixture("torchrec_projection.pt");
+    let text = stdout_of(&["model", "info", file.str(), "--tables", "user,user"]);
+    assert!(text.contains("interaction  projection, left 40-18-24, right 40-16"), "{text}");
+}
+
+#[test]
+fn checkpoints_in_several_files() {
+    let place = Place::new();
+    let out = place.path("out");
+    // Their tensors are no model, which is said only after they were read.
+    for folder in ["sharded", "distributed"] {
+        let told = "not a known model: expected tensors such as `emb_l.0.weight`";
+        refused(&["model", "import", pickle(folder).str(), "-o", out.str()], told);
+        refused(&["model", "info", pickle(folder).str()], told);
+    }
 }
 
 #[test]
@@ -116,12 +182,12 @@ fn files_that_are_no_models() {
         (empty, "is empty"),
         (cut, "was it cut off?"),
         (pickle("command.pt"), "`posix.system` is refused"),
-        (pickle("legacy.pt"), "PyTorch 1.6"),
+        (pickle("legacy.pt"), "not a known model"),
         (pickle("quantised.pt"), "dequantize"),
         (pickle("module.pt"), "state_dict"),
         (pickle("nested.pt"), "the top MLP has no layers"),
-        (pickle("make.py"), "no safetensors file"),
-        (fixture("mlp.safetensors"), "no model that is known"),
+        (pickle("make.py"), "is a text file: expected safetensors"),
+        (fixture("mlp.safetensors"), "not a known model"),
     ] {
         refused(&["model", "import", file.str(), "-o", place.path("out").str()], told);
         refused(&["model", "info", file.str()], told);
@@ -158,17 +224,17 @@ fn flags_that_make_no_sense() {
         (&["generate", "--dim", "1.5"], "--dim"),
         (&["generate", "--bottom", "13"], "bottom = [13] needs"),
         (&["generate", "--bottom", "13-64"], "dot products need the bottom's width, 64"),
-        (&["generate", "--bottom", "13-x"], "`x` is no size"),
+        (&["generate", "--bottom", "13-x"], "`x` is not the size"),
         (&["generate", "--bottom", "13--128"], "`` is no size"),
         (&["generate", "--top", "0"], "`0` is no size"),
         (&["generate", "--top", "1048576-1048576"], "weights between"),
-        (&["generate", "--interaction", "fm"], "dot, cat or dcn"),
+        (&["generate", "--interaction", "fm"], "dot, dot-itself, cat, dcn, projection"),
         (&["generate", "--interaction", "dcn", "--cross-rank", "0"], "[cross]"),
         (&["generate", "--interaction", "dcn", "--cross-rank", "99999999999"], "[cross]"),
         (&["generate", "--dtype", "int2"], "int8 or int4"),
         (&["generate", "--pooling", "median"], "sum, mean or max"),
         (&["generate", "--seed", "x"], "--seed"),
-        (&["import", file.str(), "--interaction", "cat"], "expected 26 inputs"),
+        (&["import", file.str(), "--interaction", "cat"], "takes 26 inputs, which fits dot"),
         (&["import", file.str(), "--tables", "x"], "there is no table `x`"),
         (&["import", file.str(), "--rows", "int8"], "fbgemm-int8"),
         (&["quantise", dir, "--dtype", "int8", "--tables", "t3"], "there are t0, t1, t2"),
@@ -181,7 +247,7 @@ fn flags_that_make_no_sense() {
     let int8 = place.path("int8");
     stdout_of(&["model", "quantise", dir, "--dtype", "int8", "-o", int8.str()]);
     let again = ["model", "quantise", int8.str(), "--dtype", "int4", "-o", out];
-    refused(&again, "start from one that is not quantised");
+    refused(&again, "start from a model that is not quantised");
     refused(&["model", "generate", "-o", place.path("model/model.toml").str()], "model.toml");
     assert!(!place.path("out").exists());
 }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::bad_inputs::refused;
-use crate::{PathStr, json_of, stdout_of};
+use crate::bad_inputs::{refused, refused_by};
+use crate::{PathStr, command, json_of, stdout_of};
 
 struct Place(TempDir);
 
@@ -34,7 +34,17 @@ impl Place {
 
     fn plan(&self, more: &[&str]) -> Vec<String> {
         let (model, ids) = (self.path("model"), self.path("ids.txt"));
-        let own = ["plan", model.str(), "--ids", ids.str(), "--batch", "8", "--seconds", "0.02"];
+        let own = [
+            "plan",
+            model.str(),
+            "--ids",
+            ids.str(),
+            "--batch",
+            "8",
+            "--seconds",
+            "0.02",
+            "--force",
+        ];
         own.iter().chain(more).map(|word| (*word).to_owned()).collect()
     }
 }
@@ -62,15 +72,38 @@ fn a_plan_and_its_pages_are_written() {
     let levers = report["levers"].as_array().expect("a list");
     assert!(levers.len().is_multiple_of(12) && !levers.is_empty());
     for lever in levers {
-        for figure in ["ns", "expected_ns", "speedup", "expected_speedup", "gb_s", "of_limit"] {
+        for figure in ["ns", "expected_ns", "speedup", "expected_speedup", "gb_s", "of_touch"] {
             assert!(lever[figure].as_f64() > Some(0.0), "{lever}");
         }
     }
+    // The plan and the figures say the same.
+    let chosen: Vec<_> = levers.iter().filter(|lever| lever["chosen"] == true).collect();
+    assert_eq!(chosen.len(), 1, "{levers:?}");
+    let name = chosen[0]["name"].as_str().expect("a name");
+    let table = &plan["table"][0];
+    assert_eq!(name.contains("pages"), table["pages"].as_str() == Some("huge"), "{name}");
+    assert_eq!(name.contains("prefetch"), table["prefetch"].as_str() != Some("off"), "{name}");
+    assert_eq!(name.contains("lookup"), table["packing"].as_str() == Some("lookup"), "{name}");
     let out = place.path("elsewhere");
     let text = stdout_of(&place.plan(&["-o", out.str()]));
-    assert!(text.contains("t0 … t2") && text.contains("packing (lookup)"), "{text}");
+    assert!(text.contains("t0 … t2") && text.contains("pages+lookup"), "{text}");
     assert!(out.join("plan.toml").exists());
     assert!(stdout_of(&place.plan(&["--all", "-q"])).contains("t1"));
+}
+
+#[test]
+fn a_plan_that_was_edited_by_hand_stays() {
+    let place = Place::new();
+    let mut first = place.plan(&["-q"]);
+    first.retain(|word| word != "--force");
+    stdout_of(&first);
+    let path = place.path("model/plan.toml");
+    let edited = format!("# mine\n{}", read(&path));
+    std::fs::write(&path, &edited).expect("written");
+    refused_by(&mut command(&first), "plan.toml exists; give another -o, or --force to replace it");
+    assert_eq!(read(&path), edited);
+    stdout_of(&place.plan(&["-q"]));
+    assert!(!read(&path).contains("# mine"));
 }
 
 #[test]
@@ -102,7 +135,8 @@ fn every_choice_can_be_fixed() {
     // Without room for copies, the file is read where it is.
     let report = json_of(&place.plan(&["--memory", "0", "--json"]));
     assert_eq!(report["tables"][1]["pages"], "mapped");
-    assert!(report["notes"][1].as_str().is_some_and(|note| note.contains("--memory")));
+    let notes = report["notes"].as_array().expect("a list");
+    assert!(notes.iter().any(|note| note.as_str().is_some_and(|note| note.contains("--memory"))));
 }
 
 #[test]
@@ -145,7 +179,7 @@ fn wrong_inputs_are_refused() {
         refused(&["plan", model, "--ids", ids, flag, value], told);
     }
     let much = ["--batch", "65536", "--pooling", "65536"];
-    refused(&[&["plan", model, "--ids", ids], &much[..]].concat(), "--batch times --pooling");
+    refused(&[&["plan", model, "--ids", ids], &much[..]].concat(), "lower --batch or --pooling");
     let file = place.write("file", "");
     refused(&["plan", model, "--ids", ids, "-o", file.str()], "file");
     assert!(!Path::new(model).join("plan.toml").exists());

@@ -96,6 +96,49 @@ fn a_report_is_made_again_from_its_files() {
     assert!(fs::metadata(both).is_ok_and(|file| file.len() > 1000));
 }
 
+#[test]
+fn a_training_report_is_made_again_from_its_files() {
+    let bench = Bench::new();
+    let (graph, out) = (bench.path("g.graph.safetensors"), bench.path("out"));
+    let family = [
+        "dataset",
+        "generate",
+        "--family",
+        "noisy-features",
+        "--nodes",
+        "600",
+        "--communities",
+        "8",
+    ];
+    stdout_of(&[&family[..], &["-o", graph.str()]].concat());
+    let compare = ["train", "compare", graph.str(), "--modes", "psgd-pa,llcg", "--rounds", "2"];
+    stdout_of(&[&compare[..], &["--dropout", "0.375", "-o", out.str()]].concat());
+    let first = fs::read_to_string(out.join("report.html")).expect("the report");
+    assert!(first.contains("<dt>dropout</dt><dd>0.375</dd>"), "the settings are told");
+    fs::remove_file(out.join("report.html")).expect("it can go");
+    stdout_of(&["report", out.str()]);
+    assert!(fs::read_to_string(out.join("report.html")).expect("the report") == first);
+    let one = bench.path("one.html");
+    stdout_of(&["report", out.join("llcg").str(), "-o", one.str()]);
+    assert!(fs::read_to_string(&one).expect("the page").contains("by llcg"));
+
+    let (simulated, page) = (bench.path("simulated"), bench.path("page.html"));
+    stdout_of(&bench.simulate(&["--policy", "fifo", "-o", simulated.str()]));
+    let refused = |dirs: &[&str], told: &str| {
+        let output = hither(&[&["report"], dirs, &["-o", page.str()]].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(told) && stderr.lines().count() == 1, "{stderr}");
+    };
+    refused(&[out.str(), simulated.str()], "give directories of one kind");
+    let metrics = out.join("llcg/metrics.jsonl");
+    let text = fs::read_to_string(&metrics).expect("the rounds");
+    fs::write(&metrics, text.lines().next().unwrap_or_default()).expect("it is written");
+    refused(&[out.str()], "metrics.jsonl: 1 rounds of run 1, and summary.json has 2");
+    fs::remove_file(out.join("llcg/summary.json")).expect("it can go");
+    refused(&[out.str()], "has no finished run");
+}
+
 /// Each way of breaking one of the files gives one error that names it.
 #[test]
 fn broken_results_are_told_by_file_and_line() {

@@ -37,7 +37,7 @@ fn a_killed_sweep_goes_on() {
     let bench = Bench::new();
     let (whole, killed) = (bench.path("whole"), bench.path("killed"));
     let table = stdout_of(&args(&bench, &whole));
-    assert!(table.contains("average JCT, mean of 20 seeds ± 95 % confidence"), "{table}");
+    assert!(table.contains("Average JCT, h; mean of 20 seeds ± 95 % confidence"), "{table}");
 
     let mut child = command(&args(&bench, &killed))
         .stdout(Stdio::null())
@@ -133,5 +133,23 @@ fn a_cell_equals_its_simulation() {
     assert_eq!(cell["cell"]["load"], "0.5");
     assert_eq!(cell["runs"][0]["jct_s"], alone["runs"][0]["jct_s"]);
     let page = fs::read_to_string(out.join("sweep.html")).expect("sweep.html");
-    assert!(page.contains("<h2>makespan</h2>"));
+    for part in
+        ["srtf over congestion and load on", "<h2>Makespan</h2>", "load 0.5, 1", "checkpoint_s"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn a_sweep_says_how_much_it_will_do() {
+    let bench = Bench::new();
+    let out = bench.path("out");
+    let args = args(&bench, &out);
+    let told = |args: &[String]| {
+        let output = command(args).output().expect("the program starts");
+        String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(told(&args), "40 cells × 3 policies = 120 simulations");
+    fs::remove_file(out.join("cells/00003.json")).expect("it can go");
+    assert_eq!(told(&args), "40 cells × 3 policies = 120 simulations; 117 done before");
 }

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::{Node, NodeId, Pickle, Value};
+use super::{Call, Pickle, Value};
 use crate::map::{Buffer, Bytes, Pages};
 use crate::tensor::byte_len;
 use crate::{Dtype, Tensor};
@@ -23,7 +23,7 @@ pub fn allow(module: &str, name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// A sparse matrix in compressed rows; nothing of it is checked but that its parts are there.
+/// A sparse matrix in compressed rows. Only the presence of its parts is checked.
 #[derive(Clone, Debug)]
 pub struct Csr {
     pub shape: [usize; 2],
@@ -32,10 +32,10 @@ pub struct Csr {
     pub values: Tensor,
 }
 
-/// The matrix that a value describes, or why it is none.
+/// The matrix that a value describes, or why it describes none.
 pub fn csr<'a>(pickle: &Pickle<'a>, value: Value<'a>) -> Result<Csr, String> {
     let none = "a csr matrix of SciPy is expected";
-    let (callee, arguments, state) = call(pickle, value).ok_or(none)?;
+    let Call { callee, arguments, state } = pickle.call(value).ok_or(none)?;
     let class = match (callee, arguments) {
         ((_, "_reconstructor"), [Value::Global(_, class), ..]) => class,
         ((_, class), _) => class,
@@ -43,15 +43,14 @@ pub fn csr<'a>(pickle: &Pickle<'a>, value: Value<'a>) -> Result<Csr, String> {
     if !class.starts_with("csr_") {
         return Err(none.into());
     }
-    let Some(Value::Node(state)) = state else { return Err(none.into()) };
-    let Node::Dict(fields) = pickle.node(state) else { return Err(none.into()) };
+    let fields = state.and_then(|state| pickle.pairs(state)).ok_or(none)?;
     let field = |names: &[&str]| {
         let named = |key: &Value<'a>| matches!(text(*key), Some(key) if names.contains(&key));
         let found = fields.iter().find_map(|(key, value)| named(key).then_some(*value));
         found.ok_or_else(|| format!("the matrix has no `{}`", names[0]))
     };
     let array = |name| tensor(pickle, field(&[name])?).map_err(|why| format!("`{name}`: {why}"));
-    let shape = sizes(pickle, field(&["_shape", "shape"])?);
+    let shape = pickle.sizes(field(&["_shape", "shape"])?);
     let shape = shape.and_then(|shape| <[usize; 2]>::try_from(shape).ok());
     Ok(Csr {
         shape: shape.ok_or("the shape of the matrix is not rows and columns")?,
@@ -61,10 +60,10 @@ pub fn csr<'a>(pickle: &Pickle<'a>, value: Value<'a>) -> Result<Csr, String> {
     })
 }
 
-/// The array that a value describes, or why it is none.
+/// The array that a value describes, or why it describes none.
 pub fn tensor<'a>(pickle: &Pickle<'a>, value: Value<'a>) -> Result<Tensor, String> {
     let none = "an array of NumPy is expected";
-    let (callee, arguments, state) = call(pickle, value).ok_or(none)?;
+    let Call { callee, arguments, state } = pickle.call(value).ok_or(none)?;
     let (shape, kind, fortran, data) = match (callee.1, arguments, state) {
         ("_reconstruct", _, Some(state)) => match pickle.items(state) {
             Some([Value::Int(_), shape, kind, order, data]) => {
@@ -78,35 +77,23 @@ pub fn tensor<'a>(pickle: &Pickle<'a>, value: Value<'a>) -> Result<Tensor, Strin
         _ => return Err(none.into()),
     };
     let dtype = dtype(pickle, kind)?;
-    let shape = sizes(pickle, shape).ok_or("its shape is no tuple of sizes")?;
+    let shape = pickle.sizes(shape).ok_or("its shape is not a tuple of sizes")?;
     if fortran && shape.len() > 1 {
-        return Err("it is in Fortran's order; save `numpy.ascontiguousarray(array)`".into());
+        return Err("it is in Fortran order; save `numpy.ascontiguousarray(array)`".into());
     }
-    let data = raw(pickle, data).ok_or("its elements are no bytes")?;
+    let data = raw(pickle, data).ok_or("its elements are not bytes")?;
     if byte_len(dtype, &shape) != Some(data.len()) {
-        return Err(format!("its shape {shape:?} is not that of {} bytes", data.len()));
+        return Err(format!("its shape {shape:?} does not fit {} bytes", data.len()));
     }
     let mut buffer = Buffer::zeroed(data.len(), Pages::Small).map_err(|error| error.to_string())?;
     buffer.as_mut_slice().copy_from_slice(&data);
     Ok(Tensor { dtype, shape, bytes: Bytes::from(buffer) })
 }
 
-type Called<'p, 'a> = ((&'a str, &'a str), &'p [Value<'a>], Option<Value<'a>>);
-
-fn call<'p, 'a>(pickle: &'p Pickle<'a>, value: Value<'a>) -> Option<Called<'p, 'a>> {
-    let Value::Node(id) = value else { return None };
-    match pickle.node(id) {
-        Node::Call { callee, arguments, state } => {
-            Some((*callee, pickle.items(Value::Node(NodeId(arguments.0)))?, *state))
-        }
-        _ => None,
-    }
-}
-
 /// `dtype('i4', 0, 1)` with the state `(3, '<', …)`.
 fn dtype<'a>(pickle: &Pickle<'a>, value: Value<'a>) -> Result<Dtype, String> {
-    let none = "its type is no dtype of NumPy";
-    let (callee, arguments, state) = call(pickle, value).ok_or(none)?;
+    let none = "its type is not a dtype of NumPy";
+    let Call { callee, arguments, state } = pickle.call(value).ok_or(none)?;
     let kind = arguments.first().and_then(|kind| text(*kind)).ok_or(none)?;
     if callee.1 != "dtype" {
         return Err(none.into());
@@ -133,14 +120,6 @@ fn dtype<'a>(pickle: &Pickle<'a>, value: Value<'a>) -> Result<Dtype, String> {
     Ok(dtype)
 }
 
-fn sizes<'a>(pickle: &Pickle<'a>, value: Value<'a>) -> Option<Vec<usize>> {
-    let size = |item: &Value<'a>| match item {
-        Value::Int(size) => usize::try_from(*size).ok(),
-        _ => None,
-    };
-    pickle.items(value)?.iter().map(size).collect()
-}
-
 fn text(value: Value<'_>) -> Option<&str> {
     match value {
         Value::Str(text) => Some(text),
@@ -155,10 +134,12 @@ fn raw<'a>(pickle: &Pickle<'a>, value: Value<'a>) -> Option<Cow<'a, [u8]>> {
     match value {
         Value::Bytes(bytes) => Some(bytes.into()),
         Value::Str(text) => Some(text.as_bytes().into()),
-        value => match call(pickle, value)? {
-            ((_, "encode"), [Value::Str(latin), Value::Str("latin1")], _) => {
-                latin.chars().map(|c| u8::try_from(c).ok()).collect()
-            }
+        value => match pickle.call(value)? {
+            Call {
+                callee: (_, "encode"),
+                arguments: [Value::Str(latin), Value::Str("latin1")],
+                ..
+            } => latin.chars().map(|c| u8::try_from(c).ok()).collect(),
             _ => None,
         },
     }

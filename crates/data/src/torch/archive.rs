@@ -12,7 +12,7 @@ use crate::map::Bytes;
 pub struct Archive<'a> {
     pub path: &'a Path,
     bytes: &'a Bytes,
-    /// Start and length by name, less the directory that all of them are in.
+    /// Files by name, without the directory that all of them are in.
     files: HashMap<String, Stored>,
 }
 
@@ -24,10 +24,14 @@ enum Stored {
 impl<'a> Archive<'a> {
     pub fn open(path: &'a Path, bytes: &'a Bytes) -> Result<Self, Error> {
         let bad = |problem: String| Error::Archive { path: path.into(), problem };
-        let torn = |error| bad(format!("{error}; was it cut off?"));
+        let torn = |error| bad(format!("its zip archive is damaged ({error}); was it cut off?"));
         let mut zip = ZipArchive::new(Cursor::new(&**bytes)).map_err(torn)?;
         let prefix = prefix(&zip).ok_or_else(|| {
-            bad("it is a zip archive without a data.pkl inside, so no checkpoint".into())
+            let (kind, remedy) = match zip.file_names().any(|name| name.ends_with(".npy")) {
+                true => ("a NumPy archive (.npz)", "save the tensors as safetensors"),
+                false => ("a zip archive without data.pkl", "unpack it and give the checkpoint"),
+            };
+            Error::WrongKind { path: path.into(), kind, remedy }
         })?;
         let mut files = HashMap::with_capacity(zip.len());
         for index in 0..zip.len() {
@@ -45,7 +49,9 @@ impl<'a> Archive<'a> {
             files.insert(name.to_string(), stored);
         }
         if files.contains_key("constants.pkl") {
-            let (kind, remedy) = ("a TorchScript module", "save its state_dict() with torch.save");
+            let kind = "a TorchScript module";
+            let remedy =
+                "save its weights: torch.save(torch.jit.load(FILE).state_dict(), \"weights.pt\")";
             return Err(Error::WrongKind { path: path.into(), kind, remedy });
         }
         let archive = Self { path, bytes, files };

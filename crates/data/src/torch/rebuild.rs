@@ -1,24 +1,26 @@
 //! From the calls that a checkpoint describes to tensors and single numbers.
 
+use std::path::Path;
+
 use crate::map::{Buffer, Bytes, Pages};
-use crate::pickle::{Node, NodeId, Pickle, Value};
+use crate::pickle::{Call, Node, Pickle, Value};
 use crate::tensor::byte_len;
-use crate::torch::STORAGES;
-use crate::torch::archive::Archive;
+use crate::torch::{STORAGES, Storages, is_packed_bytes};
 use crate::{Dtype, Error, Tensor};
 
-/// What all tensors of one file together may take to be laid out anew.
+/// Upper bound on the bytes of all tensors of one file that have to be copied.
 const COPIED_MAX: usize = 1 << 30;
-/// Deeper than PyTorch itself nests: a parameter holds a tensor.
-const PARAMETERS_MAX: usize = 4;
+/// Upper bound on wrappers around a tensor; PyTorch itself writes one, a parameter.
+const WRAPPERS_MAX: usize = 4;
 
-pub struct Rebuild<'a> {
-    archive: &'a Archive<'a>,
-    pickle: &'a Pickle<'a>,
+pub struct Rebuild<'f, 'a> {
+    path: &'f Path,
+    pickle: &'f Pickle<'a>,
+    storages: &'f Storages<'f>,
     copied: usize,
 }
 
-/// A tensor as PyTorch has it: a window with strides on a storage, all in elements.
+/// A tensor as PyTorch describes it: a window with strides on a storage, all in elements.
 struct View {
     dtype: Dtype,
     storage: Bytes,
@@ -27,109 +29,82 @@ struct View {
     strides: Vec<usize>,
 }
 
-impl<'a> Rebuild<'a> {
-    pub fn new(archive: &'a Archive<'a>, pickle: &'a Pickle<'a>) -> Self {
-        Self { archive, pickle, copied: 0 }
+impl<'f, 'a> Rebuild<'f, 'a> {
+    pub fn new(path: &'f Path, pickle: &'f Pickle<'a>, storages: &'f Storages<'f>) -> Self {
+        Self { path, pickle, storages, copied: 0 }
     }
 
-    pub fn tensor(&mut self, id: NodeId, name: &str) -> Result<Tensor, Error> {
-        let bad = |archive: &Archive<'_>, problem: &str| Error::Tensor {
-            path: archive.path.into(),
-            name: name.into(),
-            problem: problem.into(),
+    pub fn tensor(&mut self, value: Value<'a>, name: &str) -> Result<Tensor, Error> {
+        let path = self.path;
+        let bad = |problem: String| Error::Tensor { path: path.into(), name: name.into(), problem };
+        let Some(arguments) = self.tensor_arguments(value) else {
+            return Err(bad("is a value of an unknown kind; save plain tensors".into()));
         };
-        let Some(arguments) = self.tensor_arguments(id) else {
-            return Err(bad(self.archive, "is none: it is a value of a kind not understood"));
+        let [storage, Value::Int(offset), shape, strides, ..] = *arguments else {
+            return Err(bad("is described with wrong arguments; is the file damaged?".into()));
         };
-        let [Value::Node(storage), Value::Int(offset), shape, strides, ..] = *arguments else {
-            return Err(bad(self.archive, "is described with wrong arguments"));
-        };
-        let Some((dtype, key)) = self.storage(storage) else {
-            return Err(bad(self.archive, "has no storage that is understood"));
+        let Some((dtype, key)) = storage_of(self.pickle, storage) else {
+            return Err(bad("has a storage of an unknown kind; save plain tensors".into()));
         };
         let (Ok(offset), Some(shape), Some(strides)) =
-            (usize::try_from(offset), self.sizes(shape), self.sizes(strides))
+            (usize::try_from(offset), self.pickle.sizes(shape), self.pickle.sizes(strides))
         else {
-            return Err(bad(self.archive, "has an offset, a size or a stride that is no count"));
+            return Err(bad("has an offset, a size or a stride that is not a count".into()));
         };
-        let storage = self.archive.file(&format!("data/{key}"))?;
+        let storage = (self.storages)(key)?;
         let view = View { dtype, storage, offset, shape, strides };
         let Some(end) = view.end() else {
-            return Err(bad(self.archive, "is described with a size that cannot be"));
+            return Err(bad("is described with an impossible size".into()));
         };
         if end > view.storage.len() / dtype.bytes() {
-            return Err(bad(self.archive, "reaches past the end of its storage"));
+            return Err(bad("reaches past the end of its storage; was the file cut off?".into()));
         }
-        let copied = |bytes| Error::Tensor {
-            path: self.archive.path.into(),
-            name: name.into(),
-            problem: format!(
-                "is a view with strides, and to lay out {bytes} bytes more is too much; save \
-                 `tensor.contiguous()`"
-            ),
-        };
-        let bytes = view.bytes();
         if !view.is_contiguous() {
+            let bytes = view.bytes();
             let total = self.copied.checked_add(bytes).filter(|total| *total <= COPIED_MAX);
-            self.copied = total.ok_or_else(|| copied(bytes))?;
+            self.copied = total.ok_or_else(|| {
+                bad(format!(
+                    "is a view with strides, and its copy of {bytes} bytes would be too much; \
+                     save `tensor.contiguous()`"
+                ))
+            })?;
         }
         view.into_tensor()
     }
 
-    /// The arguments of `_rebuild_tensor_v2`, also when it is inside of a parameter.
-    fn tensor_arguments(&self, mut id: NodeId) -> Option<&'a [Value<'a>]> {
-        for _ in 0..PARAMETERS_MAX {
-            let (callee, arguments, _) = self.call(id)?;
-            match (callee, arguments) {
+    /// The arguments of `_rebuild_tensor_v2`, also where the tensor is inside of a parameter or of
+    /// one of TorchRec's wrappers around bytes.
+    fn tensor_arguments(&self, mut value: Value<'a>) -> Option<&'f [Value<'a>]> {
+        for _ in 0..WRAPPERS_MAX {
+            let Call { callee, arguments, .. } = self.pickle.call(value)?;
+            value = match (callee, arguments) {
                 (("torch._utils", "_rebuild_tensor_v2"), _) => return Some(arguments),
-                (("torch._utils", "_rebuild_parameter"), [Value::Node(inner), ..]) => id = *inner,
+                (
+                    ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state"),
+                    [inner, ..],
+                ) => *inner,
+                (
+                    ("torch._tensor", "_rebuild_from_type_v2"),
+                    [_, Value::Global(module, class), _, state],
+                ) if is_packed_bytes((module, class)) => self.pickle.field(*state, "elem")?,
                 _ => return None,
-            }
+            };
         }
         None
     }
 
-    #[expect(
-        clippy::type_complexity,
-        reason = "a call taken apart: what, with what, and its state"
-    )]
-    fn call(&self, id: NodeId) -> Option<((&'a str, &'a str), &'a [Value<'a>], Option<Value<'a>>)> {
-        match self.pickle.node(id) {
-            Node::Call { callee, arguments, state } => {
-                Some((*callee, self.pickle.items(Value::Node(*arguments))?, *state))
-            }
-            _ => None,
-        }
-    }
-
-    /// `("storage", torch.FloatStorage, key, device, elements)`
-    fn storage(&self, id: NodeId) -> Option<(Dtype, &'a str)> {
-        let Node::Persistent(tuple) = self.pickle.node(id) else { return None };
-        match self.pickle.items(*tuple)? {
-            [Value::Str("storage"), Value::Global("torch", class), Value::Str(key), ..] => {
-                let (_, dtype) = STORAGES.into_iter().find(|(storage, _)| storage == class)?;
-                Some((dtype, key))
-            }
-            _ => None,
-        }
-    }
-
-    fn sizes(&self, value: Value<'a>) -> Option<Vec<usize>> {
-        let items = self.pickle.items(value)?.iter();
-        items
-            .map(|item| if let Value::Int(n) = item { (*n).try_into().ok() } else { None })
-            .collect()
-    }
-
-    /// What is no tensor but a single value, as text.
-    pub fn scalar(&self, id: NodeId) -> Option<String> {
-        let (callee, arguments, _) = self.call(id)?;
+    /// A single value that is not a tensor, as text.
+    pub fn scalar(&self, value: Value<'a>) -> Option<String> {
+        let Call { callee, arguments, .. } = self.pickle.call(value)?;
         match (callee, arguments) {
             (("torch", "device"), [Value::Str(name), ..]) => Some((*name).into()),
-            (("torch", "Size"), [sizes]) => Some(format!("{:?}", self.sizes(*sizes)?)),
-            ((_, "scalar"), [Value::Node(dtype), value]) => {
-                let (("numpy", "dtype"), [Value::Str(kind), ..], Some(state)) =
-                    self.call(*dtype)?
+            (("torch", "Size"), [sizes]) => Some(format!("{:?}", self.pickle.sizes(*sizes)?)),
+            ((_, "scalar"), [dtype, value]) => {
+                let Call {
+                    callee: ("numpy", "dtype"),
+                    arguments: [Value::Str(kind), ..],
+                    state: Some(state),
+                } = self.pickle.call(*dtype)?
                 else {
                     return None;
                 };
@@ -142,16 +117,35 @@ impl<'a> Rebuild<'a> {
 
     /// Bytes as they are, or as older protocols write them: Latin text and a call to encode it.
     fn bytes(&self, value: Value<'a>) -> Option<Vec<u8>> {
-        match value {
-            Value::Bytes(bytes) => Some(bytes.into()),
-            Value::Node(id) => match self.call(id)? {
-                (("_codecs", "encode"), [Value::Str(text), Value::Str("latin1")], _) => {
-                    text.chars().take(16).map(|c| u8::try_from(c).ok()).collect()
-                }
-                _ => None,
-            },
+        if let Value::Bytes(bytes) = value {
+            return Some(bytes.into());
+        }
+        match self.pickle.call(value)? {
+            Call {
+                callee: ("_codecs", "encode"),
+                arguments: [Value::Str(text), Value::Str("latin1")],
+                ..
+            } => text.chars().take(16).map(|c| u8::try_from(c).ok()).collect(),
             _ => None,
         }
+    }
+}
+
+/// The element type and the key of a storage: `("storage", torch.FloatStorage, key, device, …)`.
+pub fn storage_of<'a>(pickle: &Pickle<'a>, value: Value<'a>) -> Option<(Dtype, &'a str)> {
+    let Value::Node(id) = value else { return None };
+    let Node::Persistent(tuple) = pickle.node(id) else { return None };
+    storage_in(pickle, *tuple)
+}
+
+/// As [`storage_of`], from the tuple itself.
+pub fn storage_in<'a>(pickle: &Pickle<'a>, tuple: Value<'a>) -> Option<(Dtype, &'a str)> {
+    match pickle.items(tuple)? {
+        [Value::Str("storage"), Value::Global("torch", class), Value::Str(key), ..] => {
+            let (_, dtype) = STORAGES.into_iter().find(|(storage, _)| storage == class)?;
+            Some((dtype, key))
+        }
+        _ => None,
     }
 }
 
@@ -175,7 +169,7 @@ fn number(kind: &str, bytes: &[u8], big_endian: bool) -> Option<String> {
 }
 
 impl View {
-    /// One past the last element that is used; `None` where the numbers make no sense.
+    /// One past the last element that is used; `None` where the sizes overflow or disagree.
     fn end(&self) -> Option<usize> {
         byte_len(self.dtype, &self.shape)?;
         if self.shape.len() != self.strides.len() {

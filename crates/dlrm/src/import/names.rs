@@ -1,4 +1,4 @@
-//! Which tensors of a checkpoint are which part of a model, by their names alone.
+//! Finds the parts of a model among the tensors of a checkpoint, by their names alone.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use hither_data::Checkpoint;
 
 use crate::Error;
 
-/// Whose names, and so whose conventions.
+/// The program whose names, and so whose conventions, a checkpoint follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// facebookresearch/dlrm: products of the lower triangle row by row, a sigmoid at the end.
@@ -21,15 +21,20 @@ pub struct Names {
     pub family: Family,
     /// Tables by their own name and that of their tensor.
     pub tables: Vec<(String, String)>,
-    /// Layers by what stands before `.weight` and `.bias`.
+    /// Layers by the part of their names before `.weight` and `.bias`.
     pub bottom: Vec<String>,
     pub top: Vec<String>,
     /// W, V and bias.
     pub cross: Vec<[String; 3]>,
-    /// Tensors that are no part of the model, such as an optimiser's.
+    /// Layers of the left and the right MLP of a projection.
+    pub projection: [Vec<String>; 2],
+    /// FBGEMM's modules of quantised tables, by the part before the names of their tensors.
+    pub batched: Vec<String>,
+    /// Tensors that are not part of the model, such as an optimiser's.
     pub ignored: Vec<String>,
 }
 
+const COLLECTION: &str = "sparse_arch.embedding_bag_collection.";
 const BAGS: &str = "sparse_arch.embedding_bag_collection.embedding_bags.";
 
 impl Names {
@@ -40,7 +45,7 @@ impl Names {
             let found =
                 if found.is_empty() { "no tensors at all".into() } else { found.join(", ") };
             let problem = format!(
-                "no model that is known: expected tensors such as `emb_l.0.weight` \
+                "not a known model: expected tensors such as `emb_l.0.weight` \
                  (facebookresearch/dlrm) or `{BAGS}TABLE.weight` (TorchRec); found {found}"
             );
             Error::Import { path: checkpoint.path.clone(), problem }
@@ -58,40 +63,56 @@ impl Names {
 
     fn add_prefix(&mut self, prefix: &str) {
         let names = self.tables.iter_mut().map(|(_, tensor)| tensor);
-        let layers = self.bottom.iter_mut().chain(&mut self.top);
-        for name in names.chain(layers).chain(self.cross.iter_mut().flatten()) {
+        let projection = self.projection.iter_mut().flatten();
+        let layers = self.bottom.iter_mut().chain(&mut self.top).chain(projection);
+        let modules = self.cross.iter_mut().flatten().chain(&mut self.batched);
+        for name in names.chain(layers).chain(modules) {
             name.insert_str(0, prefix);
         }
     }
 
-    /// None is missing, and none is over: a tensor of the model that nobody asked for would change
-    /// what the model computes.
+    /// The tables' names, as errors list them.
+    pub fn known_tables(&self) -> String {
+        let names: Vec<&str> = self.tables.iter().take(40).map(|(name, _)| name.as_str()).collect();
+        names.join(", ") + if self.tables.len() > names.len() { ", …" } else { "" }
+    }
+
+    /// A value of --tables that shares the first table, as an example.
+    pub fn example_tables(&self) -> String {
+        let names = || self.tables.iter().map(|(name, _)| name.as_str());
+        let names: Vec<&str> = names().take(1).chain(names().take(3)).collect();
+        names.join(",") + if self.tables.len() > 3 { ",…" } else { "" }
+    }
+
+    /// Checks that no tensor is missing and none is left over: a tensor of the model that is not
+    /// understood would change what the model computes.
     fn check(&mut self, checkpoint: &Checkpoint, prefix: &str) -> Result<(), Error> {
+        for name in checkpoint.tensors.keys() {
+            if let Some(problem) = name.strip_prefix(prefix).and_then(|own| trick(own, name)) {
+                return Err(Error::Import { path: checkpoint.path.clone(), problem });
+            }
+        }
         let mut used: BTreeSet<String> = self.tables.iter().map(|(_, name)| name.clone()).collect();
-        for layer in self.bottom.iter().chain(&self.top) {
+        for layer in self.bottom.iter().chain(&self.top).chain(self.projection.iter().flatten()) {
             used.extend([format!("{layer}.weight"), format!("{layer}.bias")]);
         }
         used.extend(self.cross.iter().flatten().cloned());
         if let Some(name) = used.iter().find(|name| !checkpoint.tensors.contains_key(*name)) {
             return Err(Error::Missing { path: checkpoint.path.clone(), name: name.clone() });
         }
-        // Which pairs TorchRec takes: the same in every model.
+        // TorchRec's list of pairs, which is the same in every model.
         used.insert(format!("{prefix}inter_arch.triu_indices"));
+        let is_batched = |name: &str| self.batched.iter().any(|module| name.starts_with(module));
         let roots: &[&str] = match self.family {
-            Family::Facebook => &["emb_l.", "bot_l.", "top_l.", "cross_l.", "v_W_l."],
+            Family::Facebook => &["emb_l.", "bot_l.", "top_l.", "cross_l."],
             Family::Torchrec => &["sparse_arch.", "dense_arch.", "inter_arch.", "over_arch."],
         };
-        for name in checkpoint.tensors.keys().filter(|name| !used.contains(*name)) {
+        let rest = |name: &&String| !used.contains(*name) && !is_batched(name);
+        for name in checkpoint.tensors.keys().filter(rest) {
             let own = name.strip_prefix(prefix);
             if own.is_some_and(|own| roots.iter().any(|root| own.starts_with(root))) {
                 let (path, name) = (checkpoint.path.clone(), name.clone());
-                return Err(match own {
-                    Some(own) if own.starts_with("inter_arch.crossnet.kernels.") => Error::Import {
-                        path,
-                        problem: format!("`{name}`: of cross layers only low-rank ones are known"),
-                    },
-                    _ => Error::Unexpected { path, name },
-                });
+                return Err(Error::Unexpected { path, name });
             }
             self.ignored.push(name.clone());
         }
@@ -99,7 +120,42 @@ impl Names {
     }
 }
 
-/// Told by the tables; what stands before their names stands before all others.
+/// Names the technique that a tensor belongs to, where it is one that is not supported, and the way
+/// out. `own` is the tensor's name without the model's prefix.
+fn trick(own: &str, name: &str) -> Option<String> {
+    let table = own.strip_prefix("emb_l.").and_then(|rest| rest.split_once('.'));
+    Some(match table {
+        Some((t, "weight_q" | "weight_r")) => format!(
+            "`{name}`: quotient-remainder tables (--qr-flag) are not supported; before saving, \
+             replace emb_l[{t}] by an EmbeddingBag with all its rows, which \
+             emb_l[{t}](torch.arange(n), torch.arange(n)) gives"
+        ),
+        Some((t, "embs.weight" | "proj.weight")) => format!(
+            "`{name}`: tables of mixed dimensions (--md-flag) are not supported; before saving, \
+             replace emb_l[{t}] by an EmbeddingBag with the rows emb_l[{t}].embs.weight @ \
+             emb_l[{t}].proj.weight.T"
+        ),
+        _ if own.starts_with("v_W_l.") => {
+            let t = &own["v_W_l.".len()..];
+            format!(
+                "`{name}`: learned weights of pooling (--weighted-pooling learned) are not \
+                 supported; before saving, multiply them into the rows: emb_l[{t}].weight.data \
+                 *= v_W_l[{t}][:, None]"
+            )
+        }
+        _ if own.starts_with("inter_arch.crossnet.kernels.") => format!(
+            "`{name}`: cross layers of full rank are not supported; train with \
+             LowRankCrossNet, as TorchRec's DLRM_DCN does"
+        ),
+        _ if own.ends_with(".weight_qscale") || own.ends_with(".weight_qbias") => format!(
+            "`{name}`: scales apart from their rows are not supported; quantise without \
+             quant_state_dict_split_scale_bias"
+        ),
+        _ => return None,
+    })
+}
+
+/// Finds the family by the names of tables; the prefix of these is that of all other names.
 fn family<'a>(names: &BTreeSet<&'a str>) -> Option<(Family, &'a str)> {
     let at_start = |name: &str, at: usize| at == 0 || name.as_bytes()[at - 1] == b'.';
     let mut found: Vec<(Family, &str)> = Vec::new();
@@ -120,13 +176,13 @@ fn family<'a>(names: &BTreeSet<&'a str>) -> Option<(Family, &'a str)> {
     found.into_iter().min_by_key(|candidate| (!has_dense(candidate), candidate.1.len()))
 }
 
-/// How many layers there are with names of this form, by weights or by biases.
+/// The number of layers with names of this form, by weights or by biases.
 fn layers(names: &BTreeSet<&str>, start: &str, end: &str) -> usize {
     let count = |kind: &str| count(names, start, &format!("{end}.{kind}"));
     count("weight").max(count("bias"))
 }
 
-/// How many names begin and end so, with something without dots between.
+/// The number of names with this start and end, and no dot between.
 fn count(names: &BTreeSet<&str>, start: &str, end: &str) -> usize {
     let between = |name: &&&str| {
         let middle = name.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
@@ -150,6 +206,8 @@ fn facebook(names: &BTreeSet<&str>) -> Names {
         cross: cross
             .map(|i| ["w", "v", "bias"].map(|kind| format!("cross_l.{i}.{kind}")))
             .collect(),
+        projection: [Vec::new(), Vec::new()],
+        batched: Vec::new(),
         ignored: Vec::new(),
     }
 }
@@ -183,6 +241,14 @@ fn torchrec(names: &BTreeSet<&str>, checkpoint: &Checkpoint, prefix: &str) -> Na
                 ["W_kernels", "V_kernels", "bias"]
                     .map(|kind| format!("inter_arch.crossnet.{kind}.{i}"))
             })
+            .collect(),
+        projection: [
+            "inter_arch.interaction_branch1.model",
+            "inter_arch.interaction_branch2.model",
+        ]
+        .map(layers),
+        batched: (0..count(names, &format!("{COLLECTION}tbes."), ".weights_tys"))
+            .map(|module| format!("{COLLECTION}tbes.{module}."))
             .collect(),
         ignored: Vec::new(),
     }

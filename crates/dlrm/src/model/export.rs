@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::str::FromStr;
 
-use hither_data::Dtype as Element;
 use hither_data::safetensors::{Entry, Writer};
+use hither_data::{Bytes, Dtype as Element};
 use hither_kernels::bag::Dtype;
 use hither_kernels::bag::quant::{Foreign, Params};
 use rayon::prelude::*;
@@ -15,7 +15,7 @@ use crate::Error;
 
 const BLOCK_BYTES: usize = 32 << 20;
 
-/// Whose rows.
+/// The program whose row layout quantised tables get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     Fbgemm,
@@ -29,13 +29,13 @@ impl FromStr for Layout {
         match name {
             "fbgemm" => Ok(Self::Fbgemm),
             "torch" => Ok(Self::Torch),
-            _ => Err(format!("`{name}` is no layout: fbgemm or torch")),
+            _ => Err(format!("`{name}` is not a layout; expected fbgemm or torch")),
         }
     }
 }
 
 impl Layout {
-    fn of(self, dtype: Dtype) -> Option<Foreign> {
+    fn rows(self, dtype: Dtype) -> Option<Foreign> {
         match (self, dtype) {
             (Self::Fbgemm, Dtype::Int8) => Some(Foreign::FbgemmInt8),
             (Self::Fbgemm, Dtype::Int4) => Some(Foreign::FbgemmInt4),
@@ -46,32 +46,52 @@ impl Layout {
     }
 }
 
+/// The content of an exported tensor.
+enum Body<'a> {
+    Bytes(&'a Bytes),
+    /// Rows of the table of this index, in another program's layout.
+    Quantised(usize, Foreign),
+}
+
 impl Model {
-    /// Quantised tables become bytes named `emb_l.{t}.weight`; all else stays as it is.
+    /// Quantised tables become bytes named `emb_l.{t}.weight`; other tensors stay as they are. Each
+    /// feature gets a table: rows that features share are written once per feature, because
+    /// facebookresearch/dlrm knows no sharing.
     pub fn export(&self, layout: Layout, path: &Path, done: &dyn Fn(u64)) -> Result<(), Error> {
         let tables: Vec<TableData<'_>> = self.tables().collect();
+        let mut spec = self.spec.clone();
+        spec.tables.iter_mut().for_each(|table| table.shares = None);
         let mut parts = Vec::new();
-        for (part, entry) in self.spec.tensors() {
+        for (part, entry) in spec.tensors() {
             match part {
                 Part::Params(_) => {}
                 Part::Rows(index) => {
                     let table = tables[index].spec;
-                    let Some(foreign) = layout.of(table.dtype) else { continue };
+                    let Some(foreign) = layout.rows(table.dtype) else { continue };
                     let shape = [table.rows, foreign.row_bytes(table.dim)];
                     let name = format!("emb_l.{index}.weight");
-                    parts.push((Some((index, foreign)), Entry::new(name, Element::U8, &shape)));
+                    parts.push((
+                        Body::Quantised(index, foreign),
+                        Entry::new(name, Element::U8, &shape),
+                    ));
                 }
-                _ => parts.push((None, entry)),
+                Part::Weight(index) => parts.push((Body::Bytes(tables[index].rows), entry)),
+                _ => {
+                    let bytes = &self.tensor(&entry.name).bytes;
+                    parts.push((Body::Bytes(bytes), entry));
+                }
             }
         }
         let entries: Vec<Entry> = parts.iter().map(|(_, entry)| entry.clone()).collect();
         let metadata = BTreeMap::from([("format".into(), "pt".into())]);
         let mut writer = Writer::create(path, &entries, &metadata)?;
-        for (quantised, entry) in &parts {
-            match quantised {
-                Some((index, foreign)) => tables[*index].export(*foreign, &mut writer, done)?,
-                None => {
-                    for block in self.tensor(&entry.name).bytes.chunks(BLOCK_BYTES) {
+        for (body, _) in &parts {
+            match body {
+                Body::Quantised(index, foreign) => {
+                    tables[*index].export(*foreign, &mut writer, done)?;
+                }
+                Body::Bytes(bytes) => {
+                    for block in bytes.chunks(BLOCK_BYTES) {
                         writer.write(block)?;
                         done(block.len() as u64);
                     }

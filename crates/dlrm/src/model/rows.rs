@@ -1,4 +1,4 @@
-//! Rows of a table on their way from one form to another, a block at a time.
+//! Converts the rows of a table from one form to another, a block at a time.
 
 use half::{bf16, f16};
 use hither_data::safetensors::Writer;
@@ -10,29 +10,29 @@ use rayon::prelude::*;
 use super::TableSpec;
 use crate::Error;
 
-/// What is converted at a time: large enough for all threads, small beside any table.
+/// Bytes converted at a time: large enough for all threads, small beside any table.
 const BLOCK_BYTES: usize = 32 << 20;
 
-/// Where rows come from.
+/// The rows to be converted.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// Elements of fp32, fp16, bf16 or fp64, row by row.
     Float(Element, Bytes),
     /// Our own quantised rows, with scales and biases.
     Quantised(Dtype, Bytes, Bytes),
-    /// Quantised rows of another program.
-    Foreign(Foreign, Bytes),
+    /// Quantised rows of another program, and the bytes from one row to the next.
+    Foreign(Foreign, usize, Bytes),
 }
 
-/// A table's rows and the table that they are to become.
+/// A table's rows and the table that they become.
 pub struct Conversion<'a> {
     pub source: &'a Source,
     pub table: &'a TableSpec,
 }
 
 impl Conversion<'_> {
-    /// Writes the rows, and behind them their scales and biases where there are such.
-    /// `done` hears of every block how many bytes were written.
+    /// Writes the rows and then, if the table is quantised, their scales and biases.
+    /// `done` is told the bytes of every block written.
     pub fn write(&self, writer: &mut Writer, done: &dyn Fn(u64)) -> Result<(), Error> {
         if let Some((rows, params)) = self.as_they_are() {
             for block in rows.chunks(BLOCK_BYTES).chain(params.chunks(BLOCK_BYTES)) {
@@ -67,7 +67,7 @@ impl Conversion<'_> {
         write_params(writer, dtype, &params, done)
     }
 
-    /// Where nothing is to be converted.
+    /// Rows and parameters that need no conversion.
     fn as_they_are(&self) -> Option<(&[u8], &[u8])> {
         match (self.source, self.table.dtype) {
             (Source::Float(Element::F32, bytes), Dtype::F32)
@@ -80,12 +80,12 @@ impl Conversion<'_> {
         }
     }
 
-    /// What was rounded to a few levels once is not rounded to others.
+    /// Refuses to quantise what is quantised already: the errors would add up.
     pub fn check(&self) -> Result<(), Error> {
         let from = match self.source {
             Source::Float(..) => return Ok(()),
             Source::Quantised(dtype, ..) => *dtype,
-            Source::Foreign(layout, _) if layout.is_int4() => Dtype::Int4,
+            Source::Foreign(layout, ..) if layout.is_int4() => Dtype::Int4,
             Source::Foreign(..) => Dtype::Int8,
         };
         if from == self.table.dtype {
@@ -98,9 +98,9 @@ impl Conversion<'_> {
     fn convert(&self, row: usize, values: &mut [f32], out: &mut [u8]) -> Params {
         let dim = self.table.dim;
         match self.source {
-            Source::Foreign(layout, bytes) => {
-                let stride = layout.row_bytes(dim);
-                layout.read(dim, &bytes[row * stride..][..stride], out)
+            Source::Foreign(layout, stride, bytes) => {
+                let len = layout.row_bytes(dim);
+                layout.read(dim, &bytes[row * stride..][..len], out)
             }
             Source::Float(element, bytes) => {
                 let stride = element.bytes() * dim;

@@ -1,4 +1,5 @@
 //! `model.toml`: the shape of a model. The names and shapes of all its tensors follow from it.
+//! A table stands for one sparse feature; features that share rows name the table that owns them.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use crate::Error;
 
 /// Rows are addressed by 32 bits.
 pub const ROWS_MAX: usize = u32::MAX as usize;
-/// Far more than any model has: what is above is a mistake.
+/// Upper bounds; larger values indicate a corrupt file.
 const TABLES_MAX: usize = 100_000;
 const WIDTH_MAX: usize = 1 << 20;
 const LAYERS_MAX: usize = 1000;
@@ -23,37 +24,49 @@ const LAYER_MAX: usize = 1 << 28;
 pub struct Spec {
     pub name: String,
     pub interaction: Interaction,
-    /// Whether the top MLP ends in a sigmoid; without, the model's outputs are logits.
+    /// Whether the top MLP ends in a sigmoid; otherwise the outputs are logits.
     pub sigmoid: bool,
-    /// Sizes of the bottom MLP from the dense features to what meets the tables.
+    /// Sizes of the bottom MLP, from the dense features to the input of the interaction.
     pub bottom: Vec<usize>,
     /// Sizes of the top MLP from the interaction's output to the model's.
     pub top: Vec<usize>,
     /// For `dcn` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cross: Option<Cross>,
+    /// For `projection` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub projection: Option<Projection>,
     #[serde(rename = "table")]
     pub tables: Vec<TableSpec>,
 }
 
-/// How dense features and pooled rows meet.
+/// How dense features and pooled rows are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Interaction {
     /// All dot products of two of them, behind the dense features.
     Dot,
+    /// As `Dot`, and the product of each with itself.
+    DotItself,
     /// Side by side.
     Cat,
     /// Side by side, then cross layers of low rank.
     Dcn,
+    /// Side by side through two MLPs, then the dot products of their outputs, behind the dense
+    /// features.
+    Projection,
 }
 
 impl Interaction {
+    pub const ALL: [Self; 5] = [Self::Dot, Self::DotItself, Self::Cat, Self::Dcn, Self::Projection];
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Dot => "dot",
+            Self::DotItself => "dot-itself",
             Self::Cat => "cat",
             Self::Dcn => "dcn",
+            Self::Projection => "projection",
         }
     }
 }
@@ -62,17 +75,37 @@ impl std::str::FromStr for Interaction {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let known = [Self::Dot, Self::Cat, Self::Dcn].into_iter().find(|kind| kind.name() == name);
-        known.ok_or_else(|| format!("`{name}` is no interaction: dot, cat or dcn"))
+        let known = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        known.ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            format!("`{name}` is not an interaction; expected one of {known}")
+        })
     }
 }
 
-/// `x' = x0 · (W (V x) + bias) + x`, so many times.
+/// Cross layers, each `x' = x0 · (W (V x) + bias) + x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cross {
     pub layers: usize,
     pub rank: usize,
+}
+
+/// Sizes of the two MLPs of a projection, from all features side by side to vectors that have the
+/// width of the dense features each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Projection {
+    pub left: Vec<usize>,
+    pub right: Vec<usize>,
+}
+
+impl Projection {
+    /// Dot products of each vector of one side with each of the other.
+    fn products(&self, dim: usize) -> usize {
+        let vectors = |sizes: &[usize]| sizes.last().map_or(0, |size| size / dim.max(1));
+        vectors(&self.left).saturating_mul(vectors(&self.right))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -85,9 +118,12 @@ pub struct TableSpec {
     pub dtype: Dtype,
     #[serde(with = "PoolingName")]
     pub pooling: Pooling,
-    /// An id that counts for nothing.
+    /// An id that adds nothing to a bag, and is not counted in a mean.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub padding: Option<i64>,
+    /// The table before this one whose rows this feature looks up; `None` for rows of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -120,6 +156,10 @@ pub enum Part {
     CrossW(usize),
     CrossV(usize),
     CrossBias(usize),
+    LeftWeight(usize),
+    LeftBias(usize),
+    RightWeight(usize),
+    RightBias(usize),
     /// Rows of a table that is not quantised.
     Weight(usize),
     /// Quantised rows.
@@ -144,21 +184,26 @@ impl Spec {
         self.bottom.first().copied().unwrap_or(0)
     }
 
-    /// What the bottom MLP gives.
+    /// Outputs of the bottom MLP.
     pub fn bottom_width(&self) -> usize {
         self.bottom.last().copied().unwrap_or(0)
     }
 
-    /// What the interaction gives to the top MLP.
+    /// Outputs of the interaction, which are the inputs of the top MLP.
     pub fn interaction_width(&self) -> usize {
         let pairs = self.tables.len() * (self.tables.len() + 1) / 2;
         match self.interaction {
             Interaction::Dot => self.bottom_width() + pairs,
+            Interaction::DotItself => self.bottom_width() + pairs + self.tables.len() + 1,
             Interaction::Cat | Interaction::Dcn => self.concatenated_width(),
+            Interaction::Projection => {
+                let dim = self.bottom_width();
+                dim + self.projection.as_ref().map_or(0, |projection| projection.products(dim))
+            }
         }
     }
 
-    /// Dense features and pooled rows side by side.
+    /// Elements of the dense features and the pooled rows together.
     pub fn concatenated_width(&self) -> usize {
         self.bottom_width() + self.tables.iter().map(|table| table.dim).sum::<usize>()
     }
@@ -171,7 +216,13 @@ impl Spec {
         })
     }
 
-    /// What is wrong with it, if anything.
+    /// The index of the table that owns the rows of this one: itself, unless it shares.
+    pub fn owner(&self, index: usize) -> usize {
+        let owner = self.tables[index].shares.as_ref();
+        owner.and_then(|owner| self.tables.iter().position(|t| t.name == *owner)).unwrap_or(index)
+    }
+
+    /// Checks all sizes and names; an error says what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let sizes = |name: &str, sizes: &[usize]| {
             if !(2..=LAYERS_MAX).contains(&sizes.len()) {
@@ -194,10 +245,13 @@ impl Spec {
         if !(1..=TABLES_MAX).contains(&self.tables.len()) {
             return Err(format!("{} tables; 1 to {TABLES_MAX} are possible", self.tables.len()));
         }
-        let mut names = std::collections::BTreeSet::new();
+        let mut names = std::collections::BTreeMap::new();
         for table in &self.tables {
             self.check_table(table)?;
-            if !names.insert(&table.name) {
+            if let Some(owner) = &table.shares {
+                check_sharing(table, names.get(owner).copied(), owner)?;
+            }
+            if names.insert(&table.name, table).is_some() {
                 return Err(format!("more than one table is named `{}`", table.name));
             }
         }
@@ -211,6 +265,7 @@ impl Spec {
             (_, Some(_)) => return Err("[cross] is for interaction = \"dcn\" only".into()),
             (_, None) => {}
         }
+        self.check_projection(sizes)?;
         if self.top[0] != self.interaction_width() {
             return Err(format!(
                 "top begins with {}, and the interaction `{}` gives {}",
@@ -218,6 +273,34 @@ impl Spec {
                 self.interaction.name(),
                 self.interaction_width()
             ));
+        }
+        Ok(())
+    }
+
+    fn check_projection(
+        &self,
+        check_sizes: impl Fn(&str, &[usize]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let Projection { left, right } = match (self.interaction, &self.projection) {
+            (Interaction::Projection, Some(projection)) => projection,
+            (Interaction::Projection, None) => {
+                return Err("projection needs [projection] with left and right".into());
+            }
+            (_, Some(_)) => {
+                return Err("[projection] is for interaction = \"projection\" only".into());
+            }
+            (_, None) => return Ok(()),
+        };
+        let (width, dim) = (self.concatenated_width(), self.bottom_width());
+        for (name, sizes) in [("projection left", left), ("projection right", right)] {
+            check_sizes(name, sizes)?;
+            let last = sizes.last().copied().unwrap_or(0);
+            if sizes[0] != width || last % dim != 0 {
+                return Err(format!(
+                    "{name} = {sizes:?} must begin with {width}, all features side by side, and \
+                     end with a multiple of {dim}, the bottom's width"
+                ));
+            }
         }
         Ok(())
     }
@@ -230,7 +313,8 @@ impl Spec {
         if !(1..=WIDTH_MAX).contains(dim) {
             return Err(format!("table `{name}` has dim {dim}; 1 to {WIDTH_MAX} is possible"));
         }
-        if self.interaction == Interaction::Dot && *dim != self.bottom_width() {
+        let products = matches!(self.interaction, Interaction::Dot | Interaction::DotItself);
+        if products && *dim != self.bottom_width() {
             let width = self.bottom_width();
             return Err(format!(
                 "table `{name}` has dim {dim}, and dot products need the bottom's width, {width}"
@@ -239,7 +323,7 @@ impl Spec {
         Ok(())
     }
 
-    /// All tensors in the order of the file: what is small first.
+    /// All tensors in the order of the file, small ones first.
     pub fn tensors(&self) -> Vec<(Part, Entry)> {
         let mut tensors = Vec::new();
         let mut mlp = |name: &str, sizes: &[usize], parts: [fn(usize) -> Part; 2]| {
@@ -254,6 +338,10 @@ impl Spec {
         };
         mlp("bot_l", &self.bottom, [Part::BottomWeight, Part::BottomBias]);
         mlp("top_l", &self.top, [Part::TopWeight, Part::TopBias]);
+        if let Some(Projection { left, right }) = &self.projection {
+            mlp("left_l", left, [Part::LeftWeight, Part::LeftBias]);
+            mlp("right_l", right, [Part::RightWeight, Part::RightBias]);
+        }
         let width = self.concatenated_width();
         if let Some(Cross { layers, rank }) = self.cross {
             for layer in 0..layers {
@@ -267,10 +355,28 @@ impl Spec {
             }
         }
         for (index, table) in self.tables.iter().enumerate() {
-            tensors.extend(table.tensors(index));
+            if table.shares.is_none() {
+                tensors.extend(table.tensors(index));
+            }
         }
         tensors
     }
+}
+
+/// `owner` is the table that `table` names, if it stands before it.
+fn check_sharing(table: &TableSpec, owner: Option<&TableSpec>, name: &str) -> Result<(), String> {
+    let TableSpec { name: own, rows, dim, dtype, .. } = table;
+    let Some(owner) = owner.filter(|owner| owner.shares.is_none()) else {
+        return Err(format!(
+            "table `{own}` shares `{name}`, and no table before it with rows of its own has that name"
+        ));
+    };
+    if (owner.rows, owner.dim, owner.dtype) != (*rows, *dim, *dtype) {
+        return Err(format!(
+            "table `{own}` shares `{name}`, and differs from it in rows, dim or dtype"
+        ));
+    }
+    Ok(())
 }
 
 impl TableSpec {
@@ -287,19 +393,22 @@ impl TableSpec {
         }
     }
 
-    /// From one row to the next.
+    /// Bytes from one row to the next.
     pub fn row_bytes(&self) -> usize {
         self.dtype.row_bytes(self.dim)
     }
 
-    /// Of the rows, with their scales and biases.
+    /// Bytes of the rows with their scales and biases; 0 where another table owns them.
     pub fn bytes(&self) -> u64 {
+        if self.shares.is_some() {
+            return 0;
+        }
         let params = if self.dtype.is_quantised() { 4 } else { 0 };
         self.rows as u64 * (self.row_bytes() + params) as u64
     }
 }
 
-/// How a table's elements are stored, where it is not quantised.
+/// The element type of a table in the file; `None` where it is quantised.
 pub fn element(dtype: Dtype) -> Option<Element> {
     match dtype {
         Dtype::F32 => Some(Element::F32),

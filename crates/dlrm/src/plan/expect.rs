@@ -106,7 +106,7 @@ impl Costs {
 
 /// Samples of a request that only calibrates.
 pub const SAMPLES: usize = 64;
-/// Fewer ids a bag, and writing would be measured instead of reading.
+/// With fewer ids per bag the measurement would be of writes, not of reads.
 const POOLING_MIN: usize = 16;
 
 /// Random rows of all tables out of as many as fit `bytes`; out of all where that is `None`.
@@ -133,5 +133,5 @@ pub fn random_rows(
         }
     }
     let offsets = (0..=count * SAMPLES).map(|bag| (bag * pooling) as i64).collect();
-    Requests { ids, offsets }
+    Requests { ids, offsets, weights: None }
 }

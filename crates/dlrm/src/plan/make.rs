@@ -1,23 +1,21 @@
-//! From what was measured to a plan.
+//! Chooses a plan by what was measured.
 
 use std::sync::Arc;
 
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::gemm::Precision;
 
-use super::levers::Setting;
+use super::levers::{self, Setting};
 use super::measure::{Effect, Group, Timing};
 use super::{Packing, PageChoice, Plan};
 use crate::hotness::Histogram;
 use crate::model::Spec;
 
-/// Below this, a gain may be noise.
-pub const GAIN_MIN: f64 = 1.03;
-/// What one thread must gain over all.
+/// The gain of one thread over all threads that is needed to choose one thread.
 const ALONE_GAIN_MIN: f64 = 1.1;
-/// Rows that are listed for each that is packed, if so many were asked for more than once.
+/// Rows listed per packed row, if so many were asked for more than once.
 const SPARE: usize = 4;
-/// Less of the copies on huge pages, and the system does not give any to speak of.
+/// Below this share of huge pages the kernel effectively granted none.
 const HUGE_SHARE_MIN: f64 = 0.1;
 
 /// Choices that are not left to the measurements, for all tables.
@@ -31,7 +29,7 @@ pub struct Overrides {
     pub mlp: Option<Precision>,
 }
 
-/// `hot_rows` has one number a table; `room_bytes` is the memory that tables may take.
+/// `hot_rows` has one number per table; `room_bytes` is the memory that tables may take.
 pub fn make(
     spec: &Spec,
     hot: &[Arc<Histogram>],
@@ -46,15 +44,17 @@ pub fn make(
     let bytes: u64 = spec.tables.iter().map(|table| table.bytes()).sum();
     for group in groups {
         let Some(timing) = group.timing(plan.threads) else { continue };
-        let pages = overrides.pages.unwrap_or_else(|| pages(group, bytes <= room_bytes));
-        let packing = overrides.packing.unwrap_or_else(|| packing(timing, pages));
+        let may_copy = bytes <= room_bytes && gives_huge(group);
+        let setting = choose(timing, may_copy, overrides);
+        let measured = if setting.prefetch { timing.best } else { Prefetch::Off };
+        let pages = if setting.pages { PageChoice::Huge } else { PageChoice::Mapped };
         for &t in &group.tables {
             let table = &mut plan.tables[t];
-            table.pages = pages;
-            table.prefetch = overrides.prefetch.unwrap_or(timing.best);
+            table.pages = overrides.pages.unwrap_or(pages);
+            table.prefetch = overrides.prefetch.unwrap_or(measured);
             // No row that was never asked for is hot.
             let rows = hot_rows[t].min(hot[t].unique());
-            table.packing = if rows == 0 { Packing::Off } else { packing };
+            table.packing = if rows == 0 { Packing::Off } else { setting.packing };
             table.hot_rows = if table.packing == Packing::Off { 0 } else { rows };
             if table.packing == Packing::Ids && overrides.hot_rows.is_none() {
                 table.hot_rows = hot[t].unique();
@@ -74,33 +74,44 @@ fn may_be_packed(hot: &Histogram, rows: usize) -> Vec<u32> {
 /// All threads, unless one alone was clearly faster: a busy machine must not decide this.
 fn threads(groups: &[Group]) -> usize {
     let time = |pick: fn(&Group) -> Option<&Timing>| -> f64 {
-        groups.iter().filter_map(|g| Some(g.tables.len() as f64 * pick(g)?.full()?.ns)).sum()
+        groups.iter().filter_map(|g| Some(g.tables.len() as f64 * pick(g)?.fastest()?.ns)).sum()
     };
     let (one, all) = (time(|g| g.timings.first()), time(|g| g.timings.last()));
     let several = groups.iter().any(|g| g.timings.len() > 1);
     if several && one * ALONE_GAIN_MIN < all { 1 } else { 0 }
 }
 
-fn pages(group: &Group, has_room: bool) -> PageChoice {
-    let gives_huge = group.copied && group.huge_share.is_none_or(|share| share > HUGE_SHARE_MIN);
-    if has_room && gives_huge { PageChoice::Huge } else { PageChoice::Mapped }
+fn gives_huge(group: &Group) -> bool {
+    group.copied && group.huge_share.is_none_or(|share| share > HUGE_SHARE_MIN)
 }
 
-/// Copies of hot rows, where they were seen to help on the same pages. The order of the rows
-/// themselves is never changed unasked: whoever sends ids would have to know.
-fn packing(timing: &Timing, pages: PageChoice) -> Packing {
-    let with = |packing| {
-        let setting = Setting { pages: pages == PageChoice::Huge, prefetch: true, packing };
-        timing.effect(setting).map(|effect| effect.ns)
+/// The setting that measured best among those that are allowed. The order of the rows themselves
+/// is never changed unasked: whoever sends ids would have to know.
+fn choose(timing: &Timing, may_copy: bool, overrides: &Overrides) -> Setting {
+    let pages = overrides.pages.map(|pages| pages == PageChoice::Huge);
+    let prefetch = overrides.prefetch.map(|prefetch| prefetch != Prefetch::Off);
+    let allowed = |setting: Setting| {
+        pages.map_or(may_copy || !setting.pages, |pages| setting.pages == pages)
+            && prefetch.is_none_or(|prefetch| setting.prefetch == prefetch)
+            && overrides
+                .packing
+                .map_or(setting.packing != Packing::Ids, |packing| setting.packing == packing)
     };
-    match with(Packing::Off).zip(with(Packing::Lookup)) {
-        Some((off, lookup)) if off >= lookup * GAIN_MIN => Packing::Lookup,
-        _ => Packing::Off,
-    }
+    let times: Vec<(Setting, f64)> = (timing.effects.iter())
+        .filter(|effect| allowed(effect.setting))
+        .map(|effect| (effect.setting, effect.ns))
+        .collect();
+    // Where copies found no room to be measured, what was asked for is done all the same.
+    let asked = Setting {
+        pages: pages == Some(true),
+        prefetch: prefetch != Some(false),
+        packing: overrides.packing.unwrap_or(Packing::Off),
+    };
+    levers::best(&times).map_or(asked, |at| times[at].0)
 }
 
 impl Group {
-    /// The timing that a plan with so many threads goes by; 0 is all.
+    /// The timing that a plan with this number of threads goes by; 0 means all threads.
     pub fn timing(&self, threads: usize) -> Option<&Timing> {
         if threads == 1 { self.timings.first() } else { self.timings.last() }
     }
@@ -111,9 +122,9 @@ impl Timing {
         self.effects.iter().find(|effect| effect.setting == setting)
     }
 
-    /// Pages and prefetch, as far as they were tried.
-    fn full(&self) -> Option<&Effect> {
-        let setting = |pages| Setting { pages, prefetch: true, packing: Packing::Off };
-        self.effect(setting(true)).or_else(|| self.effect(setting(false)))
+    /// The fastest setting that needs no renumbered ids.
+    fn fastest(&self) -> Option<&Effect> {
+        let own = self.effects.iter().filter(|effect| effect.setting.packing != Packing::Ids);
+        own.min_by(|a, b| a.ns.total_cmp(&b.ns))
     }
 }

@@ -1,8 +1,8 @@
-//! What each lever brings on this machine: a model's own tables, read with a trace's ids.
+//! Measures what each lever brings on this machine: a model's own tables, read with a trace's ids.
 //!
 //! Tables of one type, one dim and similar hotness are a group and share a measurement. All
-//! settings of a group are timed in turns, round after round, and the least of each counts: what
-//! else the machine does only ever makes a round slower.
+//! settings of a group are timed in turns, round after round, and the smallest time of each counts:
+//! other work on the machine only ever makes a round slower.
 
 use std::sync::Arc;
 
@@ -21,16 +21,16 @@ use crate::model::Model;
 use crate::tables::Tables;
 use crate::workload::Workload;
 
-/// What measuring may take, and what it must know of the machine.
+/// Limits of the measurement, and the facts of the machine that it needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub l2_bytes: usize,
     pub l3_bytes: usize,
-    /// For copies of tables.
+    /// Memory for copies of tables.
     pub copy_bytes: u64,
-    /// About so long.
+    /// About how long all groups together are measured.
     pub seconds: f64,
-    /// The largest number that is tried.
+    /// The largest number of threads that is tried.
     pub threads: usize,
     pub isa: Isa,
 }
@@ -41,9 +41,9 @@ pub struct Group {
     pub tables: Vec<usize>,
     pub sampled: Vec<usize>,
     pub shares: Shares,
-    /// Whether copies found room: without them, only the mapped file was read.
+    /// Whether copies fitted into memory; if not, only the mapped file was read.
     pub copied: bool,
-    /// The share of the copies that the system really put on huge pages, where it tells.
+    /// The share of the copies that lies on huge pages; `None` where the system does not tell.
     pub huge_share: Option<f64>,
     /// One thread first, then all.
     pub timings: Vec<Timing>,
@@ -52,8 +52,9 @@ pub struct Group {
 #[derive(Clone, Debug)]
 pub struct Timing {
     pub threads: usize,
-    /// Nanoseconds a row of each candidate.
+    /// Nanoseconds per row of each candidate.
     pub prefetch: Vec<(Prefetch, f64)>,
+    /// The fastest candidate that prefetches at all: the prefetch of all settings that have one.
     pub best: Prefetch,
     pub effects: Vec<Effect>,
     pub costs: Costs,
@@ -62,10 +63,11 @@ pub struct Timing {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effect {
     pub setting: Setting,
-    /// Nanoseconds a row.
+    /// Nanoseconds per row.
     pub ns: f64,
-    /// Of a bare touch of the same rows in the same places, with the prefetch that is best for it.
-    pub limit_ns: f64,
+    /// Nanoseconds per row of a reference that only reads the same rows in the same places, with
+    /// the prefetch that is best for it.
+    pub touch_ns: f64,
     pub expected_ns: f64,
 }
 
@@ -168,7 +170,7 @@ impl Bench<'_> {
     fn sample(&self, tables: &[usize]) -> (Vec<usize>, bool) {
         let bytes = |t: usize| self.model.spec.tables[t].bytes();
         let enough = (self.bounds.l3_bytes * CACHES_MAX) as u64;
-        let lookups = (LOOKUPS_MAX / self.workload.lookups_a_batch().max(1.0)) as usize;
+        let lookups = (LOOKUPS_MAX / self.workload.lookups_per_batch().max(1.0)) as usize;
         let (mut sampled, mut all) = (Vec::new(), 0);
         for &t in tables {
             if sampled.len() >= lookups.clamp(1, TABLES_MAX) {

@@ -1,4 +1,4 @@
-//! Timing what a group of tables does in all its places: run against run, in turns.
+//! Times what a group of tables does in all its places: run against run, in turns.
 
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,7 @@ struct Run<'a> {
     lookups: usize,
     /// Whether the rows are read once before they are timed, so that caches hold what they can.
     warm: bool,
-    /// The least so far.
+    /// The smallest time so far, per lookup.
     ns: f64,
 }
 
@@ -91,7 +91,9 @@ impl Work<'_> {
     fn run(&self, isa: Isa, out: &mut Vec<f32>) -> Result<(), Error> {
         let settings = Settings { isa, out_of_range: OutOfRange::Error };
         match self {
-            Work::Touch(touches, prefetch) => touches.iter().for_each(|t| t.run(*prefetch)),
+            Work::Touch(touches, prefetch) => {
+                touches.iter().try_for_each(|touch| touch.run(*prefetch))?;
+            }
             Work::Lookup(tables, batch, requests) => {
                 let width: usize = tables.iter().map(|t| t.dim).sum();
                 out.resize(batch * width, 0.0);
@@ -106,7 +108,8 @@ impl Work<'_> {
 }
 
 fn bags(requests: &Requests, batch: usize) -> Bags<'_> {
-    Bags { batch, ids: Ids::I64(&requests.ids), offsets: &requests.offsets, weights: None }
+    let Requests { ids, offsets, weights } = requests;
+    Bags { batch, ids: Ids::I64(ids), offsets, weights: weights.as_deref() }
 }
 
 pub(super) struct Timer<'a> {
@@ -122,13 +125,11 @@ pub(super) struct Timer<'a> {
 /// Many short rounds, not few long ones: one of them will have the machine to itself.
 pub(super) const ROUNDS_MIN: usize = 7;
 const ROUNDS_MAX: usize = 50;
-/// Runs that stand together read the same memory: they are taken this far apart, so that none
-/// finds its rows in a cache where the one before left them.
-const APART: usize = 5;
-
 impl Timer<'_> {
-    /// Times all runs in turns for about so long.
-    fn interleave(&self, runs: &mut [Run], seconds: f64) -> Result<(), Error> {
+    /// Times all runs in turns for about so long. What a run finds in the caches depends on the
+    /// runs before it: neighbours are taken `apart` runs from each other, so that none finds its
+    /// rows where its neighbour left them.
+    fn interleave(&self, runs: &mut [Run], apart: usize, seconds: f64) -> Result<(), Error> {
         let end = Instant::now() + Duration::from_secs_f64(seconds);
         let latest = end + Duration::from_secs_f64(seconds);
         let isa = self.bounds.isa;
@@ -140,8 +141,8 @@ impl Timer<'_> {
                 if round > ROUNDS_MIN && now >= end || round > 1 && now >= latest {
                     break;
                 }
-                for first in 0..APART {
-                    for run in runs.iter_mut().skip(first).step_by(APART) {
+                for first in 0..apart {
+                    for run in runs.iter_mut().skip(first).step_by(apart) {
                         run.once(isa, &mut out)?;
                     }
                 }
@@ -158,8 +159,10 @@ impl Timer<'_> {
         shares: Shares,
     ) -> Result<Timing, Error> {
         let prefetch = self.prefetch(layouts, plain)?;
+        // Whether any prefetch pays is left to the settings, which are measured with and without.
         let best = prefetch
             .iter()
+            .filter(|(prefetch, _)| *prefetch != Prefetch::Off)
             .min_by(|a, b| a.1.total_cmp(&b.1))
             .map_or(Prefetch::Off, |(prefetch, _)| *prefetch);
         let costs = self.costs(layouts, best)?;
@@ -180,18 +183,21 @@ impl Timer<'_> {
         let pages = layouts.huge.is_some();
         let view = |prefetch| layouts.view(pages, Packing::Off, prefetch).unwrap_or_default();
         let candidates = Prefetch::CANDIDATES;
-        let mut runs: Vec<Run> =
-            candidates.iter().map(|p| Run::lookup(view(*p), batch, plain)).collect();
         // All read the same rows: between two of them, others push those out of the caches.
         let others = layouts.view(false, Packing::Off, Prefetch::Off).unwrap_or_default();
         let others = without_padding(others);
         let drawn = [random_rows(&others, None, false, self.lookups)];
-        runs.extend(candidates.map(|_| Run::lookup(others.clone(), SAMPLES, &drawn)));
-        self.interleave(&mut runs, self.seconds / 10.0)?;
-        Ok(candidates.into_iter().zip(runs.iter().map(|run| run.ns)).collect())
+        let mut runs = Vec::new();
+        for candidate in candidates {
+            runs.push(Run::lookup(view(candidate), batch, plain));
+            runs.push(Run::lookup(others.clone(), SAMPLES, &drawn));
+        }
+        self.interleave(&mut runs, 1, self.seconds / 10.0)?;
+        let times = runs.iter().step_by(2).map(|run| run.ns);
+        Ok(candidates.into_iter().zip(times).collect())
     }
 
-    /// All settings, and the limit of each place.
+    /// All settings, and the touch of each place.
     fn effects(
         &self,
         layouts: &Layouts,
@@ -201,47 +207,46 @@ impl Timer<'_> {
     ) -> Result<Vec<Effect>, Error> {
         let batch = self.batch;
         let asked = |packing| if packing == Packing::Ids { renumbered } else { plain };
-        let mut settings = Vec::new();
-        let mut runs = Vec::new();
-        for setting in Setting::all() {
-            let prefetch = if setting.prefetch { best } else { Prefetch::Off };
-            let Some(view) = layouts.view(setting.pages, setting.packing, prefetch) else {
-                continue;
-            };
-            settings.push(setting);
-            runs.push(Run::lookup(view, batch, asked(setting.packing)));
-        }
         let mut places = Vec::new();
-        for setting in settings.iter().filter(|setting| !setting.prefetch) {
-            let Setting { pages, packing, .. } = *setting;
-            let view = layouts.view(pages, packing, Prefetch::Off).unwrap_or_default();
-            let touch =
-                |requests: &Requests| Touch::new(&view, &bags(requests, batch), self.bounds.isa);
-            let each = || asked(packing).iter().map(touch).collect::<Result<Vec<_>, _>>();
-            places.push(((pages, packing), self.pool.install(each)?));
+        for setting in Setting::all().into_iter().filter(|setting| !setting.prefetch) {
+            let Setting { pages, packing, .. } = setting;
+            let Some(view) = layouts.view(pages, packing, Prefetch::Off) else { continue };
+            let touch = |requests| Touch::new(&view, bags(requests, batch), self.bounds.isa);
+            let touches = asked(packing).iter().map(touch).collect::<Result<Vec<_>, _>>()?;
+            places.push((setting, touches));
         }
-        for (_, touches) in &places {
-            let lookups = runs.first().map_or(0, |run| run.lookups);
-            runs.extend(Prefetch::CANDIDATES.map(|prefetch| Run {
+        // One run of every place, then the next of every place: whichever run it is, its rows
+        // were last read as many runs ago, and caches favour none.
+        let mut runs = Vec::new();
+        for prefetch in [Prefetch::Off, best] {
+            for (place, _) in &places {
+                let view = layouts.view(place.pages, place.packing, prefetch).unwrap_or_default();
+                runs.push(Run::lookup(view, batch, asked(place.packing)));
+            }
+        }
+        let lookups = runs.first().map_or(0, |run| run.lookups);
+        for prefetch in Prefetch::CANDIDATES {
+            runs.extend(places.iter().map(|(_, touches)| Run {
                 work: Work::Touch(touches, prefetch),
                 lookups,
                 warm: false,
                 ns: f64::INFINITY,
             }));
         }
-        self.interleave(&mut runs, self.seconds * 0.6)?;
-        let limits = runs[settings.len()..].chunks(Prefetch::CANDIDATES.len());
-        let limits: Vec<f64> =
-            limits.map(|runs| runs.iter().map(|r| r.ns).fold(f64::INFINITY, f64::min)).collect();
-        let limit = |s: &Setting| {
-            let place = places.iter().position(|(place, _)| *place == (s.pages, s.packing));
-            place.map_or(f64::NAN, |place| limits[place])
-        };
-        let effect = |(setting, run): (&Setting, &Run)| {
-            let (ns, limit_ns) = (run.ns, limit(setting));
-            Effect { setting: *setting, ns, limit_ns, expected_ns: f64::NAN }
-        };
-        Ok(settings.iter().zip(&runs).map(effect).collect())
+        self.interleave(&mut runs, 1, self.seconds * 0.6)?;
+        let mut effects = Vec::new();
+        for (p, (place, _)) in places.iter().enumerate() {
+            let times: Vec<f64> =
+                runs.iter().skip(p).step_by(places.len()).map(|run| run.ns).collect();
+            let (lookups, touches) = times.split_at(2);
+            let touch_ns = touches.iter().copied().fold(f64::INFINITY, f64::min);
+            for (prefetch, ns) in [(false, lookups[0]), (true, lookups[1])] {
+                let setting = Setting { prefetch, ..*place };
+                effects.push(Effect { setting, ns, touch_ns, expected_ns: f64::NAN });
+            }
+        }
+        effects.sort_by_key(|effect| effect.setting.moved());
+        Ok(effects)
     }
 
     fn costs(&self, layouts: &Layouts, best: Prefetch) -> Result<Costs, Error> {
@@ -275,7 +280,7 @@ impl Timer<'_> {
             let run = Run::lookup(without_padding(view), SAMPLES, &sets[2].2);
             runs.push(Run { warm: true, ..run });
         }
-        // Scales of no meaning, as many as there are rows: they are read like others.
+        // Scales that mean nothing, one per row: reading them costs as much as reading real ones.
         let most = some.iter().map(|table| table.rows).max().unwrap_or(0);
         let params = vec![Params::default(); most];
         let types = types(&some);
@@ -284,7 +289,7 @@ impl Timer<'_> {
             let view = without_padding(view).into_iter().map(|t| as_type(t, *dtype, &params));
             runs.push(Run::lookup(view.collect(), SAMPLES, &sets[4].2));
         }
-        self.interleave(&mut runs, self.seconds * 0.3)?;
+        self.interleave(&mut runs, 5, self.seconds * 0.3)?;
         for (cost, run) in rows.iter_mut().zip(&runs) {
             cost.ns = run.ns;
         }

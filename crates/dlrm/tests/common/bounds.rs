@@ -92,11 +92,27 @@ fn interact(model: &Model, vectors: &[Vec<Near>], unit: f64) -> Vec<Near> {
     let mut x = vectors.concat();
     match model.spec.interaction {
         Interaction::Cat => {}
-        Interaction::Dot => {
+        Interaction::Dot | Interaction::DotItself => {
+            let itself = usize::from(model.spec.interaction == Interaction::DotItself);
             x.truncate(vectors[0].len());
             for (i, a) in vectors.iter().enumerate() {
-                for b in &vectors[..i] {
+                for b in &vectors[..i + itself] {
                     let products = a.iter().zip(b).map(|(a, b)| a.times(*b));
+                    x.push(products.fold(Near::exactly(0.0), Near::plus));
+                }
+            }
+        }
+        Interaction::Projection => {
+            let dim = vectors[0].len();
+            let [left, right] = model
+                .projection()
+                .expect("its MLPs")
+                .map(|layers| mlp(&layers, x.clone(), Last::Relu, unit));
+            let columns = right.len() / dim;
+            x.truncate(dim);
+            for row in left.chunks(dim) {
+                for column in 0..columns {
+                    let products = (0..dim).map(|k| row[k].times(right[k * columns + column]));
                     x.push(products.fold(Near::exactly(0.0), Near::plus));
                 }
             }

@@ -1,70 +1,66 @@
-//! The limit that a lookup is measured against: every row read in full, once, in the order of the
-//! bags, from addresses that are known beforehand; nothing is written.
-
-use rayon::prelude::*;
+//! The reference that a lookup is measured against: the same ids are turned into addresses, and
+//! every row is read in full, once, in the order of the bags. Nothing is scaled or written, and
+//! no scale is read. It walks the same items by the same code as a lookup, so that a lookup does
+//! everything that it does and more: only noise makes it slower than the lookup.
 
 use super::kernel::{Mode, Target, pool};
 use super::prefetch::Prefetch;
-use super::resolve::{Bag, Scratch, resolve};
-use super::{Bags, Dtype, Error, OutOfRange, Settings, Table, check_bags, check_tables, items};
+use super::resolve::{Scratch, resolve};
+use super::{Bags, Dtype, Error, OutOfRange, Settings, Table, check_bags, check_tables, run_items};
 use crate::detect::Isa;
 
 /// The rows of one call, ready to be touched.
 pub struct Touch<'a> {
     /// The same tables, their rows taken as plain bytes.
     raw: Vec<Table<'a>>,
-    items: Vec<Scratch>,
+    bags: Bags<'a>,
     isa: Isa,
 }
 
-// SAFETY: the addresses in the lists point into tables that are borrowed for as long as this lives,
-// and are only read.
-unsafe impl Sync for Touch<'_> {}
-// SAFETY: as above.
-unsafe impl Send for Touch<'_> {}
-
 impl<'a> Touch<'a> {
-    pub fn new(tables: &[Table<'a>], bags: &Bags, isa: Isa) -> Result<Self, Error> {
-        check_tables(tables)?;
-        check_bags(tables, bags)?;
-        let isa = isa.lowered();
-        let out_of_range = OutOfRange::Error;
-        let settings = Settings { isa, out_of_range };
-        let mut lists = Vec::new();
-        for item in items(tables.len(), bags, rayon::current_num_threads()) {
-            let mut list = Scratch::default();
-            resolve(tables, bags, &item, &settings, &mut list)?;
-            list.bags = merged(&list.bags);
-            lists.push(list);
-        }
-        let as_bytes = |t: &Table<'a>| {
-            let dim = (t.dtype.row_bytes(t.dim) / 4).max(1);
-            Table { dtype: Dtype::F32, dim, params: &[], hot: None, ..*t }
-        };
-        Ok(Self { raw: tables.iter().map(as_bytes).collect(), items: lists, isa })
+    pub fn new(tables: &[Table<'a>], bags: Bags<'a>, isa: Isa) -> Result<Self, Error> {
+        let raw: Vec<Table> = tables.iter().map(as_bytes).collect();
+        let bags = Bags { weights: None, ..bags };
+        check_tables(&raw)?;
+        check_bags(&raw, &bags)?;
+        Ok(Self { raw, bags, isa: isa.lowered() })
     }
 
     /// Reads all rows, on the threads of the rayon pool that this is called in.
-    pub fn run(&self, prefetch: Prefetch) {
-        let fetched = |t: &Table<'a>| Table { prefetch, ..*t };
-        let raw: Vec<Table> = self.raw.iter().map(fetched).collect();
-        (0..self.items.len()).into_par_iter().for_each(|item| self.read(&raw, item));
-    }
-
-    fn read(&self, raw: &[Table], item: usize) {
+    pub fn run(&self, prefetch: Prefetch) -> Result<(), Error> {
+        let raw: Vec<Table> = self.raw.iter().map(|t| Table { prefetch, ..*t }).collect();
         let modes = vec![Mode::Sum; raw.len()];
-        let mut sink = vec![0.0f32; raw.iter().map(|t| t.dim).max().unwrap_or(0)];
-        let target = Target::f32(&mut sink);
-        // SAFETY: the addresses are those of whole rows, which `raw` says the bytes of; all bags
-        // are written over each other, inside of the sink.
-        unsafe { pool(raw, &modes, &self.items[item], &target, self.isa) };
-        std::hint::black_box(sink);
+        let width = raw.iter().map(|t| t.dim).max().unwrap_or(0);
+        let settings = Settings { isa: self.isa, out_of_range: OutOfRange::Error };
+        run_items(&raw, &self.bags, |item, scratch| {
+            resolve(&raw, &self.bags, &item, &settings, scratch)?;
+            merge(scratch);
+            let mut sink = vec![0.0f32; width];
+            let target = Target::f32(&mut sink);
+            // SAFETY: `resolve` wrote only addresses of whole rows of `raw`; all bags are written
+            // over each other at the start of the sink, which is as wide as the widest table.
+            unsafe { pool(&raw, &modes, scratch, &target, self.isa) };
+            std::hint::black_box(sink);
+            Ok(0)
+        })?;
+        Ok(())
     }
 }
 
+/// The same rows as floating-point numbers that fill them exactly: all sizes of rows are even.
+fn as_bytes<'a>(table: &Table<'a>) -> Table<'a> {
+    let bytes = table.dtype.row_bytes(table.dim);
+    let dtype = if bytes.is_multiple_of(4) { Dtype::F32 } else { Dtype::F16 };
+    let dim = bytes / dtype.row_bytes(1);
+    Table { dtype, dim, params: &[], ..*table }
+}
+
 /// One bag for all that follow each other in a table: nothing is written but at its end.
-fn merged(bags: &[Bag]) -> Vec<Bag> {
-    let runs = bags.chunk_by(|a, b| a.table == b.table);
-    let rows = |run: &[Bag]| run.iter().map(|bag| bag.rows).sum();
-    runs.map(|run| Bag { rows: rows(run), out: 0, scale: 1.0, ..run[0] }).collect()
+fn merge(scratch: &mut Scratch) {
+    scratch.bags.dedup_by(|next, kept| {
+        let same = next.table == kept.table;
+        kept.rows += if same { next.rows } else { 0 };
+        same
+    });
+    scratch.bags.iter_mut().for_each(|bag| (bag.out, bag.scale) = (0, 1.0));
 }

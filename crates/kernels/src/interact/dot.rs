@@ -7,26 +7,25 @@ use crate::gemm::{avx2::F32x8, avx512::F32x16};
 /// Features against which a block's rows are multiplied.
 const COLUMNS: usize = 4;
 
-/// Where the products of feature `i` begin.
-fn start(i: usize) -> usize {
-    i * i.saturating_sub(1) / 2
+/// Where the products of feature `i` begin. Each feature has products with those before it, and
+/// with itself where `itself` says so.
+fn start(i: usize, itself: bool) -> usize {
+    i * i.saturating_sub(1) / 2 + if itself { i } else { 0 }
 }
 
-/// How many features have so many products.
-fn features(products: usize) -> usize {
-    (1..).find(|features| start(*features) >= products).unwrap_or(1)
+/// The number of features that `pooled` holds beside the dense one.
+fn features(dense: &[f32], pooled: &[f32]) -> usize {
+    1 + pooled.len() / dense.len().max(1)
 }
 
-pub(super) fn reference(dense: &[f32], pooled: &[f32], products: &mut [f32]) {
+pub(super) fn reference(dense: &[f32], pooled: &[f32], itself: bool, products: &mut [f32]) {
     let dim = dense.len();
     let feature = |i: usize| if i == 0 { dense } else { &pooled[(i - 1) * dim..][..dim] };
-    let mut products = products.iter_mut();
-    let mut i = 1;
-    while products.len() > 0 {
-        for (j, product) in (0..i).zip(&mut products) {
+    for i in 0..features(dense, pooled) {
+        let products = &mut products[start(i, itself)..start(i + 1, itself)];
+        for (j, product) in products.iter_mut().enumerate() {
             *product = feature(i).iter().zip(feature(j)).map(|(a, b)| a * b).sum();
         }
-        i += 1;
     }
 }
 
@@ -34,39 +33,46 @@ pub(super) fn reference(dense: &[f32], pooled: &[f32], products: &mut [f32]) {
 /// The processor has AVX-512.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn avx512(dense: &[f32], pooled: &[f32], products: &mut [f32]) {
+pub(super) unsafe fn avx512(dense: &[f32], pooled: &[f32], itself: bool, products: &mut [f32]) {
     // SAFETY: the caller's promise.
-    unsafe { all::<F32x16, 4>(dense, pooled, products) }
+    unsafe { all::<F32x16, 4>(dense, pooled, itself, products) }
 }
 
 /// # Safety
 /// The processor has AVX2 and FMA.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn avx2(dense: &[f32], pooled: &[f32], products: &mut [f32]) {
+pub(super) unsafe fn avx2(dense: &[f32], pooled: &[f32], itself: bool, products: &mut [f32]) {
     // SAFETY: the caller's promise.
-    unsafe { all::<F32x8, 2>(dense, pooled, products) }
+    unsafe { all::<F32x8, 2>(dense, pooled, itself, products) }
 }
 
 /// # Safety
 /// The processor has the features of `L`.
 #[inline(always)]
-unsafe fn all<L: Dots, const ROWS: usize>(dense: &[f32], pooled: &[f32], products: &mut [f32]) {
+unsafe fn all<L: Dots, const ROWS: usize>(
+    dense: &[f32],
+    pooled: &[f32],
+    itself: bool,
+    products: &mut [f32],
+) {
     let dim = dense.len();
-    let features = features(products.len());
-    // At the edge the last feature is repeated, and what comes of it is not kept.
+    let features = features(dense, pooled);
+    // At the edge the last feature is repeated, and its products are not kept.
     let feature = |i: usize| match i.min(features - 1) {
         0 => dense.as_ptr(),
         i => pooled[(i - 1) * dim..].as_ptr(),
     };
     for i in (0..features).step_by(ROWS) {
         let rows: [*const f32; ROWS] = std::array::from_fn(|r| feature(i + r));
-        for j in (0..(i + ROWS - 1).min(features - 1)).step_by(COLUMNS) {
+        let last = i + ROWS - 1 + usize::from(itself);
+        for j in (0..last.min(features - 1 + usize::from(itself))).step_by(COLUMNS) {
             let columns: [*const f32; COLUMNS] = std::array::from_fn(|c| feature(j + c));
             // SAFETY: each feature has `dim` elements.
             let sums = unsafe { block::<L, ROWS>(rows, columns, dim) };
             for (i, sums) in (i..features).zip(sums) {
-                let out = &mut products[start(i) + j.min(i)..start(i + 1)];
+                let row = &mut products[start(i, itself)..start(i + 1, itself)];
+                let out = row.get_mut(j..).unwrap_or_default();
                 for (out, sum) in out.iter_mut().zip(sums) {
                     *out = sum;
                 }

@@ -1,6 +1,6 @@
 //! How dense features and pooled rows meet: all dot products of two of them, or side by side.
 //!
-//! The features of a sample are its dense row and, behind it, one pooled row a table.
+//! The features of a sample are its dense row and, behind it, one pooled row per table.
 
 mod dot;
 
@@ -12,23 +12,31 @@ use crate::gemm::{Rows, RowsMut};
 pub struct Dot {
     dim: usize,
     tables: usize,
+    itself: bool,
     isa: Isa,
 }
 
 impl Dot {
-    /// More than the processor has is not used, whatever `isa` says.
+    /// Products of each feature with those before it. An instruction set that the processor lacks
+    /// is replaced by the best one below.
     pub fn new(dim: usize, tables: usize, isa: Isa) -> Self {
-        Self { dim, tables, isa: isa.lowered() }
+        Self { dim, tables, itself: false, isa: isa.lowered() }
     }
 
-    /// The dense features and one product for each pair.
+    /// As [`Dot::new`], and products of each feature with itself.
+    pub fn with_itself(dim: usize, tables: usize, isa: Isa) -> Self {
+        Self { itself: true, ..Self::new(dim, tables, isa) }
+    }
+
+    /// The dense features and one product per pair.
     pub fn width(&self) -> usize {
-        self.dim + self.tables * (self.tables + 1) / 2
+        let itself = if self.itself { self.tables + 1 } else { 0 };
+        self.dim + self.tables * (self.tables + 1) / 2 + itself
     }
 
-    /// `dense` is `[rows, dim]`, `pooled` is `[rows, tables · dim]`. Into each row of `out` go the
-    /// dense features and then the products of feature i with all features before it, for each i.
-    /// A row's result depends on nothing but the row.
+    /// `dense` is `[rows, dim]`, `pooled` is `[rows, tables · dim]`. Each row of `out` gets the
+    /// dense features and then, for each feature i, its products with all features before it, and
+    /// with itself if asked for. A row's result depends on nothing but the row.
     ///
     /// # Panics
     /// If the matrices differ in rows or do not hold rows of these widths.
@@ -40,15 +48,15 @@ impl Dot {
             let (head, products) = out.row(row, self.width()).split_at_mut(self.dim);
             head.copy_from_slice(dense);
             match self.isa {
-                Isa::Reference => dot::reference(dense, pooled, products),
+                Isa::Reference => dot::reference(dense, pooled, self.itself, products),
                 // SAFETY: `new` saw that the processor has it.
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => unsafe { dot::avx2(dense, pooled, products) },
+                Isa::Avx2 => unsafe { dot::avx2(dense, pooled, self.itself, products) },
                 // SAFETY: `new` saw that the processor has it.
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => unsafe { dot::avx512(dense, pooled, products) },
+                Isa::Avx512 => unsafe { dot::avx512(dense, pooled, self.itself, products) },
                 #[cfg(not(target_arch = "x86_64"))]
-                Isa::Avx2 | Isa::Avx512 => dot::reference(dense, pooled, products),
+                Isa::Avx2 | Isa::Avx512 => dot::reference(dense, pooled, self.itself, products),
             }
         }
     }
@@ -84,6 +92,34 @@ pub fn cross(first: Rows<'_, f32>, gate: Rows<'_, f32>, mut x: RowsMut<'_, f32>,
         let factors = first.row(row, width).iter().zip(gate.row(row, width));
         for (x, (first, gate)) in x.row(row, width).iter_mut().zip(factors) {
             *x += first * gate;
+        }
+    }
+}
+
+/// The dense features, then the product of two matrices per row: `[lefts / dim, dim]` in a row of
+/// `left` and `[dim, rights / dim]` in a row of `right`. A plain loop, because few models have it.
+///
+/// # Panics
+/// If the matrices differ in rows or do not hold rows of these widths.
+pub fn products(
+    dense: Rows<'_, f32>,
+    dim: usize,
+    (left, lefts): (Rows<'_, f32>, usize),
+    (right, rights): (Rows<'_, f32>, usize),
+    mut out: RowsMut<'_, f32>,
+) {
+    let columns = rights / dim;
+    let width = dim + lefts / dim * columns;
+    check(&left, lefts, &right, rights, &out, width);
+    dense.check(dim);
+    for row in 0..left.rows {
+        let (head, products) = out.row(row, width).split_at_mut(dim);
+        head.copy_from_slice(dense.row(row, dim));
+        let (left, right) = (left.row(row, lefts), right.row(row, rights));
+        for (at, product) in products.iter_mut().enumerate() {
+            let vector = &left[at / columns * dim..][..dim];
+            let column = right[at % columns..].iter().step_by(columns);
+            *product = vector.iter().zip(column).map(|(a, b)| a * b).sum();
         }
     }
 }

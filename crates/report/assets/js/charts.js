@@ -1,21 +1,10 @@
 // The curves of a comparison. A chart is rebuilt when the theme changes, because its colours are fixed.
-const LOG_TICKS = [
-  [1, "1 s"], [10, "10 s"], [60, "1 min"], [600, "10 min"], [HOUR, "1 h"], [10 * HOUR, "10 h"],
-  [4 * DAY, "4 d"], [40 * DAY, "40 d"], [400 * DAY, "400 d"],
-];
-const LOG_TICKS_BETWEEN = [
-  [3, "3 s"], [30, "30 s"], [180, "3 min"], [1800, "30 min"], [3 * HOUR, "3 h"], [30 * HOUR, "30 h"],
-  [10 * DAY, "10 d"], [100 * DAY, "100 d"],
-];
-const LOG_TICK_TEXT = new Map([...LOG_TICKS, ...LOG_TICKS_BETWEEN]);
-
-function logTicks(min, max, width) {
-  const inside = (ticks) => ticks.map((t) => t[0]).filter((t) => t >= min * 0.999 && t <= max * 1.001);
-  const coarse = inside(LOG_TICKS);
-  const ticks = coarse.length > width / 140 ? coarse : inside([...LOG_TICKS, ...LOG_TICKS_BETWEEN]).sort((a, b) => a - b);
-  // Zoomed between two round times: ends and middle say where we are.
-  return ticks.length > 1 ? ticks : [min, Math.sqrt(min * max), max];
-}
+// Every run has its own length. A policy shown alone fills the axis, unless one axis for all is wanted.
+const timeAxis = {
+  shared: false,
+  length(run) { return Math.max(this.shared || run === null ? DATA.length_s : RUNS[run].length_s, 1e-3); },
+};
+const timesOf = (run, values) => values.map((_, i) => (i + 0.5) * run.length_s / values.length);
 
 const X_LOG = {
   scale: { time: false, distr: 3, range: (_, min, max) => [min, max] },
@@ -28,10 +17,10 @@ const X_LOG = {
 };
 
 const CHARTS = [
-  { id: "plot-jct", x: X_LOG, y: Y_SHARE, grid: DATA.jct_grid_s, values: (run) => run.jct, none: "No job finished." },
-  { id: "plot-queue", x: X_LOG, y: Y_SHARE, grid: DATA.queue_grid_s, values: (run) => run.queue, none: "No job finished." },
+  { id: "plot-jct", x: { ...X_LOG, name: "completion time" }, y: Y_SHARE, grid: DATA.jct_grid_s, values: (run) => run.jct, none: "No job finished." },
+  { id: "plot-queue", x: { ...X_LOG, name: "time without GPUs" }, y: Y_SHARE, grid: DATA.queue_grid_s, values: (run) => run.queue, none: "No job finished." },
   ...[["utilisation", Y_SHARE], ["fragmentation", Y_SHARE], ["waiting", Y_COUNT]].map(([name, y]) => ({
-    id: `plot-${name}`, x: X_TIME, y, grid: DATA.time_s, sync: "time",
+    id: `plot-${name}`, x: X_TIME, y, sync: "time", sparse: true, home: () => [0, timeAxis.length(selection.run)],
     values: (run) => run.over_time[name],
     none: "No events were recorded, so there is nothing to show over time.",
   })),
@@ -43,13 +32,14 @@ function runCharts() {
     const lines = RUNS
       .map((run, i) => ({ label: run.label, stroke: runColour(i), dash: runDash(i), values: spec.values(run), run: i }))
       .filter((line) => line.values.length > 0);
-    if (lines.length > 0) return draw(section, spec, spec.grid, lines);
+    const overTime = (line) => ({ ...line, xs: timesOf(RUNS[line.run], line.values) });
+    if (lines.length > 0) return draw(section, spec, ...(spec.grid ? [spec.grid, lines] : merged(lines.map(overTime))));
     empty($(".frame", section), spec.none);
     return null;
   }).filter(Boolean);
 }
 
-// Timers belong to one policy at a time: demand by colour, machine solid, rack dashed.
+// The timers of one policy at a time: demand by shade, machine solid, rack dashed.
 function timersChart() {
   const section = $("#plot-timers");
   const select = $("select", section);
@@ -68,14 +58,14 @@ function timersChart() {
       $(".keys", section).replaceChildren();
       return empty($(".frame", section), `${RUNS[run].label} sets no delay timers.`);
     }
-    const lines = RUNS[run].timers.flatMap((timer, i) => [
-      { label: `${timer.gpus} GPUs, machine`, values: timer.machine_s, stroke: colour(i), run },
-      { label: `${timer.gpus} GPUs, rack`, values: timer.rack_s, stroke: colour(i), dash: [6, 4], run },
+    const { timers } = RUNS[run], demand = (timer) => `${timer.gpus} GPU${timer.gpus === 1 ? "" : "s"}`;
+    const lines = timers.flatMap((timer, i) => [
+      { label: `${demand(timer)}, machine`, values: timer.machine_s, stroke: ramp(i, timers.length), run },
+      { label: `${demand(timer)}, rack`, values: timer.rack_s, stroke: ramp(i, timers.length), dash: [6, 4], run },
     ]);
-    $(".keys", section).replaceChildren(...RUNS[run].timers.map((timer, i) => (
-      keyed(colour(i), `${timer.gpus} GPU${timer.gpus === 1 ? "" : "s"}`)
-    )));
-    chart = draw(section, { x: X_TIME, y: Y_DURATION, sync: "time", stepped: true }, DATA.time_s, lines);
+    $(".keys", section).replaceChildren(...timers.map((timer, i) => keyed(ramp(i, timers.length), demand(timer))));
+    const spec = { x: X_TIME, y: Y_DURATION, stepped: true, home: () => [0, timeAxis.length(run)] };
+    chart = draw(section, spec, timesOf(RUNS[run], timers[0].machine_s), lines);
   };
   const follow = () => {
     // With all policies shown it keeps the one it had, if that has timers.

@@ -123,6 +123,21 @@ const DASHES = [undefined, [8, 4], [2, 3], [10, 3, 2, 3]];
 const runColour = (run) => colour(RUNS[run].colour);
 const runDash = (run) => DASHES[RUNS[run].dash % DASHES.length];
 
+function rgb(colour) {
+  const probe = document.createElement("canvas").getContext("2d");
+  probe.fillStyle = colour;
+  const value = parseInt(probe.fillStyle.slice(1), 16);
+  return [value >> 16, (value >> 8) & 255, value & 255];
+}
+
+// Colours of an ordered quantity, from few to many. Policies have none of them.
+function ramp(i, n) {
+  const [few, many] = [rgb(css("--ramp-few")), rgb(css("--ramp-many"))];
+  const share = n > 1 ? i / (n - 1) : 1;
+  const hex = (v) => Math.round(v).toString(16).padStart(2, "0");
+  return `#${few.map((v, at) => hex(v + (many[at] - v) * share)).join("")}`;
+}
+
 const tip = {
   node: $("#tip"),
   // `rows`: [label, value, colour?, focused?]

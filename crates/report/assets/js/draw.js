@@ -1,5 +1,5 @@
 // One chart, drawn by uPlot: axes, the values under the cursor, and what the selection shows.
-const CHART_HEIGHT = 264;
+const CHART_HEIGHT = 280;
 
 function empty(frame, text) {
   frame.replaceChildren(el("p", "empty", text));
@@ -11,6 +11,7 @@ function axisStyle() {
 }
 
 const X_TIME = {
+  name: "time since the first submission",
   scale: { time: false, range: (_, min, max) => [min, max] },
   axis: { incrs: TIME_STEPS, space: 70, values: (_, splits, __, ___, step) => splits.map((s) => tick(s, step)) },
   head: (s) => `at ${clock(s)}`,
@@ -33,11 +34,44 @@ const Y_DURATION = {
   text: duration,
 };
 
+// Ticks of a logarithmic axis of time.
+const LOG_TICKS = [
+  [1, "1 s"], [10, "10 s"], [60, "1 min"], [600, "10 min"], [HOUR, "1 h"], [10 * HOUR, "10 h"],
+  [4 * DAY, "4 d"], [40 * DAY, "40 d"], [400 * DAY, "400 d"],
+];
+const LOG_TICKS_BETWEEN = [
+  [3, "3 s"], [30, "30 s"], [180, "3 min"], [1800, "30 min"], [3 * HOUR, "3 h"], [30 * HOUR, "30 h"],
+  [10 * DAY, "10 d"], [100 * DAY, "100 d"],
+];
+const LOG_TICK_TEXT = new Map([...LOG_TICKS, ...LOG_TICKS_BETWEEN]);
+
+function logTicks(min, max, width) {
+  const inside = (ticks) => ticks.map((t) => t[0]).filter((t) => t >= min * 0.999 && t <= max * 1.001);
+  const coarse = inside(LOG_TICKS);
+  const ticks = coarse.length > width / 140 ? coarse : inside([...LOG_TICKS, ...LOG_TICKS_BETWEEN]).sort((a, b) => a - b);
+  // Zoomed between two round times: ends and middle say where we are.
+  return ticks.length > 1 ? ticks : [min, Math.sqrt(min * max), max];
+}
+
+const Y_LOG_DURATION = {
+  name: "log scale",
+  scale: { distr: 3, range: (_, min, max) => min > 0 ? [min / 1.2, max * 1.2] : [1, 10] },
+  axis: {
+    size: 66,
+    splits: (u, _, min, max) => logTicks(min, max, u.height * 2),
+    filter: (_, splits) => splits,
+    values: (_, splits) => splits.map((s) => LOG_TICK_TEXT.get(s) ?? duration(s)),
+  },
+  text: duration,
+};
+
 // The values under the cursor, largest first, in the page's one tooltip.
 function tooltip(spec, lines) {
   const ROWS_MAX = 14;
-  // Where curves have points of their own, each has the value of its last.
+  // Where lines have points of their own, each tells the value of its last one, up to its end.
+  const end = (values) => values.findLastIndex((v) => v != null);
   const at = (values, idx) => {
+    if (spec.sparse && idx > end(values)) return null;
     while (spec.sparse && idx > 0 && values[idx] == null) idx--;
     return values[idx];
   };
@@ -62,8 +96,50 @@ function tooltip(spec, lines) {
   };
 }
 
+// Lines with places of their own on the axis (`xs`), on one grid of all of them: empty between a
+// line's own.
+function merged(lines) {
+  const own = (line) => line.xs.filter((x, i) => x > 0 && line.values[i] != null);
+  const grid = [...new Set(lines.flatMap(own))].sort((a, b) => a - b);
+  const index = new Map(grid.map((x, i) => [x, i]));
+  const spread = (line, values) => {
+    const out = new Array(grid.length).fill(null);
+    line.xs.forEach((x, i) => { if (index.has(x) && values[i] != null) out[index.get(x)] = values[i]; });
+    return out;
+  };
+  const moved = lines.map((line) => ({
+    ...line,
+    values: spread(line, line.values),
+    band: line.band && { low: spread(line, line.band.low), high: spread(line, line.band.high) },
+  }));
+  return [grid, moved];
+}
+
+// Rings around single points, such as the best round of a run.
+function ring(u, marks) {
+  const { ctx, bbox } = u;
+  ctx.save();
+  ctx.beginPath();
+  // A ring on the frame is drawn whole.
+  const room = 7 * devicePixelRatio;
+  ctx.rect(bbox.left - room, bbox.top - room, bbox.width + 2 * room, bbox.height + 2 * room);
+  ctx.clip();
+  for (const mark of marks) {
+    if (!selection.shows(mark.run) || mark.x == null || mark.y == null) continue;
+    ctx.beginPath();
+    ctx.arc(u.valToPos(mark.x, "x", true), u.valToPos(mark.y, "y", true), 4.5 * devicePixelRatio, 0, 7);
+    ctx.fillStyle = css("--card");
+    ctx.strokeStyle = mark.stroke;
+    ctx.lineWidth = 2.2 * devicePixelRatio;
+    ctx.fill();
+    ctx.stroke();
+  }
+  ctx.restore();
+}
+
 // `lines`: {label, stroke, dash, values, band?: {low, high}, run}; `section` says in data-visible how
-// many are shown. `spec.sparse`: lines go on over grid points without a value.
+// many are shown. `spec.sparse`: lines go on over grid points without a value. `spec.home`: the range
+// of x that all is shown in. `spec.marks`: points to ring.
 function draw(section, spec, grid, lines) {
   const frame = $(".frame", section);
   frame.replaceChildren();
@@ -74,6 +150,10 @@ function draw(section, spec, grid, lines) {
   // The edges of bands stand behind all lines, so that a line keeps its number.
   const banded = lines.filter((line) => line.band);
   const edges = banded.flatMap((line) => [[line, line.band.high], [line, line.band.low]]);
+  // Told apart from a zoom by its ends: the library asks for a range in both cases.
+  const isWhole = (min, max) => min === grid[0] && max === grid[grid.length - 1];
+  const x = spec.home ? { ...spec.x.scale, range: (_, min, max) => isWhole(min, max) ? spec.home() : [min, max] } : spec.x.scale;
+  const named = (side) => side.name ? { label: side.name, labelSize: 18, labelGap: 0, labelFont: axis.font } : {};
   const chart = new uPlot({
     width: frame.clientWidth,
     height: CHART_HEIGHT,
@@ -86,8 +166,8 @@ function draw(section, spec, grid, lines) {
       drag: { setScale: true, x: true, y: false },
     },
     focus: { alpha: 0.3 },
-    scales: { x: spec.x.scale, y: spec.y.scale },
-    axes: [{ ...axis, size: 34, ...spec.x.axis }, { ...axis, ...spec.y.axis }],
+    scales: { x, y: spec.y.scale },
+    axes: [{ ...axis, size: 30, ...named(spec.x), ...spec.x.axis }, { ...axis, ...named(spec.y), ...spec.y.axis }],
     series: [
       {},
       ...lines.map((line) => ({
@@ -96,13 +176,14 @@ function draw(section, spec, grid, lines) {
         dash: line.dash,
         width: 1.8,
         // A line of one point would not be seen.
-        points: { show: line.values.filter((v) => v != null).length === 1, size: 7, fill: line.stroke },
+        points: { show: Boolean(spec.dotted) || line.values.filter((v) => v != null).length === 1, size: 7, fill: line.stroke },
       })),
       ...edges.map(([line]) => ({ ...common(line), width: 0, points: { show: false } })),
     ],
     bands: banded.map((line, i) => ({
       series: [lines.length + 1 + 2 * i, lines.length + 2 + 2 * i], fill: `${line.stroke}26`,
     })),
+    hooks: { draw: [(u) => ring(u, spec.marks ?? [])] },
     plugins: [tooltip(spec, lines)],
   }, [grid, ...lines.map((line) => padded(line.values)), ...edges.map(([, values]) => padded(values))], frame);
   chart.over.addEventListener("mouseleave", () => tip.hide());
@@ -121,6 +202,10 @@ function draw(section, spec, grid, lines) {
   return {
     follow() {
       [...lines, ...edges.map(([line]) => line)].forEach((line, i) => chart.setSeries(i + 1, { show: selection.shows(line.run) }));
+      if (spec.home) {
+        const [min, max] = spec.home();
+        chart.setScale("x", { min, max });
+      }
       count();
     },
     destroy() { size.disconnect(); chart.destroy(); },

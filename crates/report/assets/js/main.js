@@ -108,6 +108,13 @@ function main() {
     options(schedule.select, everyRun, selection.run);
     schedule.show(selection.run);
   });
+  for (const input of $$(".chips .switch input")) {
+    input.addEventListener("change", () => {
+      timeAxis.shared = input.value === "shared";
+      for (const chart of charts) chart.follow();
+      schedule.reset();
+    });
+  }
   schedule.show(Math.max(0, RUNS.findIndex((run) => run.has_events))).then(() => {
     options(schedule.select, everyRun, schedule.run);
     document.body.dataset.ready = "true";

@@ -1,4 +1,4 @@
-// Hotness: one curve a kind of table, and lines where a cache ends.
+// Hotness: one curve per kind of table, and lines where a cache ends.
 const HEIGHT = 320;
 
 function rowsText(rows) {
@@ -61,7 +61,7 @@ function drawHotness() {
     cursor: { y: false, drag: { x: false, y: false } },
     scales: { x: { time: false, distr: 3, range: [1, furthest] }, y: { range: [0, 1] } },
     axes: [
-      { ...axis, size: 34, values: (_, splits) => splits.map((v) => Number.isInteger(Math.log10(v)) ? rowsText(v) : "") },
+      { ...axis, size: 30, label: "hottest rows, log scale", labelSize: 18, labelGap: 0, labelFont: axis.font, values: (_, splits) => splits.map((v) => Number.isInteger(Math.log10(v)) ? rowsText(v) : "") },
       { ...axis, size: 52, values: (_, splits) => splits.map((v) => `${Math.round(v * 100)} %`) },
     ],
     series: [{}, ...DATA.curves.map((curve, i) => ({

@@ -30,13 +30,6 @@ async function loadSchedule(run) {
   };
 }
 
-function rgb(colour) {
-  const probe = document.createElement("canvas").getContext("2d");
-  probe.fillStyle = colour;
-  const value = parseInt(probe.fillStyle.slice(1), 16);
-  return [value >> 16, (value >> 8) & 255, value & 255];
-}
-
 // Lighter and darker neighbours of each colour: enough that adjacent jobs seldom look alike.
 function jobPalette() {
   const towards = (from, to, share) => from.map((v, i) => v + (to[i] - v) * share);

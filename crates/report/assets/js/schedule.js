@@ -1,4 +1,4 @@
-// The schedule's view: what is in sight, how it moves, and what the pointer is on.
+// The schedule: the part in view, zooming and panning, and the bar under the pointer.
 const GUTTER = 108, AXIS = 26, ROW_MIN = 3, ROW_MAX = 46, STAGE_MAX = 620, LABELS_MAX = 500, KEYS_MAX = 24;
 const TIERS = ["inside a machine", "inside a rack", "across racks"];
 
@@ -11,18 +11,19 @@ const schedule = {
     this.run = run;
     this.hover = -1;
     if (!RUNS[run].has_events) return this.blank(`No events were recorded for ${RUNS[run].label}, so its schedule is not known.`);
-    // Unpacking takes a while for large traces; whoever asked last wins.
+    // Unpacking takes a while for large traces; the last request wins.
     if (!this.cache.has(run)) this.cache.set(run, loadSchedule(RUNS[run]));
     const data = await this.cache.get(run);
     if (this.run !== run) return;
-    const same = this.data && this.data.machines === data.machines;
+    // A part in view stays in view in the next policy; the whole stays whole.
+    const keeps = this.view && this.data?.machines === data.machines && !this.isWhole;
     this.data = data;
     if (data.count === 0) return this.blank("No job ran.");
     $(".empty", this.section)?.remove();
     this.stage.hidden = false;
     this.tell();
     this.resize();
-    if (!same || !this.view) this.reset(); else this.redraw();
+    if (keeps) this.redraw(); else this.reset();
   },
 
   // The legend of the colours, and how much is drawn.
@@ -51,9 +52,11 @@ const schedule = {
     this.stage.style.height = `${height}px`;
     this.ratio = Math.min(2, devicePixelRatio || 1);
     const width = this.stage.clientWidth;
-    for (const canvas of [this.base, this.over]) {
-      canvas.width = Math.round(width * this.ratio);
-      canvas.height = Math.round(height * this.ratio);
+    const size = [Math.round(width * this.ratio), Math.round(height * this.ratio)];
+    if (this.base.width !== size[0] || this.base.height !== size[1]) {
+      // A canvas that changes its size is blank.
+      for (const canvas of [this.base, this.over]) [canvas.width, canvas.height] = size;
+      this.isPainted = false;
     }
     this.plot = {
       left: Math.round(GUTTER * this.ratio),
@@ -64,17 +67,18 @@ const schedule = {
   },
 
   fit() { return this.plot.height / this.data.machines.length; },
-  // All runs start alike and last differently: one length for all, so that they can be compared.
   reset() {
-    this.view = { from: 0, to: Math.max(DATA.length_s, 1e-3), top: 0, rowHeight: this.fit() };
+    if (!this.data) return;
+    this.view = { from: 0, to: timeAxis.length(this.run), top: 0, rowHeight: this.fit() };
     this.redraw();
   },
 
   clamp() {
-    const view = this.view, whole = Math.max(DATA.length_s, 1e-3);
+    const view = this.view, whole = timeAxis.length(this.run);
     const length = Math.min(whole, Math.max(view.to - view.from, whole * 1e-7, 1e-3));
     view.from = Math.min(Math.max(0, view.from), whole - length);
     view.to = view.from + length;
+    this.isWhole = length === whole;
     view.rowHeight = Math.min(Math.max(view.rowHeight, this.fit()), Math.max(this.fit(), 120 * this.ratio));
     const most = this.data.machines.length - this.plot.height / view.rowHeight;
     view.top = Math.min(Math.max(0, view.top), Math.max(0, most));
@@ -103,15 +107,19 @@ const schedule = {
     this.redraw();
   },
 
+  // The first picture is painted at once: programs that only load the page and take a picture of it
+  // never ask for a frame. Later ones wait for the next frame, as pointers move faster than that.
   redraw() {
     if (!this.data || !this.view) return;
     this.clamp();
     this.base.dataset.range = `${this.view.from},${this.view.to}`;
+    if (!this.isPainted) return this.paint();
     if (!this.frame) this.frame = requestAnimationFrame(() => { this.frame = 0; this.paint(); });
   },
 
   paint() {
     if (!this.data) return;
+    this.isPainted = true;
     const begin = performance.now();
     const context = this.base.getContext("2d");
     const { left, width, height } = this.plot;

@@ -11,7 +11,7 @@ const selection = {
       const pressed = of === "all" ? this.run === null : Number(of) === this.run;
       button.setAttribute("aria-pressed", String(pressed));
     }
-    for (const row of $$("tbody tr")) {
+    for (const row of $$("tbody tr[data-run]")) {
       row.classList.toggle("off", !this.shows(Number(row.dataset.run)));
     }
     for (const listener of this.listeners) listener();

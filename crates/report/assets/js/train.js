@@ -21,6 +21,7 @@ function byteTicks(min, max) {
 
 const wider = (min, max) => max > min ? [min, max] : [min * 0.5, min * 1.5 || 1];
 const X_ROUNDS = {
+  name: "round",
   scale: { time: false, range: (_, min, max) => wider(min, max) },
   axis: { incrs: Y_COUNT.axis.incrs, space: 60, values: Y_COUNT.axis.values },
   head: (middle) => {
@@ -29,6 +30,7 @@ const X_ROUNDS = {
   },
 };
 const X_BYTES = {
+  name: "bytes sent so far, log scale",
   scale: { time: false, distr: 3, range: (_, min, max) => max > min ? [min, max] : [min / 2, min * 2] },
   axis: {
     splits: (_, __, min, max) => byteTicks(min, max),
@@ -42,6 +44,7 @@ const X_BYTES = {
   head: (bytes) => `after ${bytesText(bytes)}`,
 };
 const X_SECONDS = {
+  name: "time of local and server steps",
   scale: { time: false, range: (_, min, max) => wider(min, max) },
   axis: X_TIME.axis,
   head: (s) => `after ${duration(s)}`,
@@ -53,14 +56,29 @@ const around = (_, min, max) => {
   const room = (max - min) * 0.06 || Math.abs(max) * 0.1 || 1;
   return [min - room, max + room];
 };
+
+// The first rounds climb from far below; with them in sight, what happens later cannot be told apart.
+// The close-up shows the upper three quarters of every line's points, unless a part is zoomed into.
+const SHORT = 8;
+let range = "close";
+function closeUp(u, min, max) {
+  const { x } = u.scales, grid = u.data[0];
+  const zoomed = x.min != null && (x.min > grid[0] || x.max < grid[grid.length - 1]);
+  if (range === "whole" || zoomed || min == null) return around(u, min, max);
+  const floors = u.data.slice(1).flatMap((values, i) => {
+    const own = u.series[i + 1].show ? values.filter((v) => v != null).sort((a, b) => a - b) : [];
+    return own.length < SHORT ? own.slice(0, 1) : [own[own.length >> 2]];
+  });
+  return around(u, Math.min(...floors, max), max);
+}
 const shorter = (v) => String(+v.toPrecision(4));
 const Y_SCORE = {
-  scale: { range: around },
+  scale: { range: closeUp },
   axis: { size: 58, values: (_, splits) => splits.map((v) => `${+(v * 100).toFixed(2)} %`) },
   text: (v) => `${(v * 100).toFixed(2)} %`,
 };
-const Y_LOSS = { scale: { range: around }, axis: { size: 58, values: (_, splits) => splits.map(shorter) }, text: shorter };
-const Y_NORM = { ...Y_LOSS, scale: { range: fromZero } };
+const Y_LOSS = { name: "loss", scale: { range: around }, axis: { size: 58, values: (_, splits) => splits.map(shorter) }, text: shorter };
+const Y_NORM = { ...Y_LOSS, name: "gradient norm", scale: { range: fromZero } };
 
 let score = "test";
 const NOT_MEASURED = "Not measured: only modes that work on a cut graph and measure drift have it.";
@@ -69,44 +87,32 @@ const CHARTS = [
   { id: "plot-bytes", x: X_BYTES, y: Y_SCORE, curve: () => score, places: "bytes", none: "No bytes are sent." },
   { id: "plot-seconds", x: X_SECONDS, y: Y_SCORE, curve: () => score, places: "seconds", none: "No time was recorded." },
   { id: "plot-loss", y: Y_LOSS, curve: () => "loss", none: "No loss was recorded." },
-  { id: "plot-steps", y: Y_COUNT, curve: () => "server_steps", none: "The server takes no steps." },
-  { id: "plot-kept", y: { ...Y_SCORE, scale: { range: fromZero } }, curve: () => "kept", none: "All modes take the whole average." },
+  { id: "plot-steps", y: { ...Y_COUNT, name: "steps" }, curve: () => "server_steps", none: "The server takes no steps." },
+  { id: "plot-kept", y: { ...Y_SCORE, name: "share kept", scale: { range: fromZero } }, curve: () => "kept", none: "All modes take the whole average." },
   { id: "plot-kappa-a", y: Y_NORM, curve: () => "kappa_a", none: NOT_MEASURED },
   { id: "plot-kappa-x", y: Y_NORM, curve: () => "kappa_x", none: NOT_MEASURED },
   { id: "plot-sigma", y: Y_NORM, curve: () => "sigma", none: NOT_MEASURED },
   { id: "plot-gradient", y: Y_NORM, curve: () => "gradient", none: NOT_MEASURED },
-].map((spec) => ({ x: X_ROUNDS, sync: spec.places ? undefined : "rounds", sparse: true, ...spec }));
-
-// Every line has its own places on the axis: one grid of all of them, empty between a line's own.
-function placed(lines, places) {
-  const grid = [...new Set(lines.flatMap((line) => RUNS[line.run][places].filter((x, i) => x > 0 && line.values[i] != null)))].sort((a, b) => a - b);
-  const index = new Map(grid.map((x, i) => [x, i]));
-  const spread = (line, values) => {
-    const out = new Array(grid.length).fill(null);
-    RUNS[line.run][places].forEach((x, i) => { if (index.has(x) && values[i] != null) out[index.get(x)] = values[i]; });
-    return out;
-  };
-  const moved = lines.map((line) => ({
-    ...line,
-    values: spread(line, line.values),
-    band: line.band && { low: spread(line, line.band.low), high: spread(line, line.band.high) },
-  }));
-  return [grid, moved];
-}
+].filter((spec) => document.getElementById(spec.id))
+  .map((spec) => ({ x: X_ROUNDS, sync: spec.places ? undefined : "rounds", sparse: true, ...spec }));
 
 function chartOf(spec) {
   const section = document.getElementById(spec.id);
   const lines = RUNS.flatMap((run, i) => {
     const curve = run[spec.curve()];
     const absent = !curve || (spec.places && run[spec.places].length === 0);
-    return absent ? [] : [{ label: run.label, stroke: runColour(i), dash: runDash(i), values: curve.mean, band: curve.band, run: i }];
+    return absent ? [] : [{ label: run.label, stroke: runColour(i), dash: runDash(i), values: curve.mean, band: curve.band, run: i, xs: run[spec.places] }];
   });
   if (lines.length === 0) {
     section.dataset.visible = "0";
     empty($(".frame", section), spec.none);
     return null;
   }
-  return draw(section, spec, ...(spec.places ? placed(lines, spec.places) : [DATA.rounds, lines]));
+  const marks = spec.y !== Y_SCORE ? [] : RUNS.flatMap((run, i) => run.best.map((best) => (
+    { x: best[spec.places ?? "round"], y: best[score], stroke: runColour(i), run: i }
+  )));
+  const y = spec.y === Y_SCORE ? { ...Y_SCORE, name: `${score} ${DATA.metric}` } : spec.y;
+  return draw(section, { ...spec, y, marks }, ...(spec.places ? merged(lines) : [DATA.rounds, lines]));
 }
 
 function main() {
@@ -126,7 +132,7 @@ function main() {
   selection.onChange(() => { for (const chart of charts.values()) chart?.follow(); });
   for (const input of $$("#scores .switch input")) {
     input.addEventListener("change", () => {
-      score = input.value;
+      if (input.name === "range") range = input.value; else score = input.value;
       rebuild(CHARTS.filter((spec) => spec.y === Y_SCORE));
     });
   }

@@ -32,7 +32,7 @@ struct Curve<'a> {
     shares: Vec<Option<f64>>,
 }
 
-/// Rows that fit into half of a cache.
+/// The number of rows that fit into half of a cache.
 #[derive(Serialize)]
 struct Mark {
     label: String,
@@ -52,23 +52,28 @@ impl PlanReport {
             costs => self.costs(),
             hidden_curves => self.curves.len().saturating_sub(CURVES_MAX),
             notes => self.notes.clone(),
+            commands => self.commands.iter().map(|c| context! {
+                purpose => c.purpose.clone(),
+                command => c.command.clone(),
+            }).collect::<Vec<_>>(),
         };
         render(TEMPLATE, STYLE, &SCRIPTS, &json, own)
     }
 
+    /// What the plan itself gains, which need not be the fastest combination that was measured.
     fn headline(&self) -> Option<String> {
-        let most = self.levers.iter().map(|l| l.threads).max()?;
-        // Renumbered ids are a promise of others: only where the plan counts on it.
-        let renumbered = self.tables.iter().any(|t| t.packing == "ids");
-        let possible =
-            |l: &&Lever| l.speedup.is_finite() && (renumbered || !l.name.contains("ids"));
-        let best = self.levers.iter().filter(|l| l.threads == most).filter(possible);
-        let best = best.max_by(|a, b| a.speedup.total_cmp(&b.speedup))?;
-        let threads = plural(most, "thread");
-        Some(format!(
-            "With {threads}, {} made lookups {:.2}× as fast as no lever: {:.1} ns a row.",
-            best.name, best.speedup, best.ns
-        ))
+        let plan = self.levers.iter().find(|lever| lever.chosen)?;
+        let threads = plural(plan.threads, "thread");
+        Some(match plan.name.as_str() {
+            "none" => {
+                format!("The plan uses no lever: with {threads}, a row takes {:.1} ns.", plan.ns)
+            }
+            name => format!(
+                "With {threads}, the plan ({name}) makes lookups {:.2}× as fast as no lever: {:.1} ns \
+                 per row.",
+                plan.speedup, plan.ns
+            ),
+        })
     }
 
     fn facts(&self) -> Vec<Value> {
@@ -77,7 +82,7 @@ impl PlanReport {
         let facts = [
             ("Ids", self.trace.clone()),
             ("Tables", self.tables.len().to_string()),
-            ("Batch", format!("{} samples, {:.0} ids a bag", self.batch, self.pooling)),
+            ("Batch", format!("{} samples, {:.0} ids per bag", self.batch, self.pooling)),
             ("Threads", threads.to_string()),
             ("MLPs", self.mlp.clone()),
             ("Processor", format!("{}, {}", machine.cpu, plural(machine.cores, "core"))),
@@ -114,7 +119,7 @@ impl PlanReport {
         Data { runs: [], rows, curves, marks }
     }
 
-    /// One block of bars for each number of threads; a bar's length is its speed-up.
+    /// One block of bars per number of threads; the length of a bar is its speed-up.
     fn lever_groups(&self) -> Vec<Value> {
         let most = self.levers.iter().flat_map(|l| [l.speedup, l.expected_speedup]);
         let most = most.filter(|s| s.is_finite()).fold(1.0, f64::max);
@@ -127,22 +132,24 @@ impl PlanReport {
             let bar = |lever: &Lever| {
                 context! {
                     name => lever.name.clone(),
+                    chosen => lever.chosen,
                     ns => format!("{:.1}", lever.ns),
                     measured => format!("{:.2}×", lever.speedup),
                     expected => format!("{:.2}×", lever.expected_speedup),
                     measured_width => width(lever.speedup),
                     expected_width => width(lever.expected_speedup),
                     gb_s => format!("{:.1}", lever.gb_s),
-                    of_limit => percent(lever.of_limit),
+                    of_touch => percent(lever.of_touch),
                 }
             };
             let bars: Vec<Value> = levers.iter().map(bar).collect();
-            context! { threads => plural(levers[0].threads, "thread"), bars => bars }
+            let threads = plural(levers[0].threads, "thread");
+            context! { threads => threads, bars => bars, one => width(1.0) }
         })
         .collect()
     }
 
-    /// The calibration: one row a place, one column a combination of pages and prefetch.
+    /// The calibration: one row per place, one column per combination of pages and prefetch.
     fn costs(&self) -> Vec<Value> {
         let mut rows = Vec::new();
         for group in &self.groups {

@@ -2,11 +2,11 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::{PlanReport, PlannedTable, SmallerType};
+use super::{PlanCommand, PlanReport, PlannedTable, SmallerType};
 use crate::format::{count, percent, printable};
 
 impl PlanReport {
-    /// One line a table, neighbours that are alike together unless `all` are wanted; then the
+    /// One line per table, with neighbours that are alike on one line unless `all` is set; then the
     /// levers. Plain UTF-8 without colour.
     pub fn text(&self, all: bool) -> String {
         let threads = match self.threads {
@@ -15,8 +15,8 @@ impl PlanReport {
             n => format!("{n} threads"),
         };
         let mut text = format!(
-            "plan         {} on {threads}, MLPs in {}\nids          {}, batches of {}, {:.0} ids a bag\n\
-             machine      {}, {} of second level, {} of third\n\n",
+            "plan         {} on {threads}, MLPs in {}\nids          {}, batches of {}, {:.0} ids per bag\n\
+             machine      {}, L2 {}, L3 {}\n\n",
             printable(&self.model),
             self.mlp,
             printable(&self.trace),
@@ -30,6 +30,9 @@ impl PlanReport {
         text.push('\n');
         text.push_str(&self.levers_text());
         self.notes.iter().for_each(|note| text.push_str(&format!("note: {}\n", printable(note))));
+        for PlanCommand { purpose, command } in &self.commands {
+            text.push_str(&format!("to {purpose}:\n  {}\n", printable(command)));
+        }
         text
     }
 
@@ -40,9 +43,9 @@ impl PlanReport {
             "rows",
             "dim",
             "dtype",
-            "asked for",
+            "used",
             "hot rows",
-            "take",
+            "of lookups",
             "pages",
             "prefetch",
             "packing",
@@ -82,36 +85,36 @@ impl PlanReport {
         let head = [
             "levers",
             "threads",
-            "ns a row",
+            "ns per row",
             "expected",
             "speed-up",
             "expected",
             "GB/s",
-            "of the limit",
+            "of touch",
         ];
         let mut table = table(&head, &[1, 2, 3, 4, 5, 6, 7]);
         for lever in &self.levers {
             table.add_row([
-                lever.name.clone(),
+                if lever.chosen { format!("{}  ← plan", lever.name) } else { lever.name.clone() },
                 lever.threads.to_string(),
                 format!("{:.1}", lever.ns),
                 format!("{:.1}", lever.expected_ns),
                 format!("{:.2}×", lever.speedup),
                 format!("{:.2}×", lever.expected_speedup),
                 format!("{:.1}", lever.gb_s),
-                format!("{:.0} %", lever.of_limit * 100.0),
+                format!("{:.0} %", lever.of_touch * 100.0),
             ]);
         }
         lines(&table)
     }
 }
 
-/// Whether one line tells all of both.
+/// Whether one line can stand for both tables.
 fn same(a: &PlannedTable, b: &PlannedTable) -> bool {
     let choice = |t: &PlannedTable| {
         (t.pages.clone(), t.prefetch.clone(), t.packing.clone(), t.dtype.clone(), t.rows, t.dim)
     };
-    // Figures that differ by no more than the line shows.
+    // The line would show no difference between the figures.
     let close = |a: f64, b: f64| (a - b).abs() < 0.01;
     choice(a) == choice(b)
         && close(a.hot_share, b.hot_share)

@@ -1,6 +1,7 @@
-//! What was trained on what, and what came out, in words.
+//! The header of a training page in words: what was trained, on what, and with which result.
 
 use hither_core::record::train::RunRecord;
+use serde_json::{Map, Value};
 
 use super::figure::{Figures, megabytes, times};
 use super::group::{Group, is_cut};
@@ -29,7 +30,7 @@ pub fn title(groups: &[Group]) -> String {
     )
 }
 
-/// The first thing that a reader wants to know, where all groups had the same task.
+/// The result in one sentence; `None` where groups had different tasks.
 pub fn headline(groups: &[Group], figures: &[Figures]) -> Option<String> {
     let first = groups.first()?;
     if !groups.iter().all(|group| group.same_task(first)) {
@@ -94,6 +95,65 @@ pub fn facts(runs: &[RunRecord]) -> Vec<(&'static str, Vec<String>)> {
     all
 }
 
+/// Settings in the order in which a reader looks for them; others follow.
+const ORDER: [&str; 21] = [
+    "optimiser",
+    "lr",
+    "weight-decay",
+    "batch",
+    "fanout",
+    "local-steps",
+    "rho",
+    "hidden",
+    "layers",
+    "dropout",
+    "batch-norm",
+    "heads",
+    "norm",
+    "alpha",
+    "copies",
+    "server-steps",
+    "server-lr",
+    "server-batch",
+    "server-fanout",
+    "eval-every",
+    "probe-every",
+];
+/// Settings that the page shows in its header or table.
+const ELSEWHERE: [&str; 9] =
+    ["hither", "dataset", "mode", "modes", "model", "parts", "partition", "rounds", "seed"];
+
+/// Each setting once, by the name of its flag, with all its values where directories differ.
+pub fn settings(all: &[Map<String, Value>]) -> Vec<(String, String)> {
+    let place = |key: &str| ORDER.iter().position(|known| *known == key).unwrap_or(ORDER.len());
+    let mut keys: Vec<&String> = all.iter().flat_map(Map::keys).collect();
+    keys.sort_by_key(|key| (place(key), *key));
+    keys.dedup();
+    keys.retain(|key| !ELSEWHERE.contains(&key.as_str()));
+    let values = |key: &str| {
+        let set = all.iter().filter_map(|map| map.get(key)).filter(|value| !value.is_null());
+        distinct(set.map(text)).join(" | ")
+    };
+    let pairs = keys.into_iter().map(|key| (key.clone(), values(key)));
+    pairs.filter(|(_, value)| !value.is_empty()).collect()
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Bool(set) => if *set { "yes" } else { "no" }.to_owned(),
+        Value::Object(map) => {
+            let pairs = map.iter().map(|(key, value)| format!("{key} {}", text(value)));
+            pairs.collect::<Vec<_>>().join(", ")
+        }
+        // 1, not 1.0.
+        Value::Number(number) if number.is_f64() => {
+            number.as_f64().map_or_else(String::new, |number| number.to_string())
+        }
+        other => other.to_string(),
+    }
+}
+
 /// Partitions differ from seed to seed, and so do the edges that they cut.
 fn cut_shares(runs: &[RunRecord]) -> Vec<String> {
     let shares = runs.iter().map(|run| &run.header).filter(|h| is_cut(h)).map(|h| h.cut_share);
@@ -107,13 +167,13 @@ fn cut_shares(runs: &[RunRecord]) -> Vec<String> {
     }
 }
 
-/// What a reader has to know to read the figures right.
+/// What a reader has to know to read the figures correctly.
 pub fn notes(groups: &[Group], figures: &[Figures]) -> Vec<String> {
     let mut notes = Vec::new();
     for (group, figures) in groups.iter().zip(figures) {
         if figures.setup_bytes > 0.0 {
             notes.push(format!(
-                "{} sends {} MB once, before its first round; only its total counts them.",
+                "{} sends {} MB once, before its first round; only its total includes them.",
                 group.label,
                 megabytes(figures.setup_bytes)
             ));
@@ -123,7 +183,7 @@ pub fn notes(groups: &[Group], figures: &[Figures]) -> Vec<String> {
             && shortest < longest
         {
             notes.push(format!(
-                "Runs of {} ended after {} to {} rounds; means are over those that went on.",
+                "Runs of {} ended after {} to {} rounds; later means are over the runs that went on.",
                 group.label,
                 count(u64::from(shortest)),
                 count(u64::from(longest))

@@ -4,7 +4,7 @@
 use hither_core::record::train::{Bytes, RunRecord};
 
 use super::group::Group;
-use crate::format::{count, duration};
+use crate::format::{TimeUnit, count, percent};
 use crate::metric::winners;
 
 /// Mean and sample standard deviation over runs; one run has no deviation.
@@ -40,17 +40,20 @@ pub struct Figures {
     /// Scores at the round of the best validation score.
     pub test: Option<Spread>,
     valid: Option<Spread>,
-    /// Points of the test score to one machine with the whole graph.
+    /// Test score minus that of one machine with the whole graph, in points.
     delta: Option<f64>,
     down_bytes: f64,
     up_bytes: f64,
     pub total_bytes: f64,
     /// What a run sends before its first round.
     pub setup_bytes: f64,
-    /// Bytes a round, over those of llcg.
+    /// Bytes per round divided by those of llcg.
     ratio: Option<f64>,
+    best_round: Option<f64>,
     server_steps: Option<f64>,
     work_s: Option<f64>,
+    /// Share of the work that the server did.
+    server_share: Option<f64>,
 }
 
 impl Figures {
@@ -85,6 +88,10 @@ fn a_round(run: &RunRecord, read: fn(&Bytes) -> f64) -> f64 {
     }
 }
 
+fn work_s(run: &RunRecord) -> f64 {
+    run.summary.time.local_s + run.summary.time.server_s
+}
+
 pub fn figures(groups: &[Group]) -> Vec<Figures> {
     let own = |group: &Group| Figures {
         runs: group.runs.len(),
@@ -97,7 +104,9 @@ pub fn figures(groups: &[Group]) -> Vec<Figures> {
         setup_bytes: group.mean(setup).unwrap_or(0.0),
         ratio: None,
         server_steps: group.mean(|run| run.summary.server_steps as f64),
-        work_s: group.mean(|run| run.summary.time.local_s + run.summary.time.server_s),
+        best_round: group.mean(|run| run.summary.best_round.into()),
+        work_s: group.mean(work_s),
+        server_share: group.mean(|run| run.summary.time.server_s / work_s(run)),
     };
     let mut all: Vec<Figures> = groups.iter().map(own).collect();
     for (i, group) in groups.iter().enumerate() {
@@ -123,16 +132,36 @@ pub enum Best {
 
 pub struct Column {
     pub name: &'static str,
-    /// What the page tells on hovering over the column.
+    /// Shown when the pointer rests on the column.
     pub meaning: &'static str,
     pub best: Best,
     pub value: fn(&Figures) -> Option<f64>,
-    pub text: fn(&Figures) -> String,
+    show: Show,
+}
+
+/// How a column is written.
+enum Show {
+    /// Seconds, in one unit for the whole column.
+    Time,
+    Text(fn(&Figures) -> String),
 }
 
 impl Column {
-    /// Only who has the figure, and sends or takes anything at all, is in the race: a mode without
-    /// bytes does not win by that, and the only one with bytes does not either.
+    /// The column's cells, one per group.
+    pub fn texts(&self, figures: &[Figures]) -> Vec<String> {
+        match self.show {
+            Show::Text(text) => figures.iter().map(text).collect(),
+            Show::Time => {
+                let seconds: Vec<f64> =
+                    figures.iter().map(|f| (self.value)(f).unwrap_or(f64::NAN)).collect();
+                let unit = TimeUnit::for_column(seconds.iter().copied());
+                seconds.into_iter().map(|s| unit.text(s)).collect()
+            }
+        }
+    }
+
+    /// Only modes whose figure is above 0 compete: a mode that sends no bytes does not win by that,
+    /// and the only mode that sends any does not win either.
     pub fn winners(&self, figures: &[Figures]) -> Vec<bool> {
         let mut marks = vec![false; figures.len()];
         let smaller = match self.best {
@@ -158,74 +187,88 @@ pub fn columns(figures: &[Figures]) -> Vec<&'static Column> {
 const COLUMNS: &[Column] = &[
     Column {
         name: "runs",
-        meaning: "Repetitions with other seeds",
+        meaning: "Repetitions with different seeds",
         best: Best::Neither,
         value: |f| Some(f.runs as f64),
-        text: |f| f.runs.to_string(),
+        show: Show::Text(|f| f.runs.to_string()),
     },
     Column {
         name: "test %",
         meaning: "Test score at the round of the best validation score, mean ± standard deviation",
         best: Best::Largest,
         value: |f| f.test.map(|s| s.mean),
-        text: |f| f.test.map_or_else(none, |s| s.percent()),
+        show: Show::Text(|f| f.test.map_or_else(none, |s| s.percent())),
     },
     Column {
         name: "Δ single",
-        meaning: "Points of the mean test score to one machine with the whole graph",
+        meaning: "Mean test score minus that of single, one machine with the whole graph; in points",
         best: Best::Neither,
         value: |f| f.delta,
-        text: |f| f.delta.map_or_else(none, points),
+        show: Show::Text(|f| f.delta.map_or_else(none, points)),
     },
     Column {
         name: "valid %",
         meaning: "Best validation score, mean ± standard deviation",
         best: Best::Largest,
         value: |f| f.valid.map(|s| s.mean),
-        text: |f| f.valid.map_or_else(none, |s| s.percent()),
+        show: Show::Text(|f| f.valid.map_or_else(none, |s| s.percent())),
+    },
+    Column {
+        name: "best round",
+        meaning: "Round of the best validation score, whose model is tested and written; mean over runs",
+        best: Best::Neither,
+        value: |f| f.best_round,
+        show: Show::Text(|f| f.best_round.map_or_else(none, |round| format!("{round:.0}"))),
     },
     Column {
         name: "MB/round down",
-        meaning: "Millions of bytes that a round sends to workers, all together",
+        meaning: "Megabytes sent to all workers per round",
         best: Best::Smallest,
         value: |f| Some(f.down_bytes),
-        text: |f| megabytes(f.down_bytes),
+        show: Show::Text(|f| megabytes(f.down_bytes)),
     },
     Column {
         name: "up",
-        meaning: "Millions of bytes that workers send in a round, all together",
+        meaning: "Megabytes sent by all workers per round",
         best: Best::Smallest,
         value: |f| Some(f.up_bytes),
-        text: |f| megabytes(f.up_bytes),
+        show: Show::Text(|f| megabytes(f.up_bytes)),
     },
     Column {
         name: "total MB",
-        meaning: "Millions of bytes of a whole run, both directions",
+        meaning: "Megabytes of a whole run, both directions",
         best: Best::Smallest,
         value: |f| Some(f.total_bytes),
-        text: |f| megabytes(f.total_bytes),
+        show: Show::Text(|f| megabytes(f.total_bytes)),
     },
     Column {
         name: "to llcg",
-        meaning: "Bytes of a round, both directions, over those of llcg",
+        meaning: "Bytes per round, both directions, divided by those of llcg",
         best: Best::Neither,
         value: |f| f.ratio,
-        text: |f| f.ratio.map_or_else(none, times),
+        show: Show::Text(|f| f.ratio.map_or_else(none, times)),
     },
     Column {
         name: "server steps",
         meaning: "Steps of the server in a whole run",
         best: Best::Neither,
         value: |f| f.server_steps,
-        text: |f| f.server_steps.map_or_else(none, |steps| count(steps.round() as u64)),
+        show: Show::Text(|f| f.server_steps.map_or_else(none, |steps| count(steps.round() as u64))),
     },
     Column {
         name: "work",
-        meaning: "Time of local and server steps in a whole run, on the threads of one machine; \
-                  measuring and evaluation are not counted",
+        meaning: "Time of all local and server steps of a run, on the threads of this machine; \
+                  measurements and evaluation are not counted",
         best: Best::Smallest,
         value: |f| f.work_s,
-        text: |f| f.work_s.map_or_else(none, duration),
+        show: Show::Time,
+    },
+    Column {
+        name: "server share",
+        meaning: "Share of the work, by time, that the server did",
+        best: Best::Neither,
+        value: |f| f.server_share,
+        show: Show::Text(|f| f.server_share.map_or_else(none, percent)),
     },
 ];
 
@@ -247,7 +290,7 @@ pub fn times(ratio: f64) -> String {
     }
 }
 
-/// Of 10⁶ bytes, to the hundredth where that says enough.
+/// In units of 10⁶ bytes: two decimals, and more where the figure is small.
 pub fn megabytes(bytes: f64) -> String {
     match bytes / 1e6 {
         0.0 => "0".to_owned(),

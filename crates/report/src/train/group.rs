@@ -1,4 +1,4 @@
-//! Which runs are repetitions of each other, what they are called, and how they look.
+//! Groups runs that are repetitions of each other, and gives each group a label, colour and dash.
 
 use hither_core::record::train::{Header, RunRecord};
 
@@ -18,7 +18,7 @@ const LOOKS: [(&str, usize, usize); 7] = [
 ];
 const OTHER_COLOUR: usize = 6;
 
-/// Runs that differ in their seed only. There is at least one.
+/// Runs that differ only in their seed; at least one.
 pub struct Group<'a> {
     pub label: String,
     pub colour: usize,
@@ -38,7 +38,7 @@ impl Group<'_> {
         (n > 0).then(|| sum / f64::from(n))
     }
 
-    /// Whether two groups are to be measured against each other.
+    /// Whether the figures of two groups can be compared.
     pub fn same_task(&self, other: &Self) -> bool {
         let task = |h: &Header| (h.dataset.clone(), h.model.clone(), h.parameters);
         task(self.header()) == task(other.header())
@@ -47,8 +47,8 @@ impl Group<'_> {
 
 type Fact = fn(&Header) -> Option<String>;
 
-/// What tells runs of the same mode apart, but for the seed; how the graph is cut means nothing
-/// where nobody works on the parts.
+/// Facts, other than the seed, in which runs of the same mode can differ. The cut does not count in
+/// modes that do not work on parts.
 const FACTS: [Fact; 5] = [
     |h| Some(h.dataset.clone()),
     |h| Some(h.model.clone()),
@@ -72,7 +72,7 @@ pub fn groups(runs: &[RunRecord]) -> Vec<Group<'_>> {
             None => found.push((key, vec![run])),
         }
     }
-    // Facts in which all groups agree need not be said.
+    // Facts in which all groups agree are left out of labels.
     let telling: Vec<Fact> = FACTS
         .into_iter()
         .filter(|fact| distinct(runs.iter().filter_map(|run| fact(&run.header))).len() > 1)

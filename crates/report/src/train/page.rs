@@ -3,8 +3,9 @@
 use hither_core::record::train::{Drift, Round, RunRecord};
 use minijinja::{Value, context};
 use serde::Serialize;
+use serde_json::Map;
 
-use super::about::{facts, headline, notes, title};
+use super::about::{facts, headline, notes, settings, title};
 use super::curve::{Curve, Grid, curve, positions};
 use super::figure::{Best, Column, Figures, both, columns, figures, setup};
 use super::group::{Group, groups};
@@ -21,12 +22,74 @@ const SCRIPTS: [&str; 5] = [
     include_str!("../../assets/js/train.js"),
 ];
 
+/// A chart over rounds.
+struct Chart {
+    id: &'static str,
+    title: &'static str,
+    note: &'static str,
+    /// Whether a group has figures of it. A chart that no group has is left out.
+    is_in: fn(&GroupData) -> bool,
+}
+
+const CHARTS: [Chart; 7] = [
+    Chart {
+        id: "loss",
+        title: "Loss",
+        note: "Mean over the local steps of a round; over the server's steps in modes without local ones",
+        is_in: |g| g.loss.is_some(),
+    },
+    Chart {
+        id: "steps",
+        title: "Server steps",
+        note: "Correction steps on the whole graph, per round",
+        is_in: |g| g.server_steps.is_some(),
+    },
+    Chart {
+        id: "kept",
+        title: "Share of the average that is kept",
+        note: "How far the global model moves towards the workers' average. With automatic correction it \
+         moves as long as the loss on the whole graph falls, which is not far where cut edges mislead.",
+        is_in: |g| g.kept.is_some(),
+    },
+    Chart {
+        id: "kappa-a",
+        title: "κA: the cost of cut edges",
+        note: "Distance between the gradient that a worker sees without its cut edges and the gradient with \
+         them; the largest over workers. More rounds do not average this error away; correction does.",
+        is_in: |g| g.kappa_a.is_some(),
+    },
+    Chart {
+        id: "kappa-x",
+        title: "κX: the cost of uneven parts",
+        note: "Distance between the gradient of a worker's nodes with all their neighbours and that of the \
+         whole graph; the largest over workers. It is small where all parts have the same mixture of \
+         nodes.",
+        is_in: |g| g.kappa_x.is_some(),
+    },
+    Chart {
+        id: "sigma",
+        title: "√σ²: the cost of sampling neighbours",
+        note: "Distance between gradients with sampled neighbours and with all neighbours of the part, root \
+         mean square over workers. It is 0 where all neighbours are taken.",
+        is_in: |g| g.sigma.is_some(),
+    },
+    Chart {
+        id: "gradient",
+        title: "‖g local‖: how far workers still move",
+        note: "Norm of the local gradients, root mean square over steps and workers. When it falls to the \
+         size of κA and κX, workers mostly drift apart, and more server steps are needed.",
+        is_in: |g| g.gradient.is_some(),
+    },
+];
+
 #[derive(Serialize)]
 struct Data {
+    /// What scores are.
+    metric: String,
     /// Middle round of each point of a curve, and the rounds that it stands for.
     rounds: Vec<f64>,
     span: u32,
-    /// One a group: the page's common scripts know its selectable things by this name.
+    /// One per group: the page's common scripts know its selectable things by this name.
     runs: Vec<GroupData>,
 }
 
@@ -38,6 +101,8 @@ struct GroupData {
     /// Where scores stand on the axes of bytes and of time; empty where there are none.
     bytes: Vec<Option<f64>>,
     seconds: Vec<Option<f64>>,
+    /// One per run.
+    best: Vec<BestRound>,
     test: Option<Curve>,
     valid: Option<Curve>,
     loss: Option<Curve>,
@@ -49,13 +114,25 @@ struct GroupData {
     gradient: Option<Curve>,
 }
 
-/// One page for a run, or for several modes and seeds. It needs no network, no other file, and no
-/// script for its table.
-pub fn page(runs: &[RunRecord]) -> String {
+/// The round whose model was tested, and where it lies on each axis.
+#[derive(Serialize)]
+struct BestRound {
+    round: u32,
+    bytes: Option<f64>,
+    seconds: Option<f64>,
+    test: Option<f64>,
+    valid: Option<f64>,
+}
+
+/// One page for a run, or for several modes and seeds; `asked` are the settings of each directory
+/// that the runs come from. It needs no network, no other file, and no script for its table.
+pub fn page(runs: &[RunRecord], asked: &[Map<String, serde_json::Value>]) -> String {
     let groups = groups(runs);
     let figures = figures(&groups);
     let grid = Grid::over(&groups);
+    let metric = distinct(runs.iter().map(|run| run.header.metric.clone())).join(" or ");
     let data = Data {
+        metric: metric.clone(),
         rounds: grid.rounds(),
         span: grid.span,
         runs: groups.iter().map(|group| group_data(group, &grid)).collect(),
@@ -69,10 +146,14 @@ pub fn page(runs: &[RunRecord]) -> String {
         headline => headline(&groups, &figures),
         facts => facts(runs).into_iter().map(fact).collect::<Vec<_>>(),
         labels => groups.iter().map(|group| group.label.clone()).collect::<Vec<_>>(),
-        metric => distinct(runs.iter().map(|run| run.header.metric.clone())).join(" or "),
+        metric => metric,
         span => grid.span,
         repeated => groups.iter().any(|group| group.runs.len() > 1),
         silent => silent(&groups, &figures),
+        charts => charts(&data.runs),
+        absent => absent(&data.runs),
+        settings => settings(asked).into_iter().map(|(name, value)| context! { name, value })
+            .collect::<Vec<_>>(),
         columns => columns.iter().map(|column| context! {
             name => column.name,
             meaning => column.meaning,
@@ -93,12 +174,13 @@ fn group_data(group: &Group, grid: &Grid) -> GroupData {
         label: group.label.clone(),
         colour: group.colour,
         dash: group.dash,
+        best: group.runs.iter().map(|run| best_round(run)).collect(),
         bytes: positions(group, grid, before, |row| both(&row.bytes)),
         seconds: positions(group, grid, 0.0, |row| row.time.local_s + row.time.server_s),
         test: of(|row| row.test),
         valid: of(|row| row.valid),
         loss: of(|row| Some(row.loss)),
-        // A line of zeros would only lie on the axis.
+        // A line of zeros would lie on the axis.
         server_steps: of(|row| Some(f64::from(row.server_steps))).filter(|_| steps),
         kept: of(|row| Some(row.kept)).filter(|_| damped),
         kappa_a: of(|row| drift(row, |d| d.kappa_a)),
@@ -108,11 +190,43 @@ fn group_data(group: &Group, grid: &Grid) -> GroupData {
     }
 }
 
+fn best_round(run: &RunRecord) -> BestRound {
+    let summary = &run.summary;
+    let before = run.rounds.iter().filter(|row| row.round <= summary.best_round);
+    let bytes = setup(run) + before.clone().map(|row| both(&row.bytes)).sum::<f64>();
+    let seconds = before.map(|row| row.time.local_s + row.time.server_s).sum::<f64>();
+    let positive = |value: f64| (value.is_finite() && value > 0.0).then_some(value);
+    BestRound {
+        round: summary.best_round,
+        bytes: positive(bytes),
+        seconds: positive(seconds),
+        test: Some(summary.test).filter(|score| score.is_finite()),
+        valid: Some(summary.valid).filter(|score| score.is_finite()),
+    }
+}
+
+/// The charts that have something to show, in pairs: the first is wide where one is left over.
+fn charts(groups: &[GroupData]) -> Vec<Value> {
+    let shown: Vec<&Chart> = CHARTS.iter().filter(|chart| groups.iter().any(chart.is_in)).collect();
+    let is_odd = shown.len() % 2 == 1;
+    let value = |(i, chart): (usize, &&Chart)| {
+        let Chart { id, title, note, .. } = **chart;
+        context! { id, title, note, wide => is_odd && i == 0 }
+    };
+    shown.iter().enumerate().map(value).collect()
+}
+
+/// Titles of the charts that have nothing to show.
+fn absent(groups: &[GroupData]) -> String {
+    let absent = CHARTS.iter().filter(|chart| !groups.iter().any(chart.is_in));
+    absent.map(|chart| chart.title).collect::<Vec<_>>().join("; ")
+}
+
 fn drift(row: &Round, read: fn(&Drift) -> f64) -> Option<f64> {
     row.drift.as_ref().map(read).filter(|v| v.is_finite())
 }
 
-/// Who sends nothing has no place on a logarithmic axis of bytes.
+/// Modes that send no bytes are left out of that chart: zero has no place on a log axis.
 fn silent(groups: &[Group], figures: &[Figures]) -> String {
     let silent = groups.iter().zip(figures).filter(|(_, f)| f.total_bytes == 0.0);
     silent.map(|(group, _)| group.label.clone()).collect::<Vec<_>>().join(", ")
@@ -120,17 +234,18 @@ fn silent(groups: &[Group], figures: &[Figures]) -> String {
 
 fn rows(groups: &[Group], figures: &[Figures], columns: &[&Column]) -> Vec<Value> {
     let winners: Vec<Vec<bool>> = columns.iter().map(|c| c.winners(figures)).collect();
+    let texts: Vec<Vec<String>> = columns.iter().map(|c| c.texts(figures)).collect();
     let row = |(i, (group, own)): (usize, (&Group, &Figures))| {
-        let cell = |(column, wins): (&&Column, &Vec<bool>)| {
-            // What the column sorts by; empty where there is no figure.
+        let cell = |((column, wins), texts): ((&&Column, &Vec<bool>), &Vec<String>)| {
+            // The sort key; empty where there is no figure.
             let value = (column.value)(own).filter(|v| v.is_finite());
             context! {
-                text => (column.text)(own),
+                text => texts[i].as_str(),
                 value => value.map_or_else(String::new, |v| v.to_string()),
                 best => wins[i],
             }
         };
-        let cells: Vec<Value> = columns.iter().zip(&winners).map(cell).collect();
+        let cells: Vec<Value> = columns.iter().zip(&winners).zip(&texts).map(cell).collect();
         context! { label => group.label.as_str(), cells => cells }
     };
     groups.iter().zip(figures).enumerate().map(row).collect()

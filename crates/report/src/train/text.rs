@@ -8,21 +8,22 @@ use super::figure::{columns, figures};
 use super::group::groups;
 use crate::format::printable;
 
-/// One row a mode, the best value of each column marked with `*`. Plain UTF-8 without colour, so
+/// One row per mode, the best value of each column marked with `*`. Plain UTF-8 without colour, so
 /// that it can be piped and compared.
 pub fn table(runs: &[RunRecord]) -> String {
     let groups = groups(runs);
     let figures = figures(&groups);
     let columns = columns(&figures);
     let winners: Vec<Vec<bool>> = columns.iter().map(|c| c.winners(&figures)).collect();
+    let texts: Vec<Vec<String>> = columns.iter().map(|c| c.texts(&figures)).collect();
 
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
     table.set_header(std::iter::once("mode").chain(columns.iter().map(|c| c.name)));
-    for (i, (group, own)) in groups.iter().zip(&figures).enumerate() {
-        let cells = columns.iter().zip(&winners).map(|(column, wins)| {
+    for (i, group) in groups.iter().enumerate() {
+        let cells = texts.iter().zip(&winners).map(|(texts, wins)| {
             // The blank keeps the digits of marked and unmarked rows in one column.
-            format!("{}{}", (column.text)(own), if wins[i] { '*' } else { ' ' })
+            format!("{}{}", texts[i], if wins[i] { '*' } else { ' ' })
         });
         table.add_row(std::iter::once(printable(&group.label)).chain(cells));
     }

@@ -6,9 +6,13 @@ use hither_core::topology::{Links, Topology};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Builder, MACHINES_MAX, hosts, tables};
+use super::{Builder, Cluster, MACHINES_MAX, hosts, tables};
 use crate::trace::Error;
 use crate::trace::table::Source;
+
+/// For files that are no TOML, and perhaps were not meant to be.
+const KNOWN: &str = "other files that describe a cluster: Slurm's topology.conf, topology.yaml, \
+                     slurm.conf and gres.conf, and CSV with the columns ip and ASW";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -44,9 +48,9 @@ struct MachineEntry {
     gpu_type: Option<String>,
 }
 
-pub(super) fn read(source: Source<'_>) -> Result<Topology, Error> {
+pub(super) fn read(source: Source<'_>) -> Result<Cluster, Error> {
     let document: Document = toml::from_str(source.text).map_err(|error| {
-        Error::toml(source.file, source.text, "a cluster of [[rack]] entries", &error)
+        Error::toml(source.file, source.text, "a cluster of [[rack]] entries", &error).hint(KNOWN)
     })?;
     check_links(source, &document.network)?;
     let name = document.name.as_deref().unwrap_or_else(|| tables::stem(source.file));
@@ -55,7 +59,7 @@ pub(super) fn read(source: Source<'_>) -> Result<Topology, Error> {
         let line = line_of(source, rack);
         add_racks(&mut builder, line, rack.get_ref())?;
     }
-    builder.finish()
+    builder.finish(Vec::new())
 }
 
 fn line_of<T>(source: Source<'_>, value: &Spanned<T>) -> u64 {
@@ -70,7 +74,7 @@ fn check_links(source: Source<'_>, links: &Links) -> Result<(), Error> {
         }
         Err(source
             .error(format!("a number from {min} to {max}"))
-            .column(format!("network.{key}"))
+            .key(&format!("network.{key}"))
             .found(&value.to_string()))
     };
     within("gpu_gbit", links.gpu_gbit, 1e-6, 1e9)?;
@@ -82,7 +86,7 @@ fn check_links(source: Source<'_>, links: &Links) -> Result<(), Error> {
 }
 
 fn add_racks(builder: &mut Builder<'_>, line: u64, rack: &Rack) -> Result<(), Error> {
-    let fail = |expected: &str| Err(builder.source.error(expected).at(line).column("rack"));
+    let fail = |expected: &str| Err(builder.source.error(expected).at(line).key("rack"));
     if rack.machine.is_empty() == rack.machines.is_none() {
         return fail("either machines = N or [[rack.machine]] entries");
     }
@@ -120,10 +124,10 @@ fn add_racks(builder: &mut Builder<'_>, line: u64, rack: &Rack) -> Result<(), Er
     Ok(())
 }
 
-/// One name a rack; none where racks are numbered through.
+/// One name per rack; none where racks are numbered through.
 fn rack_names(builder: &Builder<'_>, line: u64, rack: &Rack) -> Result<Vec<Option<String>>, Error> {
     let wrong = |found: &str, expected: String| {
-        builder.source.error(expected).at(line).column("rack.name").found(found)
+        builder.source.error(expected).at(line).key("rack.name").found(found)
     };
     let count = rack.count.unwrap_or(1);
     if !(1..=MACHINES_MAX).contains(&u64::from(count)) {
@@ -131,7 +135,7 @@ fn rack_names(builder: &Builder<'_>, line: u64, rack: &Rack) -> Result<Vec<Optio
             .source
             .error(format!("a whole number from 1 to {MACHINES_MAX}"))
             .at(line)
-            .column("rack.count")
+            .key("rack.count")
             .found(&count.to_string()));
     }
     let Some(name) = &rack.name else {
@@ -155,7 +159,7 @@ fn machine_names(
     entry: &MachineEntry,
 ) -> Result<(u64, std::vec::IntoIter<String>), Error> {
     let wrong = |key: &str, found: &str, expected: String| {
-        builder.source.error(expected).at(line).column(format!("machine.{key}")).found(found)
+        builder.source.error(expected).at(line).key(&format!("machine.{key}")).found(found)
     };
     let names = match &entry.name {
         Some(name) => hosts::expand(name).map_err(|expected| wrong("name", name, expected))?,
@@ -171,7 +175,7 @@ fn machine_names(
     builder.reserve(line, racks.saturating_mul(count), u64::from(entry.gpus))?;
     if let Some(name) = entry.name.as_ref().filter(|_| named != racks * count) {
         let total = racks * count;
-        return Err(wrong("name", name, format!("a host list of {total} names, one a machine")));
+        return Err(wrong("name", name, format!("a host list of {total} names, one per machine")));
     }
     Ok((count, names.into_iter()))
 }

@@ -68,7 +68,7 @@ fn expand_item(item: &str, names: &mut Vec<String>) -> Result<(), String> {
 
 /// `08-12` or `7`: first, last, and the width to which numbers are padded.
 fn range(text: &str) -> Result<(u64, u64, usize), String> {
-    let wrong = || format!("a number or a range such as 01-08 in brackets, not {text:.20?}");
+    let wrong = || format!("a number or a range such as 01-08 in brackets, not {text:.40?}");
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let number = |digits: &str| {
         // 15 digits: the difference of two such numbers cannot overflow.
@@ -78,8 +78,12 @@ fn range(text: &str) -> Result<(u64, u64, usize), String> {
             .ok_or_else(wrong)
     };
     let (first_number, last_number) = (number(first.trim())?, number(last.trim())?);
-    if last_number < first_number || last_number - first_number >= MACHINES_MAX {
-        return Err(wrong());
+    if last_number < first_number {
+        return Err(format!("a range that goes upward, not {text:.40?}"));
+    }
+    if last_number - first_number >= MACHINES_MAX {
+        let names = last_number - first_number + 1;
+        return Err(format!("at most {MACHINES_MAX} names: the range {text:.40?} has {names}"));
     }
     Ok((first_number, last_number, first.trim().len()))
 }

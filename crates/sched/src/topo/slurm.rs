@@ -1,197 +1,444 @@
-//! Slurm's `topology.conf`, and the `NodeName` lines of `slurm.conf` for what a node holds.
+//! Slurm's files, one or several at once: `topology.conf` and `topology.yaml` for the network,
+//! `slurm.conf` and `gres.conf` for what a node holds.
 
 use std::collections::{HashMap, HashSet};
 
-use hither_core::topology::{Links, Topology};
+use hither_core::topology::Links;
 
-use super::{Builder, MACHINES_MAX, hosts, tables};
+use super::{Builder, Cluster, GPUS_ASSUMED, MACHINES_MAX, hosts, names_shown, tables, yaml};
 use crate::trace::Error;
 use crate::trace::table::{GPUS_MAX, Source};
 
-/// Reads `topology.conf`: leaf switches are racks. `nodes` is a second file with `NodeName` lines
-/// (bytes and display name); they may also stand in the first. Nodes without such a line have
-/// `gpus_per_machine` GPUs; nodes whose line has no GPUs are left out.
-pub fn read_slurm(
-    bytes: &[u8],
-    file: &str,
-    nodes: Option<(&[u8], &str)>,
-    gpus_per_machine: u32,
-) -> Result<Topology, Error> {
-    let source = Source::new(bytes, file)?;
-    let mut found = Found::default();
-    found.read(source)?;
-    if let Some((bytes, file)) = nodes {
-        found.read(Source::new(bytes, file)?)?;
-    }
-    found.check_switches(source)?;
-    let mut builder = Builder::new(source, tables::stem(file), Links::default());
-    let unsaid = Gpus { count: gpus_per_machine, gpu_type: "gpu".into() };
-    for leaf in &found.leaves {
-        let rack = builder.rack(leaf.line, Some(leaf.name.clone()))?;
-        for name in &leaf.nodes {
-            let gpus = match found.nodes.get(name) {
-                Some((_, None)) => continue,
-                Some((_, Some(gpus))) => gpus,
-                None => &unsaid,
-            };
-            builder.machine(leaf.line, rack, Some(name.clone()), gpus.count, &gpus.gpu_type)?;
+/// The first words of lines that say something about places or GPUs.
+const KEYS: [&str; 6] = ["SwitchName", "BlockName", "BlockSizes", "NodeName", "Name", "AutoDetect"];
+
+/// Whether any line is one that this reader understands.
+pub(super) fn is_slurm(source: Source<'_>) -> bool {
+    source.lines().any(|(_, line)| {
+        let key = line.trim_start().split('=').next().unwrap_or("").trim();
+        // TOML has blanks around its equals signs, or quoted values: `name = "x"`.
+        let value = line.split_once('=').map_or("", |(_, value)| value);
+        KEYS.iter().any(|known| key.eq_ignore_ascii_case(known))
+            && !value.starts_with([' ', '"', '\''])
+    })
+}
+
+/// The files that `Include` lines name, as written there.
+pub fn includes(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| {
+        let (word, rest) = line.split('#').next()?.trim().split_once(char::is_whitespace)?;
+        word.eq_ignore_ascii_case("Include").then(|| rest.trim())
+    })
+}
+
+/// Leaf switches or blocks are racks. A node that no line gives GPUs has `gpus_per_machine`, or
+/// [`GPUS_ASSUMED`] with a note.
+pub(super) fn read(
+    sources: &[Source<'_>],
+    gpus_per_machine: Option<u32>,
+) -> Result<Cluster, Error> {
+    let mut slurm = Slurm::default();
+    for &source in sources {
+        if yaml::is_yaml(source) {
+            yaml::read(source, &mut slurm)?;
+        } else {
+            slurm.read(source)?;
         }
     }
-    if found.leaves.is_empty() {
-        // Only nodes: a cluster on one switch.
-        let rack = builder.rack(1, None)?;
-        for name in &found.order {
-            if let Some((line, Some(gpus))) = found.nodes.get(name) {
-                builder.machine(*line, rack, Some(name.clone()), gpus.count, &gpus.gpu_type)?;
-            }
-        }
-    } else if let Some((name, line)) = found.homeless() {
-        return Err(source.error("every node with GPUs under a switch").at(line).found(name));
+    slurm.check()?;
+    slurm.build(sources[0], gpus_per_machine)
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub source: Source<'a>,
+    pub line: u64,
+}
+
+impl Place<'_> {
+    fn error(self, expected: impl Into<Box<str>>) -> Error {
+        self.source.error(expected).at(self.line)
     }
-    builder.finish()
 }
 
 #[derive(Clone)]
 struct Gpus {
     count: u32,
-    gpu_type: String,
+    /// None where no line names a type.
+    gpu_type: Option<String>,
 }
 
-struct Leaf {
-    line: u64,
+/// A leaf switch or a block.
+struct Leaf<'a> {
+    place: Place<'a>,
     name: String,
     nodes: Vec<String>,
 }
 
-/// What the lines say, before it is put together.
-#[derive(Default)]
-struct Found {
-    leaves: Vec<Leaf>,
-    switches: HashSet<String>,
-    /// Switches that a higher one names, with the line.
-    below: Vec<(String, u64)>,
-    /// None: a node without GPUs.
-    nodes: HashMap<String, (u64, Option<Gpus>)>,
-    order: Vec<String>,
-    default_gpus: Option<Gpus>,
+/// A switch above others.
+struct Upper<'a> {
+    place: Place<'a>,
+    name: String,
+    children: Vec<String>,
 }
 
-impl Found {
-    fn read(&mut self, source: Source<'_>) -> Result<(), Error> {
+/// The content of all files, before racks and machines are built from it.
+#[derive(Default)]
+pub(super) struct Slurm<'a> {
+    leaves: Vec<Leaf<'a>>,
+    uppers: Vec<Upper<'a>>,
+    switches: HashSet<String>,
+    has_blocks: bool,
+    pub block_sizes: Vec<String>,
+    /// `NodeName` lines of slurm.conf. None: a node without GPUs.
+    nodes: HashMap<String, (Place<'a>, Option<Gpus>)>,
+    /// Lines of gres.conf by node, and those without a node.
+    gres: HashMap<String, Gpus>,
+    gres_of_all: Option<Gpus>,
+    /// Nodes of slurm.conf and gres.conf in order.
+    order: Vec<(String, Place<'a>)>,
+    default_gpus: Option<Gpus>,
+    names: usize,
+    pub notes: Vec<String>,
+}
+
+impl<'a> Slurm<'a> {
+    fn read(&mut self, source: Source<'a>) -> Result<(), Error> {
         for (line, text) in logical_lines(source) {
-            let mut words = Vec::new();
-            for word in text.split_whitespace() {
-                let pair = word.split_once('=').ok_or_else(|| {
-                    source.error("Key=Value words, as in Slurm's files").at(line).found(word)
-                })?;
-                words.push(pair);
-            }
-            // Other lines of slurm.conf say nothing about places.
-            match words.first() {
-                Some((key, _)) if key.eq_ignore_ascii_case("SwitchName") => {
-                    self.switch(source, line, &words)?;
+            let place = Place { source, line };
+            let words = words(&text);
+            let value = |key: &str| {
+                words.iter().find(|(word, _)| word.eq_ignore_ascii_case(key)).map(|&(_, v)| v)
+            };
+            let Some(&(first, name)) = words.first() else { continue };
+            let first_is = |key: &str| first.eq_ignore_ascii_case(key);
+            // All other lines of slurm.conf say nothing about places.
+            if first_is("SwitchName") {
+                let list = |key: &str| value(key).map(str::to_owned);
+                self.switch(place, name, list("Nodes"), list("Switches"))?;
+            } else if first_is("BlockName") {
+                self.block(place, name, value("Nodes").map(str::to_owned))?;
+            } else if first_is("BlockSizes") {
+                self.block_sizes = name.split(',').map(str::to_owned).collect();
+            } else if let Some(kind) =
+                value("Name").filter(|_| first_is("Name") || first_is("NodeName"))
+            {
+                if kind.eq_ignore_ascii_case("gpu") {
+                    let devices = value("File").or(value("MultipleFiles"));
+                    self.gres(place, value("NodeName"), value("Type"), value("Count"), devices)?;
                 }
-                Some((key, _)) if key.eq_ignore_ascii_case("NodeName") => {
-                    self.node(source, line, &words)?;
-                }
-                _ => {}
+            } else if first_is("NodeName") {
+                self.node(place, name, value("Gres"))?;
             }
         }
         Ok(())
     }
 
-    fn switch(
+    pub fn switch(
         &mut self,
-        source: Source<'_>,
-        line: u64,
-        words: &[(&str, &str)],
+        place: Place<'a>,
+        name: &str,
+        nodes: Option<String>,
+        children: Option<String>,
     ) -> Result<(), Error> {
-        let name = words[0].1;
-        if !self.switches.insert(name.to_string()) {
-            return Err(source.error("each switch once").at(line).found(name));
-        }
-        match (value(words, "Nodes"), value(words, "Switches")) {
+        self.claim(place, name)?;
+        match (nodes, children) {
             (Some(list), None) => {
-                let nodes = names(source, line, "Nodes", list)?;
-                let so_far: usize = self.leaves.iter().map(|leaf| leaf.nodes.len()).sum();
-                bound(source, line, so_far + nodes.len())?;
-                self.leaves.push(Leaf { line, name: name.into(), nodes });
+                let nodes = self.expand(place, "Nodes", &list)?;
+                self.leaves.push(Leaf { place, name: name.into(), nodes });
             }
             (None, Some(list)) => {
-                let switches = names(source, line, "Switches", list)?;
-                bound(source, line, self.below.len() + switches.len())?;
-                self.below.extend(switches.into_iter().map(|name| (name, line)));
+                let children = self.expand(place, "Switches", &list)?;
+                self.uppers.push(Upper { place, name: name.into(), children });
             }
             _ => {
-                return Err(source
-                    .error("either Nodes= or Switches= on a SwitchName line")
-                    .at(line)
-                    .found(name));
+                return Err(place.error("either nodes or switches below a switch").found(name));
             }
         }
         Ok(())
     }
 
-    fn node(&mut self, source: Source<'_>, line: u64, words: &[(&str, &str)]) -> Result<(), Error> {
-        let list = words[0].1;
-        let gpus = match value(words, "Gres") {
-            Some(gres) => gpus_of(source, line, gres)?,
+    pub fn block(
+        &mut self,
+        place: Place<'a>,
+        name: &str,
+        nodes: Option<String>,
+    ) -> Result<(), Error> {
+        self.claim(place, name)?;
+        self.has_blocks = true;
+        let list = nodes.ok_or_else(|| place.error("the nodes of a block").found(name))?;
+        let nodes = self.expand(place, "Nodes", &list)?;
+        self.leaves.push(Leaf { place, name: name.into(), nodes });
+        Ok(())
+    }
+
+    /// Switches and blocks share their names.
+    fn claim(&mut self, place: Place<'a>, name: &str) -> Result<(), Error> {
+        if self.switches.insert(name.to_owned()) {
+            return Ok(());
+        }
+        Err(place.error("each switch and each block once").found(name))
+    }
+
+    fn node(&mut self, place: Place<'a>, list: &str, gres: Option<&str>) -> Result<(), Error> {
+        let gpus = match gres {
+            Some(gres) => gpus_of(place, gres)?,
             None => self.default_gpus.clone(),
         };
         if list.eq_ignore_ascii_case("DEFAULT") {
             self.default_gpus = gpus;
             return Ok(());
         }
-        let nodes = names(source, line, "NodeName", list)?;
-        bound(source, line, self.order.len() + nodes.len())?;
-        for name in nodes {
-            if self.nodes.insert(name.clone(), (line, gpus.clone())).is_some() {
-                return Err(source.error("each node on one NodeName line").at(line).found(&name));
+        for name in self.expand(place, "NodeName", list)? {
+            if self.nodes.insert(name.clone(), (place, gpus.clone())).is_some() {
+                return Err(place.error("each node on one NodeName line").found(&name));
             }
-            self.order.push(name);
+            self.order.push((name, place));
         }
         Ok(())
     }
 
-    fn check_switches(&self, source: Source<'_>) -> Result<(), Error> {
-        match self.below.iter().find(|(name, _)| !self.switches.contains(name)) {
-            Some((name, line)) => {
-                Err(source.error("a switch that has a line of its own").at(*line).found(name))
+    /// A line of gres.conf; several lines of a node add up.
+    fn gres(
+        &mut self,
+        place: Place<'a>,
+        nodes: Option<&str>,
+        gpu_type: Option<&str>,
+        count: Option<&str>,
+        devices: Option<&str>,
+    ) -> Result<(), Error> {
+        let count = match (count, devices) {
+            (Some(text), _) => text
+                .parse()
+                .ok()
+                .filter(|&count| u64::from(count) <= GPUS_MAX)
+                .ok_or_else(|| place.error("a number of GPUs").key("Count").found(text))?,
+            (None, Some(list)) => self.expand(place, "File", list)?.len() as u32,
+            (None, None) => 1,
+        };
+        let gpus = Gpus { count, gpu_type: gpu_type.map(Into::into) };
+        let Some(list) = nodes else {
+            return add(place, &mut self.gres_of_all, gpus);
+        };
+        for name in self.expand(place, "NodeName", list)? {
+            let mut sum = self.gres.remove(&name);
+            if sum.is_none() {
+                self.order.push((name.clone(), place));
             }
-            None => Ok(()),
+            add(place, &mut sum, gpus.clone())?;
+            self.gres.extend(sum.map(|sum| (name, sum)));
+        }
+        Ok(())
+    }
+
+    /// Expands a host list. All lists together are bounded.
+    fn expand(&mut self, place: Place<'_>, key: &str, list: &str) -> Result<Vec<String>, Error> {
+        let names =
+            hosts::expand(list).map_err(|expected| place.error(expected).key(key).found(list))?;
+        self.names += names.len();
+        if self.names as u64 > 4 * MACHINES_MAX {
+            return Err(place.error(format!("at most {MACHINES_MAX} nodes in all")).key(key));
+        }
+        Ok(names)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.has_blocks && self.switches.len() > self.leaves.len() {
+            let upper = &self.uppers[0];
+            return Err(upper.place.error("either blocks or switches").found(&upper.name));
+        }
+        for upper in &self.uppers {
+            if let Some(name) = upper.children.iter().find(|name| !self.switches.contains(*name)) {
+                return Err(upper.place.error("a switch that has a line of its own").found(name));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many switch levels there are: 1 for leaves alone.
+    fn levels(&self) -> Result<HashMap<&str, usize>, Error> {
+        let mut levels: HashMap<&str, usize> =
+            self.leaves.iter().map(|leaf| (leaf.name.as_str(), 1)).collect();
+        let mut above: HashMap<&str, Vec<usize>> = HashMap::new();
+        let mut missing: Vec<usize> = Vec::new();
+        for (at, upper) in self.uppers.iter().enumerate() {
+            upper.children.iter().for_each(|child| above.entry(child).or_default().push(at));
+            missing.push(upper.children.len());
+        }
+        let mut ready: Vec<&str> = self.leaves.iter().map(|leaf| leaf.name.as_str()).collect();
+        while let Some(name) = ready.pop() {
+            for &at in above.get(name).into_iter().flatten() {
+                missing[at] -= 1;
+                if missing[at] == 0 {
+                    let upper = &self.uppers[at];
+                    let highest = upper.children.iter().map(|child| levels[child.as_str()]).max();
+                    levels.insert(&upper.name, 1 + highest.unwrap_or(0));
+                    ready.push(&upper.name);
+                }
+            }
+        }
+        match self.uppers.iter().find(|upper| !levels.contains_key(upper.name.as_str())) {
+            Some(upper) => Err(upper.place.error("no switch below itself").found(&upper.name)),
+            None => Ok(levels),
         }
     }
 
-    /// A node with GPUs that is under no switch.
-    fn homeless(&self) -> Option<(&str, u64)> {
+    /// Says which parts of the network have no place in a tree of machine, rack and network.
+    fn flattened(&self) -> Result<Option<String>, Error> {
+        let levels = self.levels()?;
+        if self.block_sizes.len() > 1 {
+            return Ok(Some(format!(
+                "blocks are racks, all equally far apart: the larger groups of BlockSizes={} are \
+                 flattened",
+                self.block_sizes.join(",")
+            )));
+        }
+        // One switch above all racks is just what the tree has.
+        if self.uppers.len() < 2 {
+            return Ok(None);
+        }
+        let highest = levels.values().copied().max().unwrap_or(1);
+        let mut parts = Vec::new();
+        for level in 2..=highest {
+            let at_level = |upper: &&Upper<'_>| levels[upper.name.as_str()] == level;
+            let names: Vec<&str> =
+                self.uppers.iter().filter(at_level).map(|upper| upper.name.as_str()).collect();
+            let switches = if names.len() == 1 { "switch" } else { "switches" };
+            parts.push(format!(
+                "{} {switches} of level {level} ({})",
+                names.len(),
+                names_shown(&names)
+            ));
+        }
+        Ok(Some(format!(
+            "leaf switches are racks, all equally far apart: {} are flattened",
+            parts.join(" and ")
+        )))
+    }
+
+    fn build(mut self, first: Source<'a>, gpus_per_machine: Option<u32>) -> Result<Cluster, Error> {
+        let mut notes = std::mem::take(&mut self.notes);
+        notes.extend(self.flattened()?);
+        let mut builder = Builder::new(first, tables::stem(first.file), Links::default());
+        let (mut assumed, mut without) = (Vec::new(), Vec::new());
+        if self.leaves.is_empty() {
+            // Only nodes: a cluster on one switch.
+            let rack = builder.rack(1, None)?;
+            for (name, place) in &self.order {
+                builder.source = place.source;
+                match self.gpus(name) {
+                    Known::Gpus(gpus) => add_machine(&mut builder, place.line, rack, name, gpus)?,
+                    Known::None | Known::Nothing => without.push(name.as_str()),
+                }
+            }
+        }
+        for leaf in &self.leaves {
+            builder.source = leaf.place.source;
+            let rack = builder.rack(leaf.place.line, Some(leaf.name.clone()))?;
+            for name in &leaf.nodes {
+                let gpus = match self.gpus(name) {
+                    Known::Gpus(gpus) => gpus,
+                    Known::None => {
+                        without.push(name);
+                        continue;
+                    }
+                    Known::Nothing => {
+                        assumed.push(name.as_str());
+                        let count = gpus_per_machine.unwrap_or(GPUS_ASSUMED);
+                        Gpus { count, gpu_type: None }
+                    }
+                };
+                add_machine(&mut builder, leaf.place.line, rack, name, gpus)?;
+            }
+        }
+        if let Some((name, place)) = self.homeless() {
+            return Err(place
+                .error("every node with GPUs under a switch or in a block")
+                .found(name)
+                .hint("add it to topology.conf, or give that file too"));
+        }
+        builder.source = first;
+        if !without.is_empty() {
+            let count = without.len();
+            let names = names_shown(&without);
+            notes.push(format!("nodes without GPUs are left out: {count} ({names})"));
+        }
+        let said = (!assumed.is_empty()).then_some(assumed.len());
+        notes.extend(super::assumption(
+            said,
+            gpus_per_machine,
+            ", or slurm.conf and gres.conf too",
+        ));
+        builder.finish(notes)
+    }
+
+    /// The count of slurm.conf wins, as in Slurm itself; gres.conf adds the type.
+    fn gpus(&self, name: &str) -> Known {
+        let beside = self.gres.get(name);
+        match self.nodes.get(name) {
+            Some((_, Some(gpus))) => {
+                let other = beside.or(self.gres_of_all.as_ref());
+                let gpu_type =
+                    gpus.gpu_type.clone().or_else(|| other.and_then(|gpus| gpus.gpu_type.clone()));
+                Known::Gpus(Gpus { count: gpus.count, gpu_type })
+            }
+            Some((_, None)) => beside.cloned().map_or(Known::None, Known::Gpus),
+            None => {
+                let other = beside.or(self.gres_of_all.as_ref());
+                other.cloned().map_or(Known::Nothing, Known::Gpus)
+            }
+        }
+    }
+
+    /// A node with GPUs that is under no switch, where there are switches.
+    fn homeless(&self) -> Option<(&str, Place<'a>)> {
+        if self.leaves.is_empty() {
+            return None;
+        }
         let housed: HashSet<&String> = self.leaves.iter().flat_map(|leaf| &leaf.nodes).collect();
-        self.order.iter().filter(|name| !housed.contains(name)).find_map(|name| {
-            let (line, gpus) = &self.nodes[name];
-            gpus.as_ref().map(|_| (name.as_str(), *line))
-        })
+        let lost = self.order.iter().filter(|(name, _)| !housed.contains(name));
+        let with_gpus =
+            |(name, _): &&(String, Place<'a>)| matches!(self.gpus(name), Known::Gpus(_));
+        lost.filter(with_gpus).map(|(name, place)| (name.as_str(), *place)).next()
     }
 }
 
-fn value<'a>(words: &[(&str, &'a str)], key: &str) -> Option<&'a str> {
-    words.iter().find(|(word, _)| word.eq_ignore_ascii_case(key)).map(|&(_, value)| value)
+/// The GPUs of a node according to the files.
+enum Known {
+    Gpus(Gpus),
+    /// It has none.
+    None,
+    /// No line names the node.
+    Nothing,
 }
 
-fn bound(source: Source<'_>, line: u64, count: usize) -> Result<(), Error> {
-    if count as u64 <= MACHINES_MAX {
-        return Ok(());
-    }
-    Err(source
-        .error(format!("at most {MACHINES_MAX} names in all"))
-        .at(line)
-        .found(&count.to_string()))
+fn add_machine(
+    builder: &mut Builder<'_>,
+    line: u64,
+    rack: u32,
+    name: &str,
+    gpus: Gpus,
+) -> Result<(), Error> {
+    let gpu_type = gpus.gpu_type.as_deref().unwrap_or("gpu");
+    builder.machine(line, rack, Some(name.into()), gpus.count, gpu_type)
 }
 
-fn names(source: Source<'_>, line: u64, key: &str, list: &str) -> Result<Vec<String>, Error> {
-    hosts::expand(list).map_err(|expected| source.error(expected).at(line).column(key).found(list))
+fn add(place: Place<'_>, sum: &mut Option<Gpus>, more: Gpus) -> Result<(), Error> {
+    let count = match sum {
+        Some(known) if known.gpu_type != more.gpu_type => {
+            let types = [known.gpu_type.as_deref(), more.gpu_type.as_deref()]
+                .map(|gpu_type| gpu_type.unwrap_or("no type"));
+            return Err(place.error("one type of GPU per node").found(&types.join(" and ")));
+        }
+        Some(known) => known.count.saturating_add(more.count),
+        None => more.count,
+    };
+    *sum = Some(Gpus { count, ..more });
+    Ok(())
 }
 
 /// The GPUs of `gpu:a100:4`, `gpu:4` or `gpu`, which may be one of several resources.
-fn gpus_of(source: Source<'_>, line: u64, gres: &str) -> Result<Option<Gpus>, Error> {
+fn gpus_of(place: Place<'_>, gres: &str) -> Result<Option<Gpus>, Error> {
     let mut total: Option<Gpus> = None;
     for item in gres.split(',') {
         // `(S:0-1)` says which sockets; it may hold commas, so that only `gpu…` items count.
@@ -200,43 +447,57 @@ fn gpus_of(source: Source<'_>, line: u64, gres: &str) -> Result<Option<Gpus>, Er
         if !parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("gpu")) {
             continue;
         }
-        let parts: Vec<&str> = parts.collect();
+        let parts: Vec<&str> = parts.filter(|part| *part != "no_consume").collect();
         let (gpu_type, count) = match parts[..] {
-            [] => ("gpu", Some(1)),
+            [] => (None, Some(1)),
             [last] => match last.parse::<u32>() {
-                Ok(count) => ("gpu", Some(count)),
-                Err(_) => (last, Some(1)),
+                Ok(count) => (None, Some(count)),
+                Err(_) => (Some(last), Some(1)),
             },
-            [gpu_type, count] => (gpu_type, count.parse().ok()),
-            _ => ("gpu", None),
+            [gpu_type, count] => (Some(gpu_type), count.parse().ok()),
+            _ => (None, None),
         };
-        let count = count.filter(|&count| u64::from(count) <= GPUS_MAX).ok_or_else(|| {
-            source.error("GPUs such as gpu:a100:4").at(line).column("Gres").found(item)
-        })?;
-        if total.as_ref().is_some_and(|gpus| gpus.gpu_type != gpu_type) {
-            return Err(source.error("one type of GPU a node").at(line).column("Gres").found(gres));
-        }
-        let before = total.map_or(0, |gpus| gpus.count);
-        total = Some(Gpus { count: before + count, gpu_type: gpu_type.into() });
+        let count = count
+            .filter(|&count| u64::from(count) <= GPUS_MAX)
+            .ok_or_else(|| place.error("GPUs such as gpu:a100:4").key("Gres").found(item))?;
+        add(place, &mut total, Gpus { count, gpu_type: gpu_type.map(Into::into) })?;
     }
     Ok(total.filter(|gpus| gpus.count > 0))
 }
 
-/// Lines without comments; a backslash at the end joins the next line. Numbered by their first.
+/// The `Key=Value` words of a line; a value in quotes may hold blanks. Other words are passed over:
+/// lines that matter here have none.
+fn words(text: &str) -> Vec<(&str, &str)> {
+    let mut words = Vec::new();
+    let mut is_quoted = false;
+    let at_blank = |c: char| {
+        is_quoted ^= c == '"';
+        c.is_whitespace() && !is_quoted
+    };
+    for word in text.split(at_blank) {
+        if let Some((key, value)) = word.split_once('=') {
+            words.push((key, value.trim_matches('"')));
+        }
+    }
+    words
+}
+
+/// Lines without comments; a backslash at the end joins the next line, even a blank one. Numbered by
+/// their first.
 fn logical_lines(source: Source<'_>) -> Vec<(u64, String)> {
     let mut lines = Vec::new();
     let mut open: Option<(u64, String)> = None;
-    for (number, line) in source.lines() {
+    for (number, line) in (1..).zip(source.text.lines()) {
         let line = line.split('#').next().unwrap_or("").trim_end();
         let (line, continues) = match line.strip_suffix('\\') {
             Some(line) => (line, true),
             None => (line, false),
         };
         let (_, text) = open.get_or_insert_with(|| (number, String::new()));
-        text.push_str(line);
         // Where the value itself goes on, the next line must join without a blank.
-        if !continues && let Some(line) = open.take() {
-            lines.push(line);
+        text.push_str(line);
+        if !continues {
+            lines.extend(open.take());
         }
     }
     lines.extend(open);

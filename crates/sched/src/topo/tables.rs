@@ -1,14 +1,15 @@
-//! Clusters as CSV: a line a machine with its switches, or one line for a whole regular cluster.
+//! Clusters as CSV: one row per machine with its switches, or one row for a whole regular cluster.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use hither_core::topology::{Links, Topology};
+use hither_core::topology::Links;
 
-use super::{Builder, MACHINES_MAX};
+use super::{Builder, Cluster, GPUS_ASSUMED, MACHINES_MAX};
 use crate::trace::Error;
-use crate::trace::table::{GPUS_MAX, Source, Table};
+use crate::trace::table::{GPUS_MAX, Others, Source, Table};
 
-const SWITCHES: [&str; 2] = ["ip", "ASW"];
+/// Lingjun's names: host, and the access, aggregation and core switch above it.
+const SWITCHES: [&str; 4] = ["ip", "ASW", "PSW", "DSW"];
 const SPEC: [&str; 3] = ["num_switch", "num_node_p_switch", "num_gpu_p_node"];
 
 fn has(line: &str, names: &[&str]) -> bool {
@@ -16,22 +17,23 @@ fn has(line: &str, names: &[&str]) -> bool {
 }
 
 pub(super) fn is_switches(line: &str) -> bool {
-    has(line, &SWITCHES)
+    has(line, &SWITCHES[..2])
 }
 
 pub(super) fn is_spec(line: &str) -> bool {
     has(line, &SPEC)
 }
 
-/// A machine's access switch is its rack. The levels above (PSW, DSW) have no place in a tree of
-/// three tiers and are not read.
-pub(super) fn read_switches(source: Source<'_>, gpus: u32) -> Result<Topology, Error> {
-    let table = Table::open(source, SWITCHES, 2, false)?;
+/// A machine's access switch is its rack. The levels above have no place in a tree of machine, rack
+/// and network: a note says what is flattened.
+pub(super) fn read_switches(source: Source<'_>, gpus: Option<u32>) -> Result<Cluster, Error> {
+    let table = Table::open(source, SWITCHES, 2, Others::Ignore)?;
     let mut builder = Builder::new(source, stem(source.file), Links::default());
     let mut racks: HashMap<String, u32> = HashMap::new();
+    let mut above = [BTreeSet::new(), BTreeSet::new()];
     for row in table.rows() {
-        let (line, [host, switch]) = row?;
-        let switch = switch.name()?;
+        let (line, [host, access, aggregation, core]) = row?;
+        let switch = access.name()?;
         let rack = match racks.get(&switch) {
             Some(&rack) => rack,
             None => {
@@ -39,14 +41,34 @@ pub(super) fn read_switches(source: Source<'_>, gpus: u32) -> Result<Topology, E
                 *racks.entry(switch).or_insert(rack)
             }
         };
-        builder.machine(line, rack, Some(host.name()?), gpus, "gpu")?;
+        for (names, field) in above.iter_mut().zip([aggregation, core]) {
+            let name = field.name_or_empty()?;
+            names.extend((!name.is_empty()).then_some(name));
+        }
+        builder.machine(line, rack, Some(host.name()?), gpus.unwrap_or(GPUS_ASSUMED), "gpu")?;
     }
-    builder.finish()
+    let mut notes = Vec::new();
+    let parts: Vec<String> = above
+        .iter()
+        .zip(&SWITCHES[2..])
+        .filter(|(names, _)| !names.is_empty())
+        .map(|(names, column)| format!("{} of {column}", names.len()))
+        .collect();
+    if above.iter().any(|names| names.len() > 1) {
+        notes.push(format!(
+            "access switches (ASW) are racks, all equally far apart: the switches above ({}) are \
+             flattened",
+            parts.join(", ")
+        ));
+    }
+    let machines = builder.topology.machines.len();
+    notes.extend(super::assumption(Some(machines), gpus, ""));
+    builder.finish(notes)
 }
 
 /// `num_switch` racks of `num_node_p_switch` machines of `num_gpu_p_node` GPUs.
-pub(super) fn read_spec(source: Source<'_>) -> Result<Topology, Error> {
-    let table = Table::open(source, SPEC, 3, false)?;
+pub(super) fn read_spec(source: Source<'_>) -> Result<Cluster, Error> {
+    let table = Table::open(source, SPEC, 3, Others::Ignore)?;
     let mut builder = Builder::new(source, stem(source.file), Links::default());
     for row in table.rows() {
         let (line, [racks, machines, gpus]) = row?;
@@ -61,7 +83,7 @@ pub(super) fn read_spec(source: Source<'_>) -> Result<Topology, Error> {
             }
         }
     }
-    builder.finish()
+    builder.finish(Vec::new())
 }
 
 /// The file's name without directories and extension, as the cluster's name.

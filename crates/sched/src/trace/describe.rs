@@ -1,4 +1,4 @@
-//! What a trace holds, in a few numbers.
+//! Summarises a trace in a few numbers.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -16,12 +16,11 @@ pub struct Info {
     /// From the first submission to the last.
     pub span_s: f64,
     pub gpu_hours: f64,
-    /// GPU time asked for over what the cluster gives in the span; none without a cluster, or
-    /// where all jobs come at once.
+    /// See [`offered_load`]; none without a cluster.
     pub offered_load: Option<f64>,
-    /// Jobs by GPUs asked for.
+    /// Number of jobs by number of GPUs.
     pub demand: BTreeMap<u32, u64>,
-    /// Lengths in iterations count without network time.
+    /// Running times; lengths in iterations count without network time.
     pub duration_s: Quantiles,
     /// Most GPU-hours first.
     pub models: Vec<ModelShare>,
@@ -61,14 +60,20 @@ pub fn describe(trace: &Trace, cluster_gpus: Option<u64>) -> Info {
         users: jobs.iter().map(|job| job.user.as_str()).collect::<HashSet<_>>().len(),
         span_s,
         gpu_hours,
-        offered_load: cluster_gpus
-            .filter(|&gpus| gpus > 0 && span_s > 0.0)
-            .map(|gpus| gpu_hours * 3600.0 / (gpus as f64 * span_s)),
+        offered_load: cluster_gpus.and_then(|gpus| offered_load(jobs, gpus)),
         demand,
         duration_s: Quantiles::of(&duration_s),
         models,
         notes: trace.notes.clone(),
     }
+}
+
+/// GPU time of all jobs over what so many GPUs give from the first submission to the last; none where
+/// all jobs arrive at once.
+pub fn offered_load(jobs: &[Job], cluster_gpus: u64) -> Option<f64> {
+    let span_s = jobs.last().map_or(0.0, |job| job.submit_s);
+    let gpu_s: f64 = jobs.iter().map(|job| f64::from(job.gpus) * ideal_s(job)).sum();
+    (cluster_gpus > 0 && span_s > 0.0).then(|| gpu_s / (cluster_gpus as f64 * span_s))
 }
 
 /// The running time at the best placement: as recorded, as measured on one machine, or computing

@@ -1,33 +1,44 @@
-//! One kind of error for everything that is read from outside: where, what was found, what was
-//! expected, and what to do about it.
+//! The error of all readers. It names the place, the text found there, the text expected, and the
+//! remedy.
 
 use std::fmt;
 
-/// Boxed strings keep a `Result` small: readers return one for every field.
+/// A file that cannot be read. Boxed strings keep a `Result` small: readers return one per field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Error {
     /// The display name of the file.
     pub file: Box<str>,
     /// Counted from 1; none where the whole file is meant.
     pub line: Option<u64>,
-    /// A column's name, a key, or an entry's name.
-    pub column: Option<Box<str>>,
-    /// What stood there, shortened and without control characters.
+    /// The column or key on that line: `column num_gpus`, `key rack.count`.
+    pub place: Option<Box<str>>,
+    /// The text at that place, shortened and without control characters.
     pub found: Option<Box<str>>,
-    pub expected: Box<str>,
+    pub problem: Problem,
+    /// The remedy.
     pub hint: Option<Box<str>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Problem {
+    /// A description of valid content.
+    Expected(Box<str>),
+    /// A statement about the file: `has a header but no jobs`.
+    States(Box<str>),
 }
 
 impl Error {
     pub(crate) fn new(file: &str, expected: impl Into<Box<str>>) -> Self {
-        Self {
-            file: file.into(),
-            line: None,
-            column: None,
-            found: None,
-            expected: expected.into(),
-            hint: None,
-        }
+        Self::with(file, Problem::Expected(expected.into()))
+    }
+
+    /// An error that reads as a sentence about the file.
+    pub(crate) fn about(file: &str, states: impl Into<Box<str>>) -> Self {
+        Self::with(file, Problem::States(states.into()))
+    }
+
+    fn with(file: &str, problem: Problem) -> Self {
+        Self { file: file.into(), line: None, place: None, found: None, problem, hint: None }
     }
 
     pub(crate) fn at(mut self, line: u64) -> Self {
@@ -35,8 +46,13 @@ impl Error {
         self
     }
 
-    pub(crate) fn column(mut self, name: impl Into<Box<str>>) -> Self {
-        self.column = Some(name.into());
+    pub(crate) fn column(mut self, name: &str) -> Self {
+        self.place = Some(format!("column {}", printable(name, 60)).into());
+        self
+    }
+
+    pub(crate) fn key(mut self, name: &str) -> Self {
+        self.place = Some(format!("key {}", printable(name, 60)).into());
         self
     }
 
@@ -62,6 +78,15 @@ impl Error {
             None => reason,
         }
     }
+
+    /// A JSON error, placed at its line.
+    pub(crate) fn json(file: &str, what: &str, error: &serde_json::Error) -> Self {
+        let reason = Self::new(file, format!("{what}: {error}"));
+        match error.line() as u64 {
+            0 => reason,
+            line => reason.at(line),
+        }
+    }
 }
 
 impl fmt::Display for Error {
@@ -70,15 +95,21 @@ impl fmt::Display for Error {
         if let Some(line) = self.line {
             write!(f, ":{line}")?;
         }
-        f.write_str(": ")?;
-        if let Some(column) = &self.column {
-            write!(f, "column {}: ", printable(column, 60))?;
-        }
-        if let Some(found) = &self.found {
-            write!(f, "found \"{found}\", ")?;
+        if let Some(place) = &self.place {
+            write!(f, ": {place}")?;
         }
         // Messages of the TOML and JSON parsers may quote the file.
-        write!(f, "expected {}", printable(&self.expected, 1000))?;
+        match (&self.problem, &self.found) {
+            (Problem::Expected(what), Some(found)) => {
+                write!(f, ": found \"{found}\", expected {}", printable(what, 1000))?;
+            }
+            (Problem::Expected(what), None) => write!(f, ": expected {}", printable(what, 1000))?,
+            (Problem::States(what), _) => {
+                let whole = self.line.is_none() && self.place.is_none();
+                let separator = if whole { " " } else { ": " };
+                write!(f, "{separator}{}", printable(what, 1000))?;
+            }
+        }
         match &self.hint {
             Some(hint) => write!(f, "; {}", printable(hint, 500)),
             None => Ok(()),

@@ -71,8 +71,8 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The measured speed at the job's own number of GPUs: together where the table has that, which
-/// is also what the closed form starts from, and spread.
+/// The model with its measured steps at the job's own number of GPUs, on one machine and spread. The
+/// closed form starts from the step on one machine.
 fn profile(intake: &Intake<'_>, job_type: &Field<'_>, gpus: u32) -> Result<Profile, Error> {
     let library = intake.options.library;
     let base = library

@@ -9,8 +9,7 @@ use rand_distr::{Exp1, StandardNormal};
 use rand_pcg::Pcg64Mcg;
 use serde::Deserialize;
 
-use super::Error;
-use super::settings::{Arrivals, Demand, Duration, Generate, Weights, wrong};
+use super::settings::{Arrivals, Demand, Duration, Generate, SettingError, Weights, wrong};
 use super::table::TIME_MAX_S;
 use crate::job::{Job, Length, Profile};
 use crate::profile::Library;
@@ -63,7 +62,7 @@ static FITTED: LazyLock<Fitted> = LazyLock::new(|| {
 
 /// The jobs in order of submission, the first at 0. Each quantity draws from a stream of its own,
 /// so that a change of one setting leaves the other quantities as they were.
-pub fn generate(settings: &Generate, library: &Library) -> Result<Vec<Job>, Error> {
+pub fn generate(settings: &Generate, library: &Library) -> Result<Vec<Job>, SettingError> {
     settings.check()?;
     let count = settings.jobs as usize;
     let demand = demands(&settings.demand, count, settings.seed);
@@ -76,8 +75,9 @@ pub fn generate(settings: &Generate, library: &Library) -> Result<Vec<Job>, Erro
         _ => settings.span_s.unwrap_or(0.0),
     };
     if span_s > TIME_MAX_S {
-        return Err(wrong("load", span_s, format!("a span of at most {TIME_MAX_S} s"))
-            .hint("raise the load or the GPUs, or draw fewer jobs"));
+        let must_be =
+            format!("higher: the jobs would arrive over {span_s} s, above {TIME_MAX_S} s");
+        return Err(wrong("load", settings.load.unwrap_or(0.0), must_be));
     }
     let submit_s = arrivals(settings.arrivals, span_s, count, settings.seed);
     let models = models(settings, library)?;
@@ -111,17 +111,19 @@ struct Mix {
 }
 
 /// None where the GPU-time class decides.
-fn models(settings: &Generate, library: &Library) -> Result<Option<Mix>, Error> {
+fn models(settings: &Generate, library: &Library) -> Result<Option<Mix>, SettingError> {
     if settings.models.is_empty() {
         return Ok(None);
     }
-    let profiles: Result<Vec<Arc<Profile>>, Error> = settings
+    let profiles: Result<Vec<Arc<Profile>>, SettingError> = settings
         .models
         .keys()
         .map(|model| {
             library.get(model).cloned().ok_or_else(|| {
-                wrong("models", model, format!("models of the library ({})", library.known()))
-                    .hint("describe the model in a file given by --profiles FILE")
+                let known = library.known();
+                let must_be =
+                    format!("described in a file given by --profiles FILE, or one of {known}");
+                wrong("models", model, must_be)
             })
         })
         .collect();

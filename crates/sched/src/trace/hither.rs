@@ -1,10 +1,8 @@
-//! Hither's own CSV: one row a job, one of `iterations` and `duration_s` filled.
+//! Hither's own CSV: one row per job, one of `iterations` and `duration_s` filled.
 
 use std::fmt::Write as _;
 
-use hither_core::seed;
-
-use super::table::{Table, quote};
+use super::table::{Others, Table, quote};
 use super::{Error, Intake};
 use crate::job::{Job, Length};
 
@@ -14,9 +12,7 @@ pub(super) const COLUMNS: [&str; 8] =
 pub(super) const REQUIRED: usize = 3;
 
 pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
-    let table = Table::open(intake.source, COLUMNS, REQUIRED, true)?;
-    let mut draws = seed::stream(intake.options.seed, "trace models");
-    let mut assigned = 0u64;
+    let table = Table::open(intake.source, COLUMNS, REQUIRED, Others::Refuse)?;
     for row in table.rows() {
         let (line, [job, gpus, submit, duration, iterations, model, user, gpu_type]) = row?;
         let gpus = gpus.gpus()?;
@@ -27,10 +23,7 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
             (false, false) => return Err(iterations.error("nothing, as duration_s is filled")),
         };
         let profile = match length {
-            Length::Seconds(seconds) if model.is_empty() => {
-                assigned += 1;
-                intake.options.library.assign(gpus, seconds, &mut draws)
-            }
+            Length::Seconds(seconds) if model.is_empty() => intake.draw(gpus, seconds),
             _ if model.is_empty() => {
                 return Err(model.error("a model, as the length is in iterations"));
             }
@@ -47,9 +40,6 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
             profile,
         };
         intake.push(line, job)?;
-    }
-    if assigned > 0 {
-        intake.notes.push(super::assigned_note(assigned, intake.options.seed));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Traces of jobs: what is read from files of several origins, and what the generator makes.
+//! Traces of jobs: readers for files of many origins, and the workload generator.
 //!
 //! Every format is one file of this directory; all of them end in the same [`Trace`]. Nothing here
 //! opens a file: bytes come in with a display name for errors.
@@ -7,37 +7,51 @@ mod describe;
 mod error;
 mod gavel;
 mod generate;
+mod helios;
 mod hither;
+mod lingjun;
 mod muri;
+mod pai;
 mod philly;
+mod philly_log;
 mod pollux;
+mod sacct;
 mod settings;
 mod swf;
 pub(crate) mod table;
+mod time;
 mod tiresias;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use hither_core::seed;
+use rand_pcg::Pcg64Mcg;
 use serde::Serialize;
 
-use crate::job::{Job, Profile};
+use crate::job::{Job, Length, Profile};
 use crate::profile::Library;
 
-pub use describe::{Info, ModelShare, describe};
-pub use error::Error;
+pub use describe::{Info, ModelShare, describe, offered_load};
+pub use error::{Error, Problem};
 pub use generate::generate;
 pub use hither::write;
 pub use muri::{MuriRow, muri_rows};
-pub use settings::{Arrivals, Demand, Duration, Generate, Weights};
+pub use settings::{Arrivals, Demand, Duration, Generate, SettingError, Weights};
 
-use table::{Field, Source, TIME_MAX_S};
+use table::{Field, Source, TIME_MAX_S, TINY};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Format {
     Hither,
+    Sacct,
     Philly,
+    PhillyLog,
+    Helios,
+    Acme,
+    Pai,
+    Lingjun,
     Muri,
     Gavel,
     Pollux,
@@ -46,9 +60,15 @@ pub enum Format {
 }
 
 impl Format {
-    pub const ALL: [Format; 7] = [
+    pub const ALL: [Format; 13] = [
         Format::Hither,
+        Format::Sacct,
         Format::Philly,
+        Format::PhillyLog,
+        Format::Helios,
+        Format::Acme,
+        Format::Pai,
+        Format::Lingjun,
         Format::Muri,
         Format::Gavel,
         Format::Pollux,
@@ -59,7 +79,13 @@ impl Format {
     pub fn name(self) -> &'static str {
         match self {
             Format::Hither => "hither",
+            Format::Sacct => "sacct",
             Format::Philly => "philly",
+            Format::PhillyLog => "philly-log",
+            Format::Helios => "helios",
+            Format::Acme => "acme",
+            Format::Pai => "pai",
+            Format::Lingjun => "lingjun",
             Format::Muri => "muri",
             Format::Gavel => "gavel",
             Format::Pollux => "pollux",
@@ -73,17 +99,47 @@ impl Format {
     }
 }
 
+/// The columns by which a comma-separated format is recognised. Muri's include Tiresias', and
+/// Helios' include Acme's, so the longer list of each pair comes first.
+const HEADERS: [(Format, &[&str]); 10] = [
+    (Format::Hither, hither::COLUMNS.split_at(hither::REQUIRED).0),
+    (Format::Philly, philly::COLUMNS.split_at(philly::REQUIRED).0),
+    (Format::Muri, &muri::COLUMNS),
+    (Format::Tiresias, &tiresias::COLUMNS),
+    (Format::Pollux, &pollux::COLUMNS),
+    (Format::Helios, &helios::HELIOS),
+    (Format::Acme, &helios::ACME),
+    (Format::Pai, &["job_name", "inst_num", "plan_gpu"]),
+    (Format::Lingjun, &["job_name", "gmt_job_submitted"]),
+    (Format::Lingjun, &["job_name", "worker_name", "RES"]),
+];
+
+/// A trace that is published as a folder of tables.
+#[derive(Debug)]
+pub struct Folder {
+    pub format: Format,
+    /// The tables that must be there; the first one is the main one.
+    pub needed: &'static [&'static str],
+    /// Tables that say more where they are there.
+    pub optional: &'static [&'static str],
+}
+
+pub const FOLDERS: [Folder; 2] = [
+    Folder { format: Format::Pai, needed: &[pai::TASKS], optional: &pai::BESIDE },
+    Folder { format: Format::Lingjun, needed: &[lingjun::JOBS, lingjun::WORKERS], optional: &[] },
+];
+
 /// Jobs in order of submission, the first one at 0.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
     pub format: Format,
     pub jobs: Vec<Job>,
-    /// What a reader had to decide: rows left out, models assigned, times shifted.
+    /// Decisions of the reader: jobs left out or changed, models drawn, times shifted.
     pub notes: Vec<String>,
 }
 
 pub struct ReadOptions<'a> {
-    /// None: found out from the content.
+    /// None: recognised from the content.
     pub format: Option<Format>,
     /// Draws models for traces that name none.
     pub seed: u64,
@@ -96,45 +152,70 @@ pub fn detect(bytes: &[u8]) -> Option<Format> {
     let text = String::from_utf8_lossy(head);
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let line = text.lines().find(|line| !line.trim().is_empty())?;
-    let cells: HashSet<&str> = line.split(',').map(str::trim).collect();
-    let has = |names: &[&str]| names.iter().all(|name| cells.contains(name));
-    if has(&hither::COLUMNS[..hither::REQUIRED]) {
-        Some(Format::Hither)
-    } else if has(&philly::COLUMNS) {
-        Some(Format::Philly)
-    } else if has(&muri::COLUMNS) {
-        Some(Format::Muri)
-    } else if has(&tiresias::COLUMNS) {
-        // After Muri, whose columns include these.
-        Some(Format::Tiresias)
-    } else if has(&pollux::COLUMNS) {
-        Some(Format::Pollux)
+    let by_header = HEADERS.iter().find(|(_, names)| present(line, names) == names.len());
+    if let Some(&(format, _)) = by_header {
+        Some(format)
+    } else if sacct::separator(line).is_some() {
+        Some(Format::Sacct)
+    } else if philly_log::is_text(text) {
+        Some(Format::PhillyLog)
     } else if gavel::is_line(line) {
         Some(Format::Gavel)
     } else if swf::is_line(line) {
         Some(Format::Swf)
+    } else if pai::is_row(line) {
+        Some(Format::Pai)
     } else {
         None
     }
 }
 
-/// Reads a trace. Any bytes give a trace or one error that says where and why.
+/// How many of the names are columns of this header line.
+fn present(line: &str, names: &[&str]) -> usize {
+    let has = |name: &&&str| line.split(',').any(|cell| cell.trim().eq_ignore_ascii_case(name));
+    names.iter().filter(has).count()
+}
+
+/// The format of which the header has most columns, at least half of them. Its reader then names the
+/// missing column.
+fn closest(line: &str) -> Option<Format> {
+    let rated = HEADERS.iter().map(|(format, names)| (present(line, names), names.len(), format));
+    let likely = rated.filter(|&(found, all, _)| found >= 2 && 2 * found >= all);
+    // The first of equals: the list above puts the longer one of two alike first.
+    likely.rev().max_by_key(|&(found, ..)| found).map(|(.., &format)| format)
+}
+
+/// Reads a trace of one file. Any bytes give a trace or one error that says where and why.
 pub fn read(bytes: &[u8], file: &str, options: &ReadOptions<'_>) -> Result<Trace, Error> {
-    let source = Source::new(bytes, file)?;
-    if source.lines().next().is_none() {
-        return Err(source.error("a trace of jobs").found(""));
-    }
-    let format = options.format.or_else(|| detect(bytes)).ok_or_else(|| {
+    read_tables(&[(bytes, file)], options)
+}
+
+/// Reads a trace of one or more tables, each with its display name, the main one first.
+pub fn read_tables(tables: &[(&[u8], &str)], options: &ReadOptions<'_>) -> Result<Trace, Error> {
+    let sources: Vec<Source<'_>> =
+        tables.iter().map(|(bytes, file)| Source::new(bytes, file)).collect::<Result<_, _>>()?;
+    let source = sources[0];
+    let Some((_, line)) = source.lines().next() else {
+        return Err(Error::about(source.file, "is empty").hint("a trace of jobs is needed"));
+    };
+    let known = options.format.or_else(|| detect(tables[0].0)).or_else(|| closest(line));
+    let format = known.ok_or_else(|| {
         let names = Format::ALL.map(Format::name).join(", ");
         source
             .error(format!("a trace in one of the formats {names}"))
-            .found(source.lines().next().map_or("", |(_, line)| line))
-            .hint("name the format if it cannot be told from the first line")
+            .at(1)
+            .found(line)
+            .hint("give --format NAME if the first line does not show the format")
     })?;
-    let mut intake = Intake::new(source, options);
+    let mut intake = Intake::new(sources, options);
     match format {
         Format::Hither => hither::read(&mut intake)?,
+        Format::Sacct => sacct::read(&mut intake)?,
         Format::Philly => philly::read(&mut intake)?,
+        Format::PhillyLog => philly_log::read(&mut intake)?,
+        Format::Helios | Format::Acme => helios::read(&mut intake)?,
+        Format::Pai => pai::read(&mut intake)?,
+        Format::Lingjun => lingjun::read(&mut intake)?,
         Format::Muri => muri::read(&mut intake)?,
         Format::Gavel => gavel::read(&mut intake)?,
         Format::Pollux => pollux::read(&mut intake)?,
@@ -144,21 +225,79 @@ pub fn read(bytes: &[u8], file: &str, options: &ReadOptions<'_>) -> Result<Trace
     intake.finish(format)
 }
 
-/// Where readers put their jobs: what all formats have in common.
-pub(crate) struct Intake<'a> {
-    pub source: Source<'a>,
-    pub options: &'a ReadOptions<'a>,
-    pub notes: Vec<String>,
+/// A job of a log that records running times: all but the model, which is drawn.
+struct Logged {
+    line: u64,
+    name: String,
+    user: String,
+    gpus: u32,
+    gpu_type: Option<String>,
+    submit_s: f64,
+    run_s: f64,
+}
+
+/// Where readers put their jobs: everything that the formats have in common.
+struct Intake<'a> {
+    /// The main table.
+    source: Source<'a>,
+    /// All tables, the main one first.
+    tables: Vec<Source<'a>>,
+    options: &'a ReadOptions<'a>,
+    notes: Vec<String>,
     jobs: Vec<Job>,
     names: HashSet<String>,
+    draws: Pcg64Mcg,
+    drawn: u64,
+    /// Jobs that were left out, and jobs that were changed, by reason in the order of the file.
+    left_out: Counts,
+    changed: Counts,
+}
+
+/// How often each reason occurred, in order of first occurrence.
+#[derive(Default)]
+struct Counts(Vec<(&'static str, u64)>);
+
+impl Counts {
+    fn add(&mut self, reason: &'static str) {
+        match self.0.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, count)) => *count += 1,
+            None => self.0.push((reason, 1)),
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.0.iter().map(|(_, count)| count).sum()
+    }
+
+    fn list(&self) -> String {
+        let items: Vec<String> = self.0.iter().map(|(why, n)| format!("{n} {why}")).collect();
+        items.join(", ")
+    }
 }
 
 impl<'a> Intake<'a> {
-    fn new(source: Source<'a>, options: &'a ReadOptions<'a>) -> Self {
-        Self { source, options, notes: Vec::new(), jobs: Vec::new(), names: HashSet::new() }
+    fn new(tables: Vec<Source<'a>>, options: &'a ReadOptions<'a>) -> Self {
+        Self {
+            source: tables[0],
+            tables,
+            options,
+            notes: Vec::new(),
+            jobs: Vec::new(),
+            names: HashSet::new(),
+            draws: seed::stream(options.seed, "trace models"),
+            drawn: 0,
+            left_out: Counts::default(),
+            changed: Counts::default(),
+        }
     }
 
-    pub fn push(&mut self, line: u64, job: Job) -> Result<(), Error> {
+    /// The table of that file name, if it was given.
+    fn table(&self, name: &str) -> Option<Source<'a>> {
+        let is_named = |table: &&Source<'a>| table.file.rsplit(['/', '\\']).next() == Some(name);
+        self.tables.iter().find(is_named).copied()
+    }
+
+    fn push(&mut self, line: u64, job: Job) -> Result<(), Error> {
         if !self.names.insert(job.name.clone()) {
             return Err(self
                 .source
@@ -171,20 +310,60 @@ impl<'a> Intake<'a> {
         Ok(())
     }
 
+    /// Adds a job that names no model.
+    fn push_logged(&mut self, logged: Logged) -> Result<(), Error> {
+        let profile = self.draw(logged.gpus, logged.run_s);
+        self.push_as(logged, profile)
+    }
+
+    fn push_as(&mut self, logged: Logged, profile: Arc<Profile>) -> Result<(), Error> {
+        let Logged { line, name, user, gpus, gpu_type, submit_s, run_s } = logged;
+        let length = Length::Seconds(run_s.max(TINY));
+        self.push(line, Job { name, user, gpus, gpu_type, submit_s, length, profile })
+    }
+
+    /// A model for a job that names none.
+    fn draw(&mut self, gpus: u32, run_s: f64) -> Arc<Profile> {
+        self.drawn += 1;
+        self.options.library.assign(gpus, run_s, &mut self.draws)
+    }
+
     /// The profile of a named model.
-    pub fn profile(&self, model: &Field<'_>) -> Result<Arc<Profile>, Error> {
+    fn profile(&self, model: &Field<'_>) -> Result<Arc<Profile>, Error> {
         self.options.library.get(&model.text).cloned().ok_or_else(|| self.unknown(model))
     }
 
-    pub fn unknown(&self, model: &Field<'_>) -> Error {
+    fn unknown(&self, model: &Field<'_>) -> Error {
         model
             .error(format!("a model of the profile library ({})", self.options.library.known()))
             .hint("describe the model in a file given by --profiles FILE")
     }
 
     fn finish(mut self, format: Format) -> Result<Trace, Error> {
+        let left_out = self.left_out.total();
         if self.jobs.is_empty() {
-            return Err(self.source.error("at least one job").found(""));
+            let states = match left_out {
+                0 => "has a header but no jobs".into(),
+                1 => format!("has one job, and it is left out: {}", self.left_out.list()),
+                n => format!("has {n} jobs, and all are left out: {}", self.left_out.list()),
+            };
+            return Err(Error::about(self.source.file, states));
+        }
+        if left_out > 0 {
+            let all = left_out + self.jobs.len() as u64;
+            self.notes.push(format!("left out {left_out} of {all} jobs: {}", self.left_out.list()));
+        }
+        if self.changed.total() > 0 {
+            self.notes.push(format!("changed jobs: {}", self.changed.list()));
+        }
+        if self.drawn > 0 {
+            self.notes.push(format!(
+                "models of {} of {} jobs are drawn by GPU-time class with seed {}: the trace names \
+                 none",
+                self.drawn,
+                self.jobs.len(),
+                self.options.seed
+            ));
         }
         self.jobs.sort_by(|a, b| a.submit_s.total_cmp(&b.submit_s));
         let first_s = self.jobs[0].submit_s;
@@ -204,8 +383,4 @@ impl<'a> Intake<'a> {
         }
         Ok(Trace { format, jobs: self.jobs, notes: self.notes })
     }
-}
-
-fn assigned_note(jobs: u64, seed: u64) -> String {
-    format!("{jobs} jobs name no model: drawn by GPU-time class with seed {seed}")
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::table::{Field, ITERATIONS_MAX, Source, TIME_MAX_S, TINY, Table};
+use super::table::{Field, ITERATIONS_MAX, Others, Source, TIME_MAX_S, TINY, Table};
 use super::{Error, Intake};
 use crate::compat::muri::start_up_s;
 use crate::job::{Job, Length, Profile};
@@ -41,7 +41,7 @@ pub struct MuriRow {
 /// All rows in the order of the file.
 pub fn muri_rows(bytes: &[u8], file: &str) -> Result<Vec<MuriRow>, Error> {
     let source = Source::new(bytes, file)?;
-    let table = Table::open(source, COLUMNS, COLUMNS.len(), false)?;
+    let table = Table::open(source, COLUMNS, COLUMNS.len(), Others::Ignore)?;
     let mut names = HashSet::new();
     let mut rows = Vec::new();
     for row in table.rows() {
@@ -53,7 +53,7 @@ pub fn muri_rows(bytes: &[u8], file: &str) -> Result<Vec<MuriRow>, Error> {
         rows.push(row);
     }
     if rows.is_empty() {
-        return Err(source.error("at least one job").found(""));
+        return Err(Error::about(source.file, "has a header but no jobs"));
     }
     Ok(rows)
 }
@@ -80,7 +80,7 @@ fn parse(line: u64, fields: &[Field<'_>; 11]) -> Result<MuriRow, Error> {
 }
 
 pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
-    let table = Table::open(intake.source, COLUMNS, COLUMNS.len(), false)?;
+    let table = Table::open(intake.source, COLUMNS, COLUMNS.len(), Others::Ignore)?;
     let mut profiles: HashMap<(String, u32, u64, u64), Arc<Profile>> = HashMap::new();
     for row in table.rows() {
         let (line, fields) = row?;

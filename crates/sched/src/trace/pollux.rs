@@ -4,14 +4,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::table::{Field, ITERATIONS_MAX, TINY, Table};
+use super::table::{Field, ITERATIONS_MAX, Others, TINY, Table};
 use super::{Error, Intake};
 use crate::job::{Job, Length, Profile};
 
 pub(super) const COLUMNS: [&str; 5] = ["name", "time", "application", "num_replicas", "batch_size"];
 
 pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
-    let table = Table::open(intake.source, COLUMNS, COLUMNS.len(), false)?;
+    let table = Table::open(intake.source, COLUMNS, COLUMNS.len(), Others::Ignore)?;
     let mut profiles: HashMap<(String, u32, u64), Arc<Profile>> = HashMap::new();
     for row in table.rows() {
         let (line, [name, time, application, replicas, batch_size]) = row?;

@@ -1,4 +1,4 @@
-//! What the generator is asked for, as a TOML file or as command-line words.
+//! Settings of the workload generator, from a TOML file or from command-line words.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ const JOBS_MAX: u64 = 10_000_000;
 #[serde(deny_unknown_fields)]
 pub struct Generate {
     pub jobs: u64,
-    /// Time within which all jobs arrive.
+    /// Time within which all jobs arrive, in seconds.
     #[serde(default)]
     pub span_s: Option<f64>,
     /// Offered GPU time over what `gpus` GPUs give in the span.
@@ -104,8 +104,26 @@ impl Default for Generate {
     }
 }
 
-pub(super) fn wrong(key: &str, found: impl ToString, expected: impl Into<Box<str>>) -> Error {
-    Error::new("generate", expected).column(key).found(&found.to_string())
+/// A setting of the generator with a value that it cannot have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key} = {found}: must be {must_be}")]
+pub struct SettingError {
+    /// The key as in TOML: `jobs`, `span_s`, `duration.sigma`.
+    pub key: Box<str>,
+    pub found: Box<str>,
+    /// Completes the sentence "must be …".
+    pub must_be: Box<str>,
+}
+
+pub(super) fn wrong(key: &str, found: impl ToString, must_be: impl Into<Box<str>>) -> SettingError {
+    SettingError { key: key.into(), found: found.to_string().into(), must_be: must_be.into() }
+}
+
+/// The line of a TOML file that sets a key; none where it is a key inside of an inline table.
+fn line_of(text: &str, key: &str) -> Option<u64> {
+    let first = key.split('.').next().unwrap_or(key);
+    let sets = |line: &str| line.split('=').next().is_some_and(|word| word.trim() == first);
+    (1..).zip(text.lines()).find(|(_, line)| sets(line)).map(|(number, _)| number)
 }
 
 impl Generate {
@@ -113,102 +131,122 @@ impl Generate {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let settings: Self = toml::from_str(text)
             .map_err(|error| Error::toml(file, text, "settings of the generator", &error))?;
-        settings.check().map_err(|error| Error { file: file.into(), ..error })?;
+        settings.check().map_err(|error| {
+            let placed = Error::about(file, error.to_string());
+            placed.at(line_of(text, &error.key).unwrap_or(1))
+        })?;
         Ok(settings)
     }
 
-    pub(super) fn check(&self) -> Result<(), Error> {
+    /// Whether every setting is within its bounds.
+    pub fn check(&self) -> Result<(), SettingError> {
         if !(1..=JOBS_MAX).contains(&self.jobs) {
-            let expected = format!("a whole number from 1 to {JOBS_MAX}");
-            return Err(wrong("jobs", self.jobs, expected));
+            return Err(wrong("jobs", self.jobs, format!("between 1 and {JOBS_MAX}")));
         }
         if !(1..=1_000_000).contains(&self.users) {
-            return Err(wrong("users", self.users, "a whole number from 1 to 1000000"));
+            return Err(wrong("users", self.users, "between 1 and 1000000"));
         }
         match (self.span_s, self.load, self.gpus) {
             (None, None, None) if self.arrivals == Arrivals::Batch => {}
             _ if self.arrivals == Arrivals::Batch => {
-                return Err(wrong("arrivals", "batch", "neither span_s nor load with batch"));
+                let must_be = "another one than batch where span_s or load say when jobs arrive";
+                return Err(wrong("arrivals", "batch", must_be));
             }
             (Some(span_s), None, None) if (1.0..=TIME_MAX_S).contains(&span_s) => {}
             (Some(span_s), None, None) => {
-                return Err(wrong("span_s", span_s, format!("a number from 1 to {TIME_MAX_S}")));
+                return Err(wrong("span_s", span_s, format!("between 1 and {TIME_MAX_S}")));
             }
             (None, Some(load), Some(gpus)) => {
                 if !(1e-6..=1e6).contains(&load) {
-                    return Err(wrong("load", load, "a number from 0.000001 to 1000000"));
+                    return Err(wrong("load", load, "between 0.000001 and 1000000"));
                 }
                 if gpus == 0 {
-                    return Err(wrong("gpus", gpus, "at least one GPU"));
+                    return Err(wrong("gpus", gpus, "at least 1"));
                 }
             }
-            _ => return Err(wrong("span_s", "", "either span_s, or load together with gpus")),
+            (None, None, None) => {
+                let must_be = "given, or else load together with gpus";
+                return Err(wrong("span_s", "nothing", must_be));
+            }
+            (Some(span_s), ..) => {
+                return Err(wrong("span_s", span_s, "left out where load and gpus are given"));
+            }
+            (None, Some(load), None) => {
+                return Err(wrong("load", load, "given together with gpus"));
+            }
+            (None, None, Some(gpus)) => {
+                return Err(wrong("gpus", gpus, "given together with load"));
+            }
         }
         if let Demand::Custom(demand) = &self.demand {
             demand.check()?;
         }
         if let Duration::LogNormal { median_s, sigma } = self.duration {
             if !(1e-3..=1e7).contains(&median_s) {
-                return Err(wrong("median_s", median_s, "a number from 0.001 to 10000000"));
+                return Err(wrong("duration.median_s", median_s, "between 0.001 and 10000000"));
             }
             if !(0.0..=10.0).contains(&sigma) {
-                return Err(wrong("sigma", sigma, "a number from 0 to 10"));
+                return Err(wrong("duration.sigma", sigma, "between 0 and 10"));
             }
         }
         for (model, &weight) in &self.models {
-            check_weight(model, weight)?;
+            check_weight(&format!("models.{model}"), weight)?;
         }
         if !self.models.is_empty() && self.models.values().sum::<f64>() <= 0.0 {
-            return Err(wrong("models", 0, "at least one weight above 0"));
+            return Err(wrong("models", "only zeros", "weights of which one is above 0"));
         }
         Ok(())
     }
 }
 
 impl Weights {
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<(), SettingError> {
         if self.gpus.len() != self.weights.len() || self.gpus.is_empty() {
             let found = format!("{} gpus, {} weights", self.gpus.len(), self.weights.len());
-            return Err(wrong("demand", found, "as many weights as gpus, at least one"));
+            return Err(wrong("demand", found, "as many weights as gpus, at least one of each"));
         }
         if let Some(gpus) = self.gpus.iter().find(|&&g| !(1..=GPUS_MAX).contains(&u64::from(g))) {
-            return Err(wrong("demand", gpus, format!("GPUs from 1 to {GPUS_MAX}")));
+            return Err(wrong(
+                "demand",
+                gpus,
+                format!("a number of GPUs between 1 and {GPUS_MAX}"),
+            ));
         }
         for &weight in &self.weights {
             check_weight("demand", weight)?;
         }
         if self.weights.iter().sum::<f64>() <= 0.0 {
-            return Err(wrong("demand", 0, "at least one weight above 0"));
+            return Err(wrong("demand", "only zeros", "weights of which one is above 0"));
         }
         Ok(())
     }
 }
 
-fn check_weight(key: &str, weight: f64) -> Result<(), Error> {
+fn check_weight(key: &str, weight: f64) -> Result<(), SettingError> {
     if (0.0..=1e12).contains(&weight) {
         return Ok(());
     }
-    Err(wrong(key, weight, "a weight from 0 to 1000000000000"))
+    Err(wrong(key, weight, "a weight between 0 and 1000000000000"))
 }
 
 impl FromStr for Arrivals {
-    type Err = Error;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "poisson" => Ok(Self::Poisson),
             "bursty" => Ok(Self::Bursty),
             "diurnal" => Ok(Self::Diurnal),
             "batch" => Ok(Self::Batch),
-            _ => Err(wrong("arrivals", text, "poisson, bursty, diurnal or batch")),
+            _ => Err("must be poisson, bursty, diurnal or batch".into()),
         }
     }
 }
 
 impl FromStr for Demand {
-    type Err = Error;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "philly" => return Ok(Self::Philly),
             "helios" => return Ok(Self::Helios),
@@ -222,19 +260,18 @@ impl FromStr for Demand {
                 Some((gpus.trim().parse().ok()?, weight.trim().parse().ok()?))
             })
             .collect();
-        let expected = "philly, helios, heavy, or GPUS:WEIGHT,… such as 1:5,8:1";
-        let (gpus, weights) =
-            pairs.ok_or_else(|| wrong("demand", text, expected))?.into_iter().unzip();
+        let must_be = "must be philly, helios, heavy, or GPUS:WEIGHT,… such as 1:5,8:1";
+        let (gpus, weights) = pairs.ok_or(must_be)?.into_iter().unzip();
         let demand = Weights { gpus, weights };
-        demand.check()?;
+        demand.check().map_err(|error| format!("{}: must be {}", error.found, error.must_be))?;
         Ok(Self::Custom(demand))
     }
 }
 
 impl FromStr for Duration {
-    type Err = Error;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "philly" => return Ok(Self::Philly),
             "helios" => return Ok(Self::Helios),
@@ -243,8 +280,8 @@ impl FromStr for Duration {
         let numbers = text.split_once(':').and_then(|(median, sigma)| {
             Some((median.trim().parse().ok()?, sigma.trim().parse().ok()?))
         });
-        let expected = "philly, helios, or MEDIAN_S:SIGMA such as 600:1.5";
-        let (median_s, sigma) = numbers.ok_or_else(|| wrong("duration", text, expected))?;
+        let must_be = "must be philly, helios, or MEDIAN_S:SIGMA such as 600:1.5";
+        let (median_s, sigma) = numbers.ok_or(must_be)?;
         Ok(Self::LogNormal { median_s, sigma })
     }
 }

@@ -1,7 +1,7 @@
 //! Text tables: lines with their numbers, columns by name, fields with checked values.
 //!
-//! One line is one row, so that a line number in an error is the one that an editor shows; a
-//! quoted field may hold the separator but no line break.
+//! One line is one row, so line numbers in errors are those of an editor. A quoted field may hold the
+//! separator but no line break.
 
 use std::borrow::Cow;
 
@@ -44,60 +44,124 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A table with a header line, of which `N` columns are wanted.
+/// How a reader treats columns that it does not want.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Others {
+    Refuse,
+    /// Unless one looks like a misspelt column that is wanted and absent.
+    Ignore,
+}
+
+/// A table of which `N` columns are wanted, by name and in any order.
 pub(crate) struct Table<'a, const N: usize> {
     source: Source<'a>,
+    /// 0 where the names come from elsewhere.
     header_line: u64,
-    width: usize,
+    separator: char,
+    header: Vec<Cow<'a, str>>,
     names: [&'static str; N],
     indices: [Option<usize>; N],
 }
 
 impl<'a, const N: usize> Table<'a, N> {
-    /// The first `required` of `names` must be there; the others may be absent and then read as
-    /// empty. Columns may stand in any order; others than the wanted ones are ignored unless
-    /// `strict`.
+    /// A table whose first line names its columns. The first `required` of `names` must be there;
+    /// the others may be absent and then read as empty.
     pub fn open(
         source: Source<'a>,
         names: [&'static str; N],
         required: usize,
-        strict: bool,
+        others: Others,
+    ) -> Result<Self, Error> {
+        Self::separated(source, ',', names, required, others)
+    }
+
+    /// As [`Table::open`], with another separator than a comma.
+    pub fn separated(
+        source: Source<'a>,
+        separator: char,
+        names: [&'static str; N],
+        required: usize,
+        others: Others,
     ) -> Result<Self, Error> {
         let (header_line, line) = source.lines().next().ok_or_else(|| {
-            source.error(format!("a header line with {}", names.join(","))).found("")
+            Error::about(source.file, "is empty")
+                .hint(format!("a header with {} is needed", names[..required].join(",")))
         })?;
-        let header = split(line, ',').ok_or_else(|| unclosed(source, header_line, line))?;
+        let header = split(line, separator).ok_or_else(|| unclosed(source, header_line, line))?;
+        Self::with_header(source, header_line, separator, header, names, required, others)
+    }
+
+    /// A table without a header line, whose columns are known from elsewhere.
+    pub fn headless(
+        source: Source<'a>,
+        header: Vec<Cow<'a, str>>,
+        names: [&'static str; N],
+        required: usize,
+    ) -> Result<Self, Error> {
+        Self::with_header(source, 0, ',', header, names, required, Others::Ignore)
+    }
+
+    fn with_header(
+        source: Source<'a>,
+        header_line: u64,
+        separator: char,
+        header: Vec<Cow<'a, str>>,
+        names: [&'static str; N],
+        required: usize,
+        others: Others,
+    ) -> Result<Self, Error> {
         let mut indices = [None; N];
+        let mut unknown = Vec::new();
         for (index, cell) in header.iter().enumerate() {
-            let Some(wanted) = names.iter().position(|name| *name == &**cell) else {
-                if strict {
-                    return Err(source
-                        .error(format!("one of the columns {}", names.join(",")))
-                        .at(header_line)
-                        .found(cell));
+            match names.iter().position(|name| name.eq_ignore_ascii_case(cell)) {
+                Some(wanted) => {
+                    if indices[wanted].replace(index).is_some() {
+                        return Err(source.error("each column once").at(header_line).found(cell));
+                    }
                 }
-                continue;
-            };
-            if indices[wanted].replace(index).is_some() {
-                return Err(source.error("each column once").at(header_line).found(cell));
+                None => unknown.push(&**cell),
             }
         }
-        if let Some(missing) = (0..required).find(|&i| indices[i].is_none()) {
-            return Err(source
-                .error(format!("a column {} in the header", names[missing]))
-                .at(header_line)
-                .found(line));
+        let table = Self { source, header_line, separator, header: header.clone(), names, indices };
+        for at in (0..N).filter(|&at| indices[at].is_none()) {
+            let near = unknown.iter().find(|cell| is_near(names[at], cell));
+            if at < required || near.is_some() {
+                let error = table.missing(names[at]);
+                return Err(match near {
+                    Some(cell) => error.hint(format!("is {cell} a misspelling of it?")),
+                    None => error,
+                });
+            }
         }
-        Ok(Self { source, header_line, width: header.len(), names, indices })
+        if let Some(cell) = unknown.first().filter(|_| others == Others::Refuse) {
+            return Err(source
+                .error(format!("one of the columns {}", names.join(",")))
+                .at(header_line)
+                .found(cell));
+        }
+        Ok(table)
+    }
+
+    /// Whether the table has the column at this index of the names.
+    pub fn has(&self, at: usize) -> bool {
+        self.indices[at].is_some()
+    }
+
+    /// An error that names what is missing and lists what is there.
+    pub fn missing(&self, what: &str) -> Error {
+        let states =
+            format!("the column {what} is missing; the columns are {}", self.header.join(", "));
+        let error = Error::about(self.source.file, states);
+        if self.header_line > 0 { error.at(self.header_line) } else { error }
     }
 
     /// The wanted fields of every row after the header, in the order of the names.
     pub fn rows(&self) -> impl Iterator<Item = Result<(u64, [Field<'a>; N]), Error>> {
         let source = self.source;
         source.lines().skip_while(|&(line, _)| line <= self.header_line).map(move |(line, text)| {
-            let cells = split(text, ',').ok_or_else(|| unclosed(source, line, text))?;
-            if cells.len() != self.width {
-                return Err(width_error(source, line, cells.len(), self.width));
+            let cells = split(text, self.separator).ok_or_else(|| unclosed(source, line, text))?;
+            if cells.len() != self.header.len() {
+                return Err(width_error(source, line, cells.len(), self.header.len()));
             }
             let fields = std::array::from_fn(|i| Field {
                 file: source.file,
@@ -110,6 +174,30 @@ impl<'a, const N: usize> Table<'a, N> {
     }
 }
 
+/// Whether a column's name may be a slip of the wanted one: at most two letters differ, one in
+/// short names. Case, blanks and underscores do not count.
+fn is_near(wanted: &str, found: &str) -> bool {
+    let letters = |text: &str| -> Vec<char> {
+        text.chars().filter(|c| !" _-".contains(*c)).flat_map(char::to_lowercase).collect()
+    };
+    let (wanted, found) = (letters(wanted), letters(found));
+    let slips = if wanted.len() < 6 { 1 } else { 2 };
+    if wanted.len() < 3 || wanted.len().abs_diff(found.len()) > slips {
+        return false;
+    }
+    let mut row: Vec<usize> = (0..=found.len()).collect();
+    for (i, a) in wanted.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in found.iter().enumerate() {
+            let change = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[found.len()] <= slips
+}
+
 pub(crate) fn width_error(source: Source<'_>, line: u64, found: usize, width: usize) -> Error {
     source.error(format!("{width} columns")).at(line).found(&format!("{found} columns"))
 }
@@ -118,9 +206,10 @@ fn unclosed(source: Source<'_>, line: u64, text: &str) -> Error {
     source.error("a closing quote at the end of a quoted field").at(line).found(text)
 }
 
-/// The fields of a line; none if a quoted field does not end. A doubled quote stands for one.
+/// The fields of a line; none if a quoted field does not end. A doubled quote stands for one. Between
+/// bars a quote is a character like any other, as Slurm writes them.
 pub(crate) fn split(line: &str, separator: char) -> Option<Vec<Cow<'_, str>>> {
-    if !line.contains('"') {
+    if separator == '|' || !line.contains('"') {
         return Some(line.split(separator).map(|cell| Cow::Borrowed(cell.trim())).collect());
     }
     let mut cells = Vec::new();
@@ -168,7 +257,7 @@ pub(crate) fn quote(text: &str) -> Cow<'_, str> {
     Cow::Borrowed(text)
 }
 
-/// One value of a row, with all that an error about it needs.
+/// One value of a row, with everything that an error about it needs.
 #[derive(Clone)]
 pub(crate) struct Field<'a> {
     pub file: &'a str,

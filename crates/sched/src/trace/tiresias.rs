@@ -1,6 +1,6 @@
 //! Tiresias' traces: models by name, durations in seconds.
 
-use super::table::Table;
+use super::table::{Others, Table};
 use super::{Error, Intake};
 use crate::job::{Job, Length};
 
@@ -8,7 +8,7 @@ pub(super) const COLUMNS: [&str; 5] =
     ["job_id", "num_gpu", "submit_time", "model_name", "duration"];
 
 pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
-    let table = Table::open(intake.source, COLUMNS, COLUMNS.len(), false)?;
+    let table = Table::open(intake.source, COLUMNS, COLUMNS.len(), Others::Ignore)?;
     for row in table.rows() {
         let (line, [id, gpus, submit, model, duration]) = row?;
         let job = Job {

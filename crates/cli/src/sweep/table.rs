@@ -1,0 +1,49 @@
+//! sweep.csv: one row per cell and policy.
+
+use hither_core::record::Summary;
+
+use super::grid::Axis;
+use super::store::Finished;
+
+/// Every figure of a summary but `sim_cpu_s`, which would make equal sweeps differ.
+type Column = (&'static str, fn(&Summary) -> f64);
+const COLUMNS: [Column; 24] = [
+    ("jobs", |s| s.jobs as f64),
+    ("finished", |s| s.finished as f64),
+    ("cancelled", |s| s.cancelled as f64),
+    ("jct_mean_s", |s| s.jct_s.mean),
+    ("jct_p50_s", |s| s.jct_s.p50),
+    ("jct_p95_s", |s| s.jct_s.p95),
+    ("jct_p99_s", |s| s.jct_s.p99),
+    ("jct_max_s", |s| s.jct_s.max),
+    ("queue_mean_s", |s| s.queue_s.mean),
+    ("queue_p50_s", |s| s.queue_s.p50),
+    ("queue_p95_s", |s| s.queue_s.p95),
+    ("queue_p99_s", |s| s.queue_s.p99),
+    ("queue_max_s", |s| s.queue_s.max),
+    ("makespan_s", |s| s.makespan_s),
+    ("gpu_utilisation", |s| s.gpu_utilisation),
+    ("fragmentation", |s| s.fragmentation),
+    ("comm_s_total", |s| s.comm_s_total),
+    ("comm_share", |s| s.comm_share),
+    ("machine_share", |s| s.tier_share[0]),
+    ("rack_share", |s| s.tier_share[1]),
+    ("network_share", |s| s.tier_share[2]),
+    ("preemptions", |s| s.preemptions as f64),
+    ("failures", |s| s.failures as f64),
+    ("events", |s| s.events as f64),
+];
+
+pub fn csv(axes: &[Axis], cells: &[Finished]) -> anyhow::Result<Vec<u8>> {
+    let mut csv = csv::Writer::from_writer(Vec::new());
+    let keys = axes.iter().map(|axis| axis.key.as_str());
+    csv.write_record(keys.chain(["policy"]).chain(COLUMNS.iter().map(|c| c.0)))?;
+    for Finished { cell, runs } in cells {
+        for run in runs {
+            let place = axes.iter().map(|axis| cell[&axis.key].clone());
+            let figures = COLUMNS.iter().map(|(_, figure)| figure(run).to_string());
+            csv.write_record(place.chain([run.policy.clone()]).chain(figures))?;
+        }
+    }
+    Ok(csv.into_inner()?)
+}

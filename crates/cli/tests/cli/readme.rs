@@ -1,0 +1,69 @@
+//! Every command in README.md runs as it stands, in order, in one directory.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+/// Commands that set up the machine or run this very test suite.
+const SET_UP: [&str; 2] = ["./test.sh", "cargo install --path crates/cli"];
+const CARGO_RUN: &str = "cargo run --release -- ";
+
+/// Indented lines of a Markdown page: the project's way of writing commands. Lines that end in a
+/// backslash are joined with the next.
+fn commands(page: &str) -> Vec<String> {
+    let mut commands: Vec<String> = vec![];
+    let mut is_open = false;
+    for line in page.lines().filter_map(|line| line.strip_prefix("    ")) {
+        let (text, more) = line.strip_suffix('\\').map_or((line, false), |text| (text, true));
+        match commands.last_mut().filter(|_| is_open) {
+            Some(command) => command.push_str(text.trim_start()),
+            None => commands.push(text.to_owned()),
+        }
+        is_open = more;
+    }
+    commands
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
+}
+
+#[test]
+fn every_command_of_the_readme_runs() {
+    let root = root();
+    let page = fs::read_to_string(root.join("README.md")).expect("README.md");
+    let dir = TempDir::new().expect("a temporary directory");
+    for name in ["examples", "bench", "docs"] {
+        symlink(root.join(name), dir.path().join(name)).expect("a link");
+    }
+    let programs = dir.path().join("bin");
+    fs::create_dir(&programs).expect("a directory");
+    symlink(env!("CARGO_BIN_EXE_hither"), programs.join("hither")).expect("a link");
+    let path = env::join_paths([programs].into_iter().chain(env::split_paths(
+        &env::var_os("PATH").unwrap_or_default(),
+    )));
+    let path = path.expect("a search path");
+    let mut ran = 0;
+    for command in commands(&page) {
+        let bare = command.split(" #").next().unwrap_or_default().trim();
+        if SET_UP.contains(&bare) {
+            continue;
+        }
+        let bare = bare.replace(CARGO_RUN, "hither ");
+        assert!(bare.starts_with("hither "), "not a command of ours: {bare}");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &bare]).current_dir(dir.path()).env("PATH", &path);
+        for name in ["HITHER_SEED", "HITHER_THREADS", "HITHER_QUIET"] {
+            shell.env_remove(name);
+        }
+        let output = shell.stdin(Stdio::null()).output().expect("sh starts");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{bare}\n{stderr}");
+        ran += 1;
+    }
+    assert!(ran >= 10, "README.md shows only {ran} commands");
+}
