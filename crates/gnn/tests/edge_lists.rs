@@ -86,6 +86,16 @@ fn features_name_the_nodes() {
     load::write(&dataset, &path).expect("written");
     let again = open(&path);
     assert_eq!((0..6).map(|node| again.node_name(node)).collect::<Vec<_>>(), names);
+    for (first, is_fine) in [("node,kind\n", true), ("who,label\n", true), ("zoo,a\n", false)] {
+        let labels = format!("{first}{labels}");
+        let dir = folder(&[
+            ("edges.csv", edges_csv),
+            ("features.csv", features),
+            ("labels.csv", &labels),
+        ]);
+        let found = load::open(dir.path(), &Options::default());
+        assert_eq!(found.is_ok(), is_fine, "{first}");
+    }
     // A node that no row names is an error, in the first line too.
     let dir = folder(&[
         ("edges.csv", "bbo,zoe\nbob,zoe\n"),

@@ -14,8 +14,10 @@ use super::sparse::dense;
 use super::text::{self, float, shown};
 use crate::{Error, Features, Names, Split};
 
-/// Heads of a lone column of labels, which may be any text.
-const LABEL_HEADS: [&str; 4] = ["label", "labels", "class", "target"];
+/// Heads of a column of labels or sets, where labels may be any text.
+const LABEL_HEADS: [&str; 6] = ["label", "labels", "class", "target", "set", "split"];
+/// Heads of a column of nodes, where nodes may have any name.
+const ID_HEADS: [&str; 4] = ["id", "node", "name", "node_id"];
 
 /// How files speak of nodes.
 pub enum Nodes {
@@ -268,7 +270,7 @@ pub fn column(path: &Path, nodes: &Nodes) -> Result<Vec<Cell>, Error> {
                 first_line = record.number + 1;
             }
             1 => singles.push(cell(0)?),
-            2 if is_first && nodes.is_head(record.get(0)?) => {}
+            2 if is_first && is_header(nodes, record.get(0)?, record.get(1)?) => {}
             2 => {
                 let node = nodes.find(&record, 0)?;
                 if of[node as usize].replace(cell(1)?).is_some() {
@@ -282,6 +284,13 @@ pub fn column(path: &Path, nodes: &Nodes) -> Result<Vec<Cell>, Error> {
         return Ok(of.into_iter().map(Option::unwrap_or_default).collect());
     }
     in_order(path, singles, nodes.count(), first_line..records.end_line())
+}
+
+/// Whether a first row is a header. Where nodes have names, an unknown one may be a slip.
+fn is_header(nodes: &Nodes, node: &str, text: &str) -> bool {
+    let is_known = |heads: &[&str], text: &str| heads.contains(&&*text.to_lowercase());
+    let is_head = is_known(&ID_HEADS, node) || is_known(&LABEL_HEADS, text);
+    nodes.is_head(node) && (is_head || matches!(nodes, Nodes::Numbered { .. }))
 }
 
 /// One cell per node. Blank lines are empty cells if only so there are as many as nodes.
