@@ -79,6 +79,11 @@ fn slurms_files_at_once() {
             "nodes without GPUs are left out: 1 (login1)",
         ]
     );
+    // Without a topology all nodes are one rack, whichever file comes first.
+    for files in [[SLURM, GRES], [GRES, SLURM]] {
+        let topology = read_all(&files).topology;
+        assert_eq!((rack_sizes(&topology), topology.gpus()), (vec![12], 80));
+    }
     // gres.conf alone: devices are counted, lines of one node add up.
     let topology = read_all(&[GRES]).topology;
     assert_eq!((topology.machines.len(), topology.gpus()), (12, 80));

@@ -95,7 +95,7 @@ pub(super) struct Slurm<'a> {
     /// Lines of gres.conf by node, and those without a node.
     gres: HashMap<String, Gpus>,
     gres_of_all: Option<Gpus>,
-    /// Nodes of slurm.conf and gres.conf in order.
+    /// Nodes of slurm.conf and gres.conf, each once, in order.
     order: Vec<(String, Place<'a>)>,
     default_gpus: Option<Gpus>,
     names: usize,
@@ -193,7 +193,9 @@ impl<'a> Slurm<'a> {
             if self.nodes.insert(name.clone(), (place, gpus.clone())).is_some() {
                 return Err(place.error("each node on one NodeName line").found(&name));
             }
-            self.order.push((name, place));
+            if !self.gres.contains_key(&name) {
+                self.order.push((name, place));
+            }
         }
         Ok(())
     }
@@ -222,7 +224,7 @@ impl<'a> Slurm<'a> {
         };
         for name in self.expand(place, "NodeName", list)? {
             let mut sum = self.gres.remove(&name);
-            if sum.is_none() {
+            if sum.is_none() && !self.nodes.contains_key(&name) {
                 self.order.push((name.clone(), place));
             }
             add(place, &mut sum, gpus.clone())?;
@@ -328,7 +330,7 @@ impl<'a> Slurm<'a> {
                 builder.source = place.source;
                 match self.gpus(name) {
                     Known::Gpus(gpus) => add_machine(&mut builder, place.line, rack, name, gpus)?,
-                    Known::None | Known::Nothing => without.push(name.as_str()),
+                    Known::NoGpus | Known::Unnamed => without.push(name.as_str()),
                 }
             }
         }
@@ -338,11 +340,11 @@ impl<'a> Slurm<'a> {
             for name in &leaf.nodes {
                 let gpus = match self.gpus(name) {
                     Known::Gpus(gpus) => gpus,
-                    Known::None => {
+                    Known::NoGpus => {
                         without.push(name);
                         continue;
                     }
-                    Known::Nothing => {
+                    Known::Unnamed => {
                         assumed.push(name.as_str());
                         let count = gpus_per_machine.unwrap_or(GPUS_ASSUMED);
                         Gpus { count, gpu_type: None }
@@ -382,10 +384,10 @@ impl<'a> Slurm<'a> {
                     gpus.gpu_type.clone().or_else(|| other.and_then(|gpus| gpus.gpu_type.clone()));
                 Known::Gpus(Gpus { count: gpus.count, gpu_type })
             }
-            Some((_, None)) => beside.cloned().map_or(Known::None, Known::Gpus),
+            Some((_, None)) => beside.cloned().map_or(Known::NoGpus, Known::Gpus),
             None => {
                 let other = beside.or(self.gres_of_all.as_ref());
-                other.cloned().map_or(Known::Nothing, Known::Gpus)
+                other.cloned().map_or(Known::Unnamed, Known::Gpus)
             }
         }
     }
@@ -406,10 +408,10 @@ impl<'a> Slurm<'a> {
 /// The GPUs of a node according to the files.
 enum Known {
     Gpus(Gpus),
-    /// It has none.
-    None,
+    /// It has a line, and no GPUs.
+    NoGpus,
     /// No line names the node.
-    Nothing,
+    Unnamed,
 }
 
 fn add_machine(
