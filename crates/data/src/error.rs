@@ -12,11 +12,13 @@ pub enum Error {
     Space { path: PathBuf, needed: String, free: String },
     #[error("no memory for a buffer of {bytes} bytes: {source}")]
     OutOfMemory { bytes: usize, source: io::Error },
+    #[error("{} is a directory; expected a file", path.display())]
+    Directory { path: PathBuf },
     #[error(
         "{} is a directory without a checkpoint; expected a file (safetensors, or .pt as torch.save writes it), or a directory with .metadata (torch.distributed.checkpoint) or one *.safetensors.index.json",
         path.display()
     )]
-    Directory { path: PathBuf },
+    NoCheckpoint { path: PathBuf },
     #[error("{} is empty", path.display())]
     Empty { path: PathBuf },
     /// The file is of a known kind that holds no tensors by name.

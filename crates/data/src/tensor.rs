@@ -195,7 +195,7 @@ impl Checkpoint {
             return match Parts::find(path) {
                 Some(Parts::Distributed) => torch::distributed::read(path),
                 Some(Parts::Index(index)) => Self::open(index),
-                None => Err(Error::Directory { path: path.into() }),
+                None => Err(Error::NoCheckpoint { path: path.into() }),
             };
         }
         let bytes = Bytes::map(path)?;
