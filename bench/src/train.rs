@@ -47,7 +47,7 @@ enum Case {
 
 pub fn run(args: &Args) -> Result<()> {
     rayon::ThreadPoolBuilder::new().num_threads(args.threads).build_global()?;
-    let options = load::Options { format: None, split_drawn: false, split_seed: 0, split_index: 0 };
+    let options = load::Options::default();
     let data = Arc::new(load::open(&args.dataset, &options)?);
     let loaded = machine::resident_bytes().context("no /proc/self/status")?;
     let (kind, batch) = match args.case {
