@@ -55,6 +55,23 @@ fn minus_one_nan_na_and_empty_fields_are_no_labels() {
 }
 
 #[test]
+fn minus_one_beside_names_is_no_label() {
+    for none in ["-1", "nan", "NA", "\"\""] {
+        let dataset = open(&["cat", none, "dog", "cat", "dog", "cat"]).expect(none);
+        assert_eq!((dataset.labels.count(), dataset.labels.unlabelled()), (2, 1), "{none:?}");
+    }
+}
+
+#[test]
+fn labels_without_a_list_of_nodes_are_noted() {
+    let dir = ring(&["0", "1", "0", "1"]);
+    fs::remove_file(dir.path().join("features.csv")).expect("removed");
+    let options = Options { graph_only: true, ..Options::default() };
+    let dataset = load::open(dir.path(), &options).expect("a graph");
+    assert!(dataset.notes.iter().any(|note| note.contains("labels.csv is not read")));
+}
+
+#[test]
 fn classes_keep_their_numbers_and_names() {
     // Programs that know no missing integers write fractions.
     for (labels, names) in [

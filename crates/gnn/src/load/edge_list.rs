@@ -57,7 +57,18 @@ pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
             )?;
             (graph(&edges, nodes.count(), &pairs)?, nodes.names(), notes)
         }
-        None if options.graph_only => unlisted(&edges)?,
+        None if options.graph_only => {
+            let (graph, names, mut notes) = unlisted(&edges)?;
+            let unused =
+                ["labels", "split"].into_iter().filter_map(|name| find_table(folder, name));
+            notes.extend(unused.filter(|path| *path != edges).map(|path| {
+                format!(
+                    "{} is not read: features.csv or nodes.csv must list the nodes first",
+                    shown(path.file_name().unwrap_or_default().as_encoded_bytes())
+                )
+            }));
+            (graph, names, notes)
+        }
         None => {
             return Err(bad(
                 &edges,

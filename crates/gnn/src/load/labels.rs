@@ -87,7 +87,7 @@ pub fn from_texts(path: &Path, of: &[Cell]) -> Result<(Labels, Option<Names>), E
     };
     let readings: Vec<Reading> = of.iter().map(|cell| reading(&cell.text)).collect();
     let find = |is: fn(&Reading) -> bool| readings.iter().position(is).map(|at| &of[at]);
-    let integer = find(|reading| matches!(reading, Reading::Integer(_)));
+    let integer = find(|reading| matches!(reading, Reading::Integer(number) if *number >= 0));
     let fraction = find(|reading| matches!(reading, Reading::Fraction));
     match (find(|reading| matches!(reading, Reading::Name)), fraction, integer) {
         (None, Some(fraction), _) => Err(bad(
@@ -101,7 +101,8 @@ pub fn from_texts(path: &Path, of: &[Cell]) -> Result<(Labels, Option<Names>), E
             "not an integer, but others are; use -1 for unlabelled nodes, or names for all classes",
         )),
         (Some(_), _, None) => {
-            let missing = |at: usize| matches!(readings[at], Reading::Missing);
+            // Beside names, -1 can only stand for "no label".
+            let missing = |at: usize| !matches!(readings[at], Reading::Name | Reading::Fraction);
             let keys = of.iter().enumerate();
             let keys = keys.map(|(at, cell)| (!missing(at)).then_some(cell.text.as_str()));
             let (labels, names) = numbered(keys);
