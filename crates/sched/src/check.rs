@@ -1,4 +1,4 @@
-//! Outside checkers: they keep books of their own, from events and actions alone, and compare them
+//! Outside checkers: they keep books of their own, from events and decisions alone, and compare them
 //! with the scheduler's after every event.
 
 use std::collections::BTreeMap;
@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use hither_core::Seconds;
 use hither_core::record::Reason;
 
-use crate::cluster::Placement;
-use crate::event::{Action, Event};
+use crate::cluster::{Placement, Status};
+use crate::event::{Action, Decision, End, Event};
 use crate::job::JobId;
 use crate::state::{Run, State};
 
@@ -41,13 +41,13 @@ impl Checker {
     pub fn before(&mut self, now: Seconds, event: &Event, state: &State) -> Result<(), String> {
         self.done = self.running.keys().map(|&id| (id, state.job(id).done_at(now))).collect();
         match event {
-            Event::Arrive(jobs) => {
+            Event::Submitted(jobs) => {
                 for _ in jobs {
                     self.waiting.insert(self.arrived, now);
                     self.arrived += 1;
                 }
             }
-            Event::Finish(id) => {
+            Event::Ended { job: id, how: End::Finished } => {
                 let job = state.job(*id);
                 let done = self.done.get(id).copied().ok_or(format!("job {id} ended unstarted"))?;
                 if done < job.iterations * (1.0 - ROUNDING) - ROUNDING {
@@ -55,13 +55,14 @@ impl Checker {
                 }
                 self.free(*id);
             }
-            Event::Cancel(id) => {
+            Event::Ended { job: id, .. } => {
                 self.free(*id);
                 self.waiting.remove(id);
             }
-            Event::MachineDown(machine) => self.up[*machine as usize] = false,
-            Event::MachineUp(machine) => self.up[*machine as usize] = true,
-            Event::Timer(_) => {}
+            Event::Machine { machine, status } => {
+                self.up[*machine as usize] = *status == Status::Up;
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -69,19 +70,20 @@ impl Checker {
     pub fn after(
         &mut self,
         now: Seconds,
-        actions: &[Action],
+        decisions: &[Decision],
         state: &State,
         overtaking_s_max: Option<Seconds>,
     ) -> Result<(), String> {
         let mut newly_started = Vec::new();
-        for action in actions {
-            match action {
+        for decision in decisions {
+            match &decision.action {
                 Action::Start { job, placement } => {
                     self.start(*job, placement, state)?;
                     newly_started.push(*job);
                 }
-                Action::Preempt { job, reason } => self.preempt(now, *job, *reason, state)?,
-                Action::SetTimer { .. } | Action::Tuned { .. } => {}
+                Action::Stop { job, reason } => self.preempt(now, *job, *reason, state)?,
+                Action::Failed { job } => self.preempt(now, *job, Reason::Failure, state)?,
+                Action::Decline { .. } | Action::SetTimer { .. } | Action::Tuned { .. } => {}
             }
         }
         self.books_agree(state)?;

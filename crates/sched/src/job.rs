@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub type JobId = u32;
 
 /// A job as it was submitted. It runs on all of its GPUs or not at all.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// Its id in the trace or on the cluster.
     pub name: String,
@@ -23,7 +23,8 @@ pub struct Job {
 }
 
 /// How much work a job is.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Length {
     Iterations(f64),
     /// Running time at the job's best tier on an idle network, as traces record it.

@@ -73,6 +73,12 @@ impl Network {
         }
     }
 
+    /// So many racks from now on; new ones get the uplink of an average one.
+    pub(crate) fn grow(&mut self, racks: usize) {
+        let mean = self.uplinks.iter().sum::<f64>() / self.uplinks.len().max(1) as f64;
+        self.uplinks.resize(racks.max(self.uplinks.len()), mean);
+    }
+
     /// The same network without background traffic.
     pub fn quiet(&self) -> Self {
         Self {

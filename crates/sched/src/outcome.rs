@@ -7,8 +7,8 @@ use hither_core::Seconds;
 use hither_core::record::{EventRow, Happening, JobRow, JobState, Reason, RunRecord, Summary};
 use hither_core::summary::Quantiles;
 
-use crate::cluster::Placement;
-use crate::event::{Action, Event};
+use crate::cluster::{Placement, Status};
+use crate::event::{Action, Decision, End, Event};
 use crate::job::JobId;
 use crate::network::{Shape, measured_step_s};
 use crate::state::State;
@@ -71,19 +71,18 @@ impl Recorder {
         gauge.fragmentation_s += elapsed * gauge.fragmentation;
         gauge.last_s = now;
         match event {
-            Event::Arrive(jobs) => {
+            Event::Submitted(jobs) => {
                 let first = state.jobs.len() as u32;
                 for (id, job) in (first..).zip(jobs) {
                     self.note(now, Happening::Arrive { job: id, gpus: job.gpus });
                 }
             }
-            Event::Finish(id) | Event::Cancel(id) => {
-                let finished = matches!(event, Event::Finish(_));
-                self.stop(now, *id, state);
-                let meter = &mut self.meters[*id as usize];
+            &Event::Ended { job, how } => {
+                let finished = how == End::Finished;
+                self.stop(now, job, state);
+                let meter = &mut self.meters[job as usize];
                 if meter.finish_s.is_none() {
                     meter.finish_s = Some((now, finished));
-                    let job = *id;
                     let happening = if finished {
                         Happening::Finish { job }
                     } else {
@@ -92,32 +91,34 @@ impl Recorder {
                     self.note(now, happening);
                 }
             }
-            Event::MachineDown(machine) => {
-                self.note(now, Happening::MachineDown { machine: *machine });
-            }
-            Event::MachineUp(machine) => self.note(now, Happening::MachineUp { machine: *machine }),
-            Event::Timer(_) => {}
+            &Event::Machine { machine, status } => match status {
+                Status::Up => self.note(now, Happening::MachineUp { machine }),
+                Status::Draining => {}
+                Status::Gone => self.note(now, Happening::MachineDown { machine }),
+            },
+            _ => {}
         }
     }
 
-    pub fn after(&mut self, now: Seconds, actions: &[Action], state: &State) {
-        for action in actions {
-            match action {
+    pub fn after(&mut self, now: Seconds, decisions: &[Decision], state: &State) {
+        for decision in decisions {
+            match &decision.action {
                 Action::Start { job, placement } => self.start(now, *job, placement, state),
-                Action::Preempt { job, reason } => {
-                    self.stop(now, *job, state);
-                    let meter = &mut self.meters[*job as usize];
-                    match reason {
-                        Reason::Failure => meter.failures += 1,
-                        _ => meter.preemptions += 1,
-                    }
-                    self.note(now, Happening::Preempt { job: *job, reason: *reason });
+                &Action::Stop { job, reason } => {
+                    self.stop(now, job, state);
+                    self.meters[job as usize].preemptions += 1;
+                    self.note(now, Happening::Preempt { job, reason });
+                }
+                &Action::Failed { job } => {
+                    self.stop(now, job, state);
+                    self.meters[job as usize].failures += 1;
+                    self.note(now, Happening::Preempt { job, reason: Reason::Failure });
                 }
                 Action::Tuned { gpus, machine_s, rack_s } => {
                     let (gpus, machine_s, rack_s) = (*gpus, *machine_s, *rack_s);
                     self.note(now, Happening::Timers { gpus, machine_s, rack_s });
                 }
-                Action::SetTimer { .. } => {}
+                Action::Decline { .. } | Action::SetTimer { .. } => {}
             }
         }
         let free = state.cluster.free_total();

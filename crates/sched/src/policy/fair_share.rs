@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use hither_core::Seconds;
 
+use crate::event::Why;
 use crate::job::JobId;
 use crate::order::Total;
 use crate::policy::Policy;
@@ -73,6 +74,14 @@ impl Policy for FairShare {
         }
     }
 
+    fn adopt(&mut self, turn: &mut Turn, id: JobId) {
+        self.forget(turn, id);
+        let job = turn.state.job(id);
+        let user = self.users.entry(job.job.user.clone()).or_default();
+        user.hold(turn.now(), user.held + job.gpus());
+        self.holding.insert(id, job.gpus());
+    }
+
     fn schedule(&mut self, turn: &mut Turn) {
         let now = turn.now();
         loop {
@@ -89,7 +98,8 @@ impl Policy for FairShare {
             user.queue.remove(class, key, id);
             user.hold(now, user.held + class.0);
             self.holding.insert(id, class.0);
-            turn.start(id, placement);
+            let why = Why::Turn { tier: placement.tier };
+            turn.start(id, placement, why);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use hither_core::Seconds;
 
+use crate::event::Why;
 use crate::job::JobId;
 use crate::policy::Policy;
 use crate::state::Turn;
@@ -32,7 +33,8 @@ impl Policy for Fifo {
                 return;
             };
             self.line.pop_first();
-            turn.start(head, placement);
+            let why = Why::Turn { tier: placement.tier };
+            turn.start(head, placement, why);
         }
     }
 

@@ -1,5 +1,6 @@
 //! In order of submission, but whoever fits may start; on the first machines that have room.
 
+use crate::event::Why;
 use crate::job::JobId;
 use crate::policy::Policy;
 use crate::policy::queue::{Queue, class_of};
@@ -27,7 +28,9 @@ impl Policy for FirstFit {
             let placed =
                 cluster.pools_for(class.1).find_map(|pool| cluster.first_fit(class.0, pool));
             self.queue.remove(class, key, id);
-            turn.start(id, placed.expect("the class fits"));
+            let placed = placed.expect("the class fits");
+            let why = Why::Turn { tier: placed.tier };
+            turn.start(id, placed, why);
         }
     }
 }

@@ -2,14 +2,14 @@
 //! loaded machines of its size, else to empty ones, else it shares GPUs in turns. Suspended jobs
 //! move to GPUs that fall free, and jobs that are spread thinly move together when they can.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hither_core::Seconds;
 use hither_core::record::Reason;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, MachineId, Placement, PoolId, Slot};
-use crate::event::Timer;
+use crate::event::{Timer, Why};
 use crate::job::JobId;
 use crate::order::Total;
 use crate::policy::Policy;
@@ -38,6 +38,7 @@ pub fn gandiva(options: &Options) -> Box<dyn Policy> {
         options: options.clone(),
         homes: Vec::new(),
         waiting: Queue::default(),
+        since: BTreeMap::new(),
         machines: Vec::new(),
         slice_set: false,
         slice_over: false,
@@ -52,6 +53,7 @@ struct Gandiva {
     homes: Vec<Option<Placement>>,
     /// By since when they wait.
     waiting: Queue<Total>,
+    since: BTreeMap<JobId, Total>,
     machines: Vec<Room>,
     slice_set: bool,
     slice_over: bool,
@@ -69,6 +71,11 @@ struct Room {
 }
 
 impl Gandiva {
+    fn resize(&mut self, turn: &Turn) {
+        self.machines.resize(turn.state.cluster.machines.len(), Room::default());
+        self.homes.resize(turn.state.jobs.len(), None);
+    }
+
     fn settle(&mut self, id: JobId, home: Placement, size: u32) {
         for slot in &home.slots {
             let room = &mut self.machines[slot.machine as usize];
@@ -96,7 +103,7 @@ impl Gandiva {
     fn find_home(&self, cluster: &Cluster, gpus: u32, pool: PoolId) -> Option<Placement> {
         let up = |m: &MachineId| {
             let machine = &cluster.machines[*m as usize];
-            machine.up && machine.pool == pool
+            machine.is_up() && machine.pool == pool
         };
         let candidates: Vec<MachineId> =
             (0..cluster.machines.len() as MachineId).filter(up).collect();
@@ -150,7 +157,7 @@ impl Gandiva {
     /// Finds the job a home if it has none or one of its machines is down.
     fn has_home(&mut self, turn: &Turn, id: JobId) -> bool {
         let cluster = &turn.state.cluster;
-        let is_up = |slot: &Slot| cluster.machines[slot.machine as usize].up;
+        let is_up = |slot: &Slot| cluster.machines[slot.machine as usize].is_up();
         match &self.homes[id as usize] {
             Some(home) if home.slots.iter().all(is_up) => return true,
             _ => self.unsettle(id),
@@ -168,13 +175,20 @@ impl Gandiva {
 
     fn wait(&mut self, turn: &Turn, id: JobId) {
         let job = turn.state.job(id);
+        self.since.insert(id, Total(job.since_s));
         self.waiting.insert(class_of(job), Total(job.since_s), id);
     }
 
-    fn start(&mut self, turn: &mut Turn, id: JobId) {
-        let job = turn.state.job(id);
-        self.waiting.remove(class_of(job), Total(job.since_s), id);
-        turn.start(id, self.homes[id as usize].clone().expect("it has a home"));
+    fn wait_no_more(&mut self, turn: &Turn, id: JobId) {
+        if let Some(since) = self.since.remove(&id) {
+            self.waiting.remove(class_of(turn.state.job(id)), since, id);
+        }
+    }
+
+    /// Starts a waiting job at its home.
+    fn start(&mut self, turn: &mut Turn, id: JobId, why: Why) {
+        self.wait_no_more(turn, id);
+        turn.start(id, self.homes[id as usize].clone().expect("it has a home"), why);
     }
 
     /// Starts a job for which there are enough free GPUs, at its home if they are there.
@@ -186,7 +200,8 @@ impl Gandiva {
         if !at_home {
             self.move_to_free(turn, id);
         }
-        self.start(turn, id);
+        let tier = self.homes[id as usize].as_ref().expect("it has a home now").tier;
+        self.start(turn, id, Why::Turn { tier });
     }
 
     fn move_to_free(&mut self, turn: &mut Turn, id: JobId) {
@@ -237,7 +252,8 @@ impl Gandiva {
                 }
                 let job = turn.state.job(other);
                 let had_slice = turn.now() - job.since_s >= self.options.slice_s - 1e-6;
-                if job.run().is_some() && had_slice && suspended.insert(other) {
+                let runs = turn.state.running.contains(&other);
+                if runs && had_slice && suspended.insert(other) {
                     free += held(other);
                 }
             }
@@ -248,11 +264,15 @@ impl Gandiva {
                 return;
             }
         }
+        let victims = suspended.len() as u32;
         for other in suspended {
-            turn.preempt(other, Reason::TimeSlice);
+            turn.preempt(other, Reason::TimeSlice, Why::SliceOver);
             self.wait(turn, other);
         }
-        self.start(turn, id);
+        // Others may have taken GPUs from under the suspended jobs.
+        if self.is_free(turn, &home) {
+            self.start(turn, id, Why::RoomMade { tier: home.tier, victims });
+        }
     }
 
     /// Jobs on more machines than they need move together where that is possible, once they have
@@ -274,19 +294,18 @@ impl Gandiva {
             let Some(better) = better.filter(|p| p.slots.len() < slots) else {
                 continue;
             };
-            turn.preempt(id, Reason::Upgrade);
+            let why = Why::FewerMachines { machines: better.slots.len() as u32 };
+            turn.preempt(id, Reason::Upgrade, why);
             self.unsettle(id);
             self.settle(id, better, gpus);
-            self.wait(turn, id);
-            self.start(turn, id);
+            self.start(turn, id, why);
         }
     }
 }
 
 impl Policy for Gandiva {
     fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
-        self.machines.resize(turn.state.cluster.machines.len(), Room::default());
-        self.homes.resize(turn.state.jobs.len(), None);
+        self.resize(turn);
         // After a failure the old home is gone.
         self.unsettle(id);
         self.wait(turn, id);
@@ -294,11 +313,20 @@ impl Policy for Gandiva {
 
     fn forget(&mut self, turn: &mut Turn, id: JobId) {
         self.unsettle(id);
+        self.wait_no_more(turn, id);
+    }
+
+    fn adopt(&mut self, turn: &mut Turn, id: JobId) {
+        self.resize(turn);
+        self.forget(turn, id);
         let job = turn.state.job(id);
-        self.waiting.remove(class_of(job), Total(job.since_s), id);
+        if let Some(run) = job.run() {
+            self.settle(id, Placement::clone(&run.placement), job.gpus());
+        }
     }
 
     fn schedule(&mut self, turn: &mut Turn) {
+        self.resize(turn);
         if std::mem::take(&mut self.slice_over) {
             // Who has waited longest comes first, so that large gangs get their turn too.
             let mut spent = BTreeSet::new();

@@ -21,12 +21,21 @@ mod tiresias;
 pub use settings::Settings;
 
 /// Chooses who runs where. Called by [`crate::decide::Scheduler`], which keeps the books.
+///
+/// A policy that stops a job puts it back in line itself, or starts it at once somewhere else. For
+/// all else that happens to a job the scheduler calls one of the first three methods.
 pub trait Policy: Send {
-    /// The job waits from now on: it has arrived, or a failure took its GPUs.
+    /// The job waits from now on: it has arrived, lost its GPUs with a machine, or its start was
+    /// refused.
     fn enqueue(&mut self, turn: &mut Turn, id: JobId);
 
-    /// The job is over: finished or cancelled.
+    /// The job is over.
     fn forget(&mut self, turn: &mut Turn, id: JobId);
+
+    /// The job runs, though this policy did not just start it: its stop was refused.
+    fn adopt(&mut self, turn: &mut Turn, id: JobId) {
+        self.forget(turn, id);
+    }
 
     /// A timer that this policy set has run out.
     fn timer(&mut self, _turn: &mut Turn, _timer: Timer) {}

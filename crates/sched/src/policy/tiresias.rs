@@ -118,6 +118,14 @@ impl Policy for Tiresias {
         }
     }
 
+    fn adopt(&mut self, turn: &mut Turn, id: JobId) {
+        self.forgiven.resize(turn.state.jobs.len(), 0.0);
+        self.ranks.remove(id);
+        if let Some(at_s) = self.next_jump_s(turn, id) {
+            turn.set_timer(Timer::Job(id), at_s);
+        }
+    }
+
     fn timer(&mut self, turn: &mut Turn, timer: Timer) {
         let Timer::Job(id) = timer else { return };
         let job = turn.state.job(id);
@@ -135,8 +143,7 @@ impl Policy for Tiresias {
     fn schedule(&mut self, turn: &mut Turn) {
         let mut ranks = std::mem::take(&mut self.ranks);
         let skew = self.options.skew;
-        let before = turn.actions.len();
-        let started = ranks.replan(
+        let (started, preempted) = ranks.replan(
             turn,
             |turn, id| self.rank(turn, id),
             |turn, id, pool| place(turn, id, pool, skew),
@@ -147,10 +154,8 @@ impl Policy for Tiresias {
                 turn.set_timer(Timer::Job(id), at_s);
             }
         }
-        for at in before..turn.actions.len() {
-            if let crate::event::Action::Preempt { job, .. } = turn.actions[at] {
-                self.await_promotion(turn, job);
-            }
+        for id in preempted {
+            self.await_promotion(turn, id);
         }
     }
 }

@@ -13,7 +13,7 @@ use hither_core::record::Reason;
 use hither_core::topology::Tier;
 
 use crate::cluster::{Placement, PoolId};
-use crate::event::{Action, Timer};
+use crate::event::{Action, Timer, Why};
 use crate::job::JobId;
 use crate::policy::Policy;
 use crate::policy::queue::{Class, class_of};
@@ -92,7 +92,8 @@ impl Dally {
         let saved = self.serve_overdue(turn);
         while let Some((id, tier, pool)) = self.waiting.first_acceptor(&turn.state.cluster, &saved)
         {
-            self.accept(turn, id, tier, pool);
+            let why = settles_for(turn, id, tier);
+            self.accept(turn, id, tier, pool, why);
         }
         for id in self.waiting.decline(turn, &saved) {
             self.hold_out(turn, id);
@@ -100,14 +101,14 @@ impl Dally {
         self.waiting.set_alarms(turn);
     }
 
-    fn accept(&mut self, turn: &mut Turn, id: JobId, tier: Tier, pool: PoolId) {
+    fn accept(&mut self, turn: &mut Turn, id: JobId, tier: Tier, pool: PoolId, why: Why) {
         let gpus = turn.state.job(id).gpus();
         let placement = turn.state.cluster.place_at(gpus, pool, tier).expect("it was on offer");
         let left = self.waiting.leave(turn, id).expect("it waits");
         if let Some(waited_s) = left.held_out_s {
             self.tuner.observe(gpus, left.allowed, Wait { waited_s, got: tier <= left.allowed });
         }
-        turn.start(id, placement);
+        turn.start(id, placement, why);
     }
 
     /// The job's clock starts: from now on it holds out for its tier, for so long.
@@ -125,11 +126,13 @@ impl Dally {
             true => (job.iterations - job.done) * (next - here),
             false => f64::INFINITY,
         };
-        self.waiting.start_clock(turn, id, timers[tier as usize].min(worth_s));
+        let cost = next / here - 1.0;
+        let until_s = self.waiting.start_clock(turn, id, timers[tier as usize].min(worth_s));
+        turn.decline(id, Why::HoldsOut { tier, until_s, cost });
         if self.options.timers == Timers::Auto && self.reported.get(&gpus) != Some(&timers) {
             self.reported.insert(gpus, timers);
             let [machine_s, rack_s] = timers;
-            turn.actions.push(Action::Tuned { gpus, machine_s, rack_s });
+            turn.say(Action::Tuned { gpus, machine_s, rack_s }, Why::Learned);
         }
     }
 
@@ -163,7 +166,10 @@ impl Dally {
             from = id + 1;
             let job = turn.state.job(id);
             match turn.state.cluster.best_pool(job.gpus(), job.pool) {
-                Some((tier, pool)) if saved.leaves(job.pool) => self.accept(turn, id, tier, pool),
+                Some((tier, pool)) if saved.leaves(job.pool) => {
+                    let waited_s = turn.now() - job.since_s;
+                    self.accept(turn, id, tier, pool, Why::Overdue { tier, waited_s });
+                }
                 _ => saved.save(job.pool),
             }
         }
@@ -214,7 +220,8 @@ impl Dally {
         if let Some((tier, pool)) = turn.state.cluster.best_pool(gpus, wanted)
             && tier <= allowed
         {
-            self.accept(turn, id, tier, pool);
+            let why = settles_for(turn, id, tier);
+            self.accept(turn, id, tier, pool, why);
             return true;
         }
         for tier in Tier::ALL.into_iter().filter(|t| (best..=allowed).contains(t)) {
@@ -223,19 +230,27 @@ impl Dally {
                 let Some(victims) = candidates.fewest(cluster, gpus, pool, tier, above) else {
                     continue;
                 };
-                self.evict(turn, candidates, &victims);
-                let tier = turn.state.cluster.offer_tier(gpus, pool).expect("room was made");
-                self.accept(turn, id, tier, pool);
+                self.evict(turn, candidates, &victims, id);
+                // Others may have taken GPUs from under the victims.
+                let Some(tier) = turn.state.cluster.offer_tier(gpus, pool) else { continue };
+                let why = Why::RoomMade { tier, victims: victims.len() as u32 };
+                self.accept(turn, id, tier, pool, why);
                 return true;
             }
         }
         false
     }
 
-    fn evict(&mut self, turn: &mut Turn, candidates: &mut Candidates, victims: &[JobId]) {
+    fn evict(
+        &mut self,
+        turn: &mut Turn,
+        candidates: &mut Candidates,
+        victims: &[JobId],
+        job: JobId,
+    ) {
         for &victim in victims {
             candidates.remove(turn.state, victim);
-            turn.preempt(victim, Reason::Priority);
+            turn.preempt(victim, Reason::Priority, Why::RoomFor { job });
             self.enqueue(turn, victim);
         }
     }
@@ -266,8 +281,9 @@ impl Dally {
                 let network = &turn.state.network;
                 let shape = network.shape(&turn.state.cluster, &offer);
                 let there_s = network.iteration_s(&profile, &shape);
-                if pays(left * (here_s - there_s), profile.restart_s) {
-                    move_to(turn, &mut candidates, id, offer);
+                let saved_s = left * (here_s - there_s);
+                if pays(saved_s, profile.restart_s) {
+                    move_to(turn, &mut candidates, id, offer, saved_s);
                     continue;
                 }
             }
@@ -295,18 +311,35 @@ impl Dally {
         let restart_s = |id: JobId| turn.state.job(id).job.profile.restart_s;
         let restarts_s = restart_s(id) + victims.iter().map(|&v| restart_s(v)).sum::<f64>();
         if saved_s > self.options.upgrade_gain * restarts_s {
-            self.evict(turn, candidates, &victims);
-            let place = turn.state.cluster.place_at(gpus, pool, best).expect("room was made");
-            move_to(turn, candidates, id, place);
+            self.evict(turn, candidates, &victims, id);
+            if let Some(place) = turn.state.cluster.place_at(gpus, pool, best) {
+                move_to(turn, candidates, id, place, saved_s);
+            }
         }
     }
 }
 
 /// A job that has moved has only just begun there: nobody's victim.
-fn move_to(turn: &mut Turn, candidates: &mut Candidates, id: JobId, place: Placement) {
+fn move_to(
+    turn: &mut Turn,
+    candidates: &mut Candidates,
+    id: JobId,
+    place: Placement,
+    saved_s: Seconds,
+) {
+    let why = Why::Saves { tier: place.tier, saved_s };
     candidates.remove(turn.state, id);
-    turn.preempt(id, Reason::Upgrade);
-    turn.start(id, place);
+    turn.preempt(id, Reason::Upgrade, why);
+    turn.start(id, place, why);
+}
+
+/// The reason to start a job on free GPUs of this tier.
+fn settles_for(turn: &Turn, id: JobId, tier: Tier) -> Why {
+    let job = turn.state.job(id);
+    match tier > job.best {
+        true => Why::Relented { tier, wanted: job.best, waited_s: turn.now() - job.since_s },
+        false => Why::Turn { tier },
+    }
 }
 
 impl Policy for Dally {
@@ -348,7 +381,7 @@ impl Policy for Dally {
             self.offer(turn);
         }
         let wanted = self.options.preempt || self.options.upgrade;
-        if wanted && !self.round_set && turn.state.waiting + turn.state.running.len() > 0 {
+        if wanted && !self.round_set && turn.state.unfinished > 0 {
             self.round_set = true;
             turn.set_timer(Timer::Round, turn.now() + self.options.round_s);
         }

@@ -69,6 +69,8 @@ impl Stopwatch {
 #[derive(Debug, Clone, Copy)]
 struct Patience {
     claim: Total,
+    /// Since when it waits.
+    since: Total,
     allowed: Tier,
     /// Since when it holds out for the tier, and until when, on its level's watch.
     clock: Option<(Seconds, Seconds)>,
@@ -147,7 +149,9 @@ impl Waiting {
         declined
     }
 
-    pub fn start_clock(&mut self, turn: &Turn, id: JobId, hold_out_s: Seconds) {
+    /// The job holds out for so long from now on. Returns when it relents if its clock never
+    /// stops; `None`: never.
+    pub fn start_clock(&mut self, turn: &Turn, id: JobId, hold_out_s: Seconds) -> Option<Seconds> {
         let patience = self.patience[id as usize].as_mut().expect("it waits");
         let line = self.lines.get_mut(&class_of(turn.state.job(id))).expect("it is in line");
         let level = &mut line.levels[patience.allowed as usize];
@@ -155,6 +159,7 @@ impl Waiting {
         patience.clock = Some((from_s, from_s + hold_out_s));
         level.unoffered.remove(&id);
         level.deadlines.insert((Total(from_s + hold_out_s), id));
+        hold_out_s.is_finite().then_some(turn.now() + hold_out_s)
     }
 
     /// One alarm a level: for the job that relents first, if its clock runs.
@@ -197,9 +202,10 @@ impl Waiting {
         let claim = Total(claim);
         line.levels[allowed as usize].by_claim.insert((claim, id));
         line.levels[allowed as usize].unoffered.insert(id);
-        self.by_release.insert((Total(job.since_s), id));
+        let since = Total(job.since_s);
+        self.by_release.insert((since, id));
         self.patience.resize(turn.state.jobs.len(), None);
-        self.patience[id as usize] = Some(Patience { claim, allowed, clock: None });
+        self.patience[id as usize] = Some(Patience { claim, since, allowed, clock: None });
     }
 
     pub fn leave(&mut self, turn: &Turn, id: JobId) -> Option<Left> {
@@ -216,7 +222,7 @@ impl Waiting {
         if line.levels.iter().all(|l| l.by_claim.is_empty()) {
             self.lines.remove(&class_of(job));
         }
-        self.by_release.remove(&(Total(job.since_s), id));
+        self.by_release.remove(&(patience.since, id));
         self.overdue.remove(&id);
         Some(Left { allowed: patience.allowed, held_out_s })
     }
