@@ -210,9 +210,8 @@ impl World {
             match decision.action {
                 Action::Start { job, .. } => {
                     self.tell(Event::Started(decision.id));
-                    let state = self.scheduler.state.job(job);
-                    let (done, rate) = (state.done, 1.0 / state.iteration_s[2]);
-                    self.tell(Event::Progress { job, done, rate });
+                    let done = self.scheduler.state.job(job).done;
+                    self.tell(Event::Progress { job, done, rate: 1.0 });
                 }
                 Action::Stop { .. } => {
                     self.tell(Event::Stopped { decision: decision.id, kept: None });

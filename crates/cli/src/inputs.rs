@@ -62,9 +62,21 @@ pub struct TraceArgs {
     /// Format of the trace [default: found out from its first lines]
     #[arg(long, value_name = "NAME", value_parser = formats())]
     pub format: Option<Format>,
-    /// More model profiles, TOML or JSON; they win over the built-in ones of the same name
+    /// More model profiles, TOML or JSON; they win over the built-in ones of the same name. The word
+    /// none: the built-in ones hold, and the scheduler is told nothing of them
     #[arg(long, value_name = "FILE")]
     pub profiles: Option<PathBuf>,
+}
+
+impl TraceArgs {
+    /// Whether the scheduler is told no profiles.
+    pub fn hides_profiles(&self) -> bool {
+        self.profiles.as_deref() == Some(Path::new("none"))
+    }
+
+    pub fn profiles_file(&self) -> Option<&Path> {
+        self.profiles.as_deref().filter(|_| !self.hides_profiles())
+    }
 }
 
 fn formats() -> impl TypedValueParser<Value = Format> {
@@ -80,7 +92,7 @@ pub enum Workload {
 
 impl Workload {
     pub fn open(args: &TraceArgs) -> anyhow::Result<Self> {
-        let library = library(args.profiles.as_deref())?;
+        let library = library(args.profiles_file())?;
         let path = args.trace.clone();
         if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
             let settings = Generate::parse_toml(&text(&path)?, &shown(&path))?;

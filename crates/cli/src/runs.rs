@@ -9,6 +9,7 @@ use hither_sched::network::Network;
 use hither_sched::policy::{Entry, Settings};
 use hither_sched::sim::{self, Faults, Options, Scenario};
 use hither_sched::state::{Checkpoints, State};
+use hither_sched::world::{Beliefs, ERROR_MAX, Lengths};
 use rustix::time::{ClockId, clock_gettime};
 use toml::Table;
 
@@ -59,12 +60,26 @@ pub struct ScenarioArgs {
     #[arg(value_parser = |t: &str| number(t, 0.0001, 1e6))]
     #[arg(allow_negative_numbers = true)]
     pub repair_h: f64,
+    /// What the scheduler is told of job lengths: known, unknown, or noisy:F for a log-normal error
+    #[arg(long, value_name = "WORD", default_value = "known")]
+    pub lengths: Lengths,
+    /// Tell the scheduler profiles with a log-normal error of this standard deviation
+    #[arg(long, value_name = "F", default_value_t = 0.0)]
+    #[arg(value_parser = |t: &str| number(t, 0.0, ERROR_MAX), allow_negative_numbers = true)]
+    pub profile_error: f64,
     /// Leave out jobs that the cluster can never hold
     #[arg(long)]
     pub drop_impossible: bool,
     /// Let outside checkers look at the state after every event (slower)
     #[arg(long)]
     pub check: bool,
+}
+
+impl ScenarioArgs {
+    fn beliefs(&self) -> Beliefs {
+        let (lengths, profile_error) = (self.lengths, self.profile_error);
+        Beliefs { lengths, profile_error, ..Beliefs::default() }
+    }
 }
 
 pub fn congestion(text: &str) -> Result<f64, String> {
@@ -82,6 +97,8 @@ pub struct Plan {
     pub policies: Vec<&'static Entry>,
     pub settings: Table,
     pub args: ScenarioArgs,
+    /// Whether the scheduler is told any profile.
+    profiles_told: bool,
 }
 
 /// One setting of a plan: what a sweep varies.
@@ -115,6 +132,7 @@ impl Plan {
             workload: Workload::open(&args.trace)?,
             settings,
             args: args.scenario.clone(),
+            profiles_told: !args.trace.hides_profiles(),
         })
     }
 
@@ -133,8 +151,9 @@ impl Plan {
         };
         let checkpoints =
             Checkpoints { interval_s: args.checkpoint_s, on_preempt: !args.lose_on_preempt };
-        let options =
-            Options { seed, congestion: cell.congestion, checkpoints, record, check: args.check };
+        let beliefs = Beliefs { profiles: self.profiles_told, ..args.beliefs() };
+        let congestion = cell.congestion;
+        let options = Options { seed, congestion, checkpoints, record, beliefs, check: args.check };
         let mut notes = read.notes;
         let mut jobs = read.jobs;
         let given = jobs.len();
@@ -181,6 +200,20 @@ impl Plan {
                  checkpoints every {} s",
                 args.repair_h, args.checkpoint_s
             ));
+        }
+        match args.lengths {
+            Lengths::Known => {}
+            Lengths::Unknown => notes.push("the scheduler is told no job lengths".into()),
+            Lengths::Noisy(sigma) => {
+                notes.push(format!("the scheduler is told lengths with an error of e^±{sigma}"));
+            }
+        }
+        if args.profile_error > 0.0 {
+            let sigma = args.profile_error;
+            notes.push(format!("the scheduler is told profiles with an error of e^±{sigma}"));
+        }
+        if !self.profiles_told {
+            notes.push("the scheduler is told no profiles".into());
         }
         if args.lose_on_preempt {
             notes.push(format!(

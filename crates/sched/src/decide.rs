@@ -190,6 +190,10 @@ impl Scheduler {
     fn ended(&mut self, id: JobId, how: End) -> Result<(), Error> {
         self.job(id)?;
         if self.state.end(id, how == End::Finished) {
+            let job = self.state.job(id);
+            if how == End::Finished {
+                self.state.forecast.learn(job.gpus(), job.held_s);
+            }
             let (policy, mut turn) = self.turn();
             policy.forget(&mut turn, id);
         }

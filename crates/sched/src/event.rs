@@ -134,9 +134,9 @@ pub enum Why {
     Outranked,
     /// It has had its turn on GPUs that it shares.
     SliceOver,
-    /// It declines for now: the worse tier would make it slower by this share. `until_s` is the
+    /// It declines for now: the worse tier would make it slower by this share, if that is known. `until_s` is the
     /// earliest moment at which it relents; `None`: it never does.
-    HoldsOut { tier: Tier, until_s: Option<Seconds>, cost: f64 },
+    HoldsOut { tier: Tier, until_s: Option<Seconds>, cost: Option<f64> },
     /// One of its machines is gone.
     MachineGone,
     /// The world refused to carry the last decision out.
@@ -183,7 +183,12 @@ impl fmt::Display for Why {
                     write!(f, " until {until_s:.0} s")?;
                 }
                 let next = if tier == Tier::Machine { Tier::Rack } else { Tier::Network };
-                write!(f, ": {} would cost it {:.0} %", place(next), 100.0 * cost)
+                match cost {
+                    Some(cost) => {
+                        write!(f, ": {} would cost it {:.0} %", place(next), 100.0 * cost)
+                    }
+                    None => write!(f, ": nobody knows what {} would cost it", place(next)),
+                }
             }
             Why::MachineGone => write!(f, "one of its machines is gone"),
             Why::Refused => write!(f, "the cluster refused the last decision"),

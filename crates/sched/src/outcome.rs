@@ -12,6 +12,7 @@ use crate::event::{Action, Decision, End, Event};
 use crate::job::JobId;
 use crate::network::{Shape, measured_step_s};
 use crate::state::State;
+use crate::world::{Truth, World};
 
 /// Measures one job.
 #[derive(Debug, Clone, Default)]
@@ -128,15 +129,14 @@ impl Recorder {
     }
 
     /// From now on this share of the job's running time is exposed communication.
-    pub fn pace(&mut self, now: Seconds, id: JobId, share: f64, state: &State, shape: &Shape) {
-        let job = state.job(id);
+    pub fn pace(&mut self, now: Seconds, id: JobId, share: f64, truth: &Truth, shape: &Shape) {
         let meter = &mut self.meters[id as usize];
         if meter.running {
             bank(meter, now);
         }
-        meter.pace_since_s = now.max(job.run().map_or(now, |run| run.begin_s));
+        meter.pace_since_s = now.max(truth.pace.map_or(now, |pace| pace.begin_s));
         meter.comm_share = share;
-        let profile = &job.job.profile;
+        let profile = &truth.job.profile;
         if !profile.table.is_empty() && shape.gpus > 1 && measured_step_s(profile, shape).1 {
             self.extrapolated.insert(profile.name.clone());
         }
@@ -177,13 +177,21 @@ impl Recorder {
     }
 
     /// The record of a run that is over. `sim_cpu_s` is the driver's to fill in.
-    pub fn record(self, policy: &str, seed: u64, state: &State) -> RunRecord {
+    pub fn record(self, policy: &str, seed: u64, world: &World, state: &State) -> RunRecord {
         let rows: Vec<JobRow> = state
             .jobs
             .iter()
             .zip(&self.meters)
             .enumerate()
-            .map(|(id, (job, meter))| job_row(id as u32, job, meter, state.now))
+            .map(|(id, (job, meter))| {
+                let ideal_s = world.job(id as u32).ideal_s();
+                let model = &world.job(id as u32).job.profile.name;
+                JobRow {
+                    ideal_s,
+                    model: model.clone(),
+                    ..job_row(id as u32, job, meter, state.now)
+                }
+            })
             .collect();
         let done: Vec<&JobRow> = rows.iter().filter(|r| r.state == JobState::Finished).collect();
         let over =
@@ -243,7 +251,7 @@ fn job_row(id: u32, job: &crate::state::JobState, meter: &Meter, now: Seconds) -
         job: id,
         name: job.job.name.clone(),
         user: job.job.user.clone(),
-        model: job.job.profile.name.clone(),
+        model: String::new(),
         gpus: job.job.gpus,
         submit_s: job.job.submit_s,
         start_s: meter.first_start_s,
@@ -252,7 +260,7 @@ fn job_row(id: u32, job: &crate::state::JobState, meter: &Meter, now: Seconds) -
         // Rounding may leave a job that never waited a hair below zero.
         queue_s: (finish_s - job.job.submit_s - job.held_s).max(0.0),
         comm_s: meter.comm_s,
-        ideal_s: job.ideal_s(),
+        ideal_s: 0.0,
         tier: meter.placement.as_ref().map_or(0, |p| p.tier as u8),
         preemptions: meter.preemptions,
         failures: meter.failures,

@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use hither_core::Seconds;
-use hither_core::record::RunRecord;
+use hither_core::record::{Reason, RunRecord};
 use hither_core::seed::stream;
 use hither_core::topology::Topology;
 use rand_distr::{Distribution, Exp};
@@ -17,11 +17,13 @@ use crate::cluster::{MachineId, Status};
 use crate::contention::Contention;
 use crate::decide::Scheduler;
 use crate::event::{Action, Decision, End, Event, Timer};
+use crate::forecast::Forecast;
 use crate::job::{Job, JobId};
 use crate::network::Network;
 use crate::outcome::Recorder;
 use crate::policy::Policy;
 use crate::state::{Checkpoints, State};
+use crate::world::{Beliefs, World};
 
 /// What happens to the cluster while it runs the workload.
 #[derive(Debug, Clone, Default)]
@@ -55,6 +57,8 @@ pub struct Options {
     pub checkpoints: Checkpoints,
     /// Keep every event for events.jsonl and the report.
     pub record: bool,
+    /// What the scheduler is told of the jobs.
+    pub beliefs: Beliefs,
     /// Let the outside checkers look at the state after every event.
     pub check: bool,
 }
@@ -66,6 +70,7 @@ impl Default for Options {
             congestion: 1.0,
             checkpoints: Checkpoints::default(),
             record: false,
+            beliefs: Beliefs::default(),
             check: false,
         }
     }
@@ -150,7 +155,11 @@ pub fn simulate(
     options: &Options,
 ) -> Result<RunRecord, Error> {
     let network = Network::new(topology, options.congestion);
-    let state = State::new(topology, network, options.checkpoints);
+    let mut state = State::new(topology, network, options.checkpoints);
+    let beliefs = if policy.is_clairvoyant() { Beliefs::default() } else { options.beliefs };
+    if !beliefs.are_true() {
+        state.forecast = Forecast::default();
+    }
     for job in &scenario.jobs {
         if !state.admits(job) {
             return Err(Error::NeverFits {
@@ -163,6 +172,7 @@ pub fn simulate(
     }
     let mut sim = Sim {
         name,
+        world: World::new(beliefs, options.seed, options.checkpoints),
         contention: Contention::new(topology.machines.len()),
         recorder: Recorder::new(scenario.jobs.len(), options.record),
         checker: options.check.then(|| Checker::new(&state)),
@@ -176,7 +186,11 @@ pub fn simulate(
         worst_s: excused_until_s(scenario),
     };
     sim.run(scenario)?;
-    Ok(sim.recorder.record(name, options.seed, &sim.scheduler.state))
+    let mut record = sim.recorder.record(name, options.seed, &sim.world, &sim.scheduler.state);
+    if beliefs != options.beliefs {
+        record.summary.notes.push(format!("{name} is clairvoyant: it is told all lengths"));
+    }
+    Ok(record)
 }
 
 /// Until then jobs may have to wait for submissions and repairs, whatever their length.
@@ -189,6 +203,7 @@ fn excused_until_s(scenario: &Scenario) -> Seconds {
 struct Sim<'a> {
     name: &'a str,
     scheduler: Scheduler,
+    world: World,
     contention: Contention,
     recorder: Recorder,
     checker: Option<Checker>,
@@ -268,7 +283,8 @@ impl Sim<'_> {
                     if let Some(first) = later.first() {
                         self.push(first.submit_s, What::Arrive);
                     }
-                    Event::Submitted(now.to_vec())
+                    let state = &self.scheduler.state;
+                    Event::Submitted(now.iter().map(|job| self.world.submit(job, state)).collect())
                 }
             };
             self.step(next.at_s, event)?;
@@ -303,9 +319,14 @@ impl Sim<'_> {
         }
         // Jobs that leave give their bandwidth back before anyone else starts.
         if let Event::Ended { job, .. } = event {
-            self.halt(job);
+            self.halt(now, job, Reason::TimeSlice);
         }
-        let arrived_before = self.scheduler.state.jobs.len();
+        if let Event::Submitted(jobs) = &event {
+            let arrived = self.world.jobs.iter().rev().take(jobs.len()).rev();
+            let serial_s: f64 =
+                arrived.map(|t| t.iterations * t.iteration_s[1] + t.job.profile.restart_s).sum();
+            self.worst_s += SERIAL_TIMES_MAX * serial_s;
+        }
         let is_timer = matches!(event, Event::Timer(_));
         self.tell(now, event)?;
         let decisions = self.scheduler.decide(now);
@@ -315,10 +336,6 @@ impl Sim<'_> {
         // Before the new rates: a job that moves stops at its old one first.
         self.recorder.after(now, &decisions, &self.scheduler.state);
         self.set_rates(now)?;
-        let arrived = &self.scheduler.state.jobs[arrived_before..];
-        let serial_s: f64 =
-            arrived.iter().map(|j| j.iterations * j.iteration_s[2] + j.job.profile.restart_s).sum();
-        self.worst_s += SERIAL_TIMES_MAX * serial_s;
         let started = decisions.iter().any(|d| matches!(d.action, Action::Start { .. }));
         let idle = is_timer && !started && self.scheduler.state.running.is_empty();
         self.idle_timers = if idle { self.idle_timers + 1 } else { 0 };
@@ -342,17 +359,20 @@ impl Sim<'_> {
         match &decision.action {
             Action::Start { job, placement } => {
                 let state = &self.scheduler.state;
-                let profile = &state.job(*job).job.profile;
+                let profile = &self.world.job(*job).job.profile;
                 let network = &state.network;
                 self.contention.start(*job, profile, placement, &state.cluster, network);
-                self.tell(now, Event::Started(decision.id))
+                self.tell(now, Event::Started(decision.id))?;
+                let run = self.scheduler.state.job(*job).run().expect("it has just started");
+                self.world.start(*job, run.pace.begin_s);
+                Ok(())
             }
-            Action::Stop { job, .. } => {
-                self.halt(*job);
-                self.tell(now, Event::Stopped { decision: decision.id, kept: None })
+            Action::Stop { job, reason } => {
+                let kept = Some(self.halt(now, *job, *reason));
+                self.tell(now, Event::Stopped { decision: decision.id, kept })
             }
             Action::Failed { job } => {
-                self.halt(*job);
+                self.halt(now, *job, Reason::Failure);
                 Ok(())
             }
             Action::SetTimer { timer, at_s } => {
@@ -366,31 +386,29 @@ impl Sim<'_> {
         }
     }
 
-    /// The job iterates no more and sends nothing.
-    fn halt(&mut self, id: JobId) {
+    /// The job iterates no more and sends nothing. Returns the iterations that it keeps.
+    fn halt(&mut self, now: Seconds, id: JobId, reason: Reason) -> f64 {
         self.finish_version[id as usize] += 1;
         self.contention.stop(id);
+        self.world.stop(id, now, reason)
     }
 
     /// Jobs whose share of the network changed go on at another pace, and end at another time.
     fn set_rates(&mut self, now: Seconds) -> Result<(), Error> {
         for (id, shape) in self.contention.settle(&self.scheduler.state.network) {
-            let state = &self.scheduler.state;
-            let job = state.job(id);
-            let run = job.run().expect("only running jobs have a share");
-            let profile = &job.job.profile;
-            let exposed_s = state.network.exposed_s(profile, &shape);
+            let truth = self.world.job(id);
+            let pace = truth.pace.expect("only running jobs have a share");
+            let profile = &truth.job.profile;
+            let exposed_s = self.scheduler.state.network.exposed_s(profile, &shape);
             let iteration_s = profile.compute_s + exposed_s;
             let rate = 1.0 / iteration_s;
-            if rate == run.rate {
+            if rate == pace.rate {
                 continue;
             }
-            self.recorder.pace(now, id, exposed_s / iteration_s, state, &shape);
-            let done = job.done_at(now);
+            self.recorder.pace(now, id, exposed_s / iteration_s, truth, &shape);
+            let done = truth.done_at(now);
             self.tell(now, Event::Progress { job: id, done, rate })?;
-            let job = self.scheduler.state.job(id);
-            let run = job.run().expect("it runs");
-            let finish_s = run.rate_since_s + (job.iterations - run.rate_done) / rate;
+            let finish_s = self.world.set_rate(id, now, rate);
             self.finish_version[id as usize] += 1;
             let version = self.finish_version[id as usize];
             self.push(finish_s, What::Finish(id, version));

@@ -10,10 +10,12 @@ use std::sync::Arc;
 use hither_core::Seconds;
 use hither_core::record::Reason;
 use hither_core::topology::{Machine, Tier, Topology};
+use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, MachineId, Placement, PoolId};
 use crate::event::{Action, Decision, DecisionId, Timer, Why};
-use crate::job::{Job, JobId, Length};
+use crate::forecast::{Estimate, Forecast};
+use crate::job::{Job, JobId};
 use crate::network::Network;
 
 #[derive(Debug, Clone)]
@@ -22,6 +24,7 @@ pub struct State {
     pub cluster: Cluster,
     /// Closed forms of what a placement costs on an otherwise idle network.
     pub network: Network,
+    pub forecast: Forecast,
     /// By id: every job that ever arrived.
     pub jobs: Vec<JobState>,
     /// Jobs that hold their GPUs and may be stopped.
@@ -43,10 +46,9 @@ pub struct JobState {
     pub pool: Option<PoolId>,
     /// The lowest tier that could ever hold it.
     pub best: Tier,
-    /// Iteration time of a compact placement at each tier on an idle network; tiers below the best
-    /// count as the best.
-    pub iteration_s: [Seconds; 3],
-    pub iterations: f64,
+    /// Iteration time at each tier, and iterations, as [`Forecast`] believes.
+    pub(crate) iteration_s: Option<[Seconds; 3]>,
+    pub(crate) iterations: f64,
     pub phase: Phase,
     /// Iterations done when the phase began; they survive a preemption.
     pub done: f64,
@@ -97,16 +99,50 @@ pub struct Stop {
 #[derive(Debug, Clone)]
 pub struct Run {
     pub placement: Arc<Placement>,
+    pub pace: Pace,
+}
+
+/// How far a run comes over time, at a rate that changes now and then.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Pace {
     /// When the restart was over and iterations began.
     pub begin_s: Seconds,
-    /// From when `rate` holds and how many iterations were done then; the driver moves both
-    /// whenever the rate changes. Iterations begin after the restart, so this may lie ahead.
-    pub rate_since_s: Seconds,
-    pub rate_done: f64,
-    /// Iterations a second.
+    /// From when `rate` holds and how many iterations were done then. Iterations begin after the
+    /// restart, so this may lie ahead.
+    pub since_s: Seconds,
+    pub done: f64,
+    /// Iterations per second.
     pub rate: f64,
-    /// Iterations in the last periodic checkpoint before `rate_since_s`.
+    /// Iterations in the last periodic checkpoint before `since_s`.
     pub checkpoint_done: f64,
+}
+
+impl Pace {
+    pub fn new(begin_s: Seconds, done: f64) -> Self {
+        Self { begin_s, since_s: begin_s, done, rate: 0.0, checkpoint_done: done }
+    }
+
+    /// Iterations done by `now` of a job that has `most`.
+    pub fn done_at(&self, now: Seconds, most: f64) -> f64 {
+        let ran = (now - self.since_s).max(0.0);
+        (self.done + ran * self.rate).min(most)
+    }
+
+    /// Iterations in the last periodic checkpoint by `now`.
+    pub fn checkpointed_at(&self, now: Seconds, interval_s: Seconds, most: f64) -> f64 {
+        let periods = ((now - self.begin_s) / interval_s).floor().max(0.0);
+        let last_s = self.begin_s + periods * interval_s;
+        if last_s < self.since_s { self.checkpoint_done } else { self.done_at(last_s, most) }
+    }
+
+    /// So many iterations are done by `now`, and the rate is another from now on.
+    pub fn change(&mut self, now: Seconds, done: f64, rate: f64, interval_s: Seconds, most: f64) {
+        self.checkpoint_done = self.checkpointed_at(now, interval_s, most);
+        // A job that is still restarting begins its iterations when it was going to.
+        self.since_s = self.since_s.max(now);
+        self.done = done;
+        self.rate = rate;
+    }
 }
 
 /// How progress is kept when a job stops before its end.
@@ -116,6 +152,18 @@ pub struct Checkpoints {
     pub interval_s: Seconds,
     /// Whether a job that is preempted writes a checkpoint first, or falls back as at a failure.
     pub on_preempt: bool,
+}
+
+impl Checkpoints {
+    /// Whether a job that stops for this reason keeps all its iterations, or falls back to its last
+    /// periodic checkpoint.
+    pub fn keeps_all(&self, reason: Reason) -> bool {
+        match reason {
+            Reason::TimeSlice => true,
+            Reason::Priority | Reason::Upgrade => self.on_preempt,
+            Reason::Failure => false,
+        }
+    }
 }
 
 impl Default for Checkpoints {
@@ -150,10 +198,7 @@ impl JobState {
     /// Iterations done by `now`.
     pub fn done_at(&self, now: Seconds) -> f64 {
         match &self.phase {
-            Phase::Running(run) => {
-                let ran = (now - run.rate_since_s).max(0.0);
-                (run.rate_done + ran * run.rate).min(self.iterations)
-            }
+            Phase::Running(run) => run.pace.done_at(now, self.iterations),
             _ => self.done,
         }
     }
@@ -161,11 +206,7 @@ impl JobState {
     /// Iterations in the last periodic checkpoint by `now`.
     pub fn checkpointed_at(&self, now: Seconds, interval_s: Seconds) -> f64 {
         match &self.phase {
-            Phase::Running(run) => {
-                let periods = ((now - run.begin_s) / interval_s).floor().max(0.0);
-                let last_s = run.begin_s + periods * interval_s;
-                if last_s < run.rate_since_s { run.checkpoint_done } else { self.done_at(last_s) }
-            }
+            Phase::Running(run) => run.pace.checkpointed_at(now, interval_s, self.iterations),
             _ => self.done,
         }
     }
@@ -178,24 +219,13 @@ impl JobState {
         }
     }
 
-    /// Time spent computing what was kept, as if the network were free.
+    /// Time spent computing what was kept, as if the network were free; without a profile all time
+    /// counts.
     pub fn useful_at(&self, now: Seconds) -> Seconds {
-        self.done_at(now) * self.job.profile.compute_s
-    }
-
-    /// What is left at its best place, if nothing disturbs it.
-    pub fn remaining_at(&self, now: Seconds) -> Seconds {
-        (self.iterations - self.done_at(now)) * self.iteration_s[0]
-    }
-
-    /// What the whole job takes at its best place on an idle network.
-    pub fn ideal_s(&self) -> Seconds {
-        self.iterations * self.iteration_s[0]
-    }
-
-    /// How much longer an iteration takes at the worst tier than at the best.
-    pub fn sensitivity(&self) -> f64 {
-        self.iteration_s[2] / self.iteration_s[0]
+        match self.job.profile.is_known() {
+            true => self.done_at(now) * self.job.profile.compute_s,
+            false => self.held_at(now),
+        }
     }
 }
 
@@ -205,6 +235,7 @@ impl State {
             now: 0.0,
             cluster: Cluster::new(topology),
             network,
+            forecast: Forecast::exact(),
             jobs: Vec::new(),
             running: BTreeSet::new(),
             waiting: 0,
@@ -217,33 +248,20 @@ impl State {
 
     /// Whether the cluster could ever hold the job.
     pub fn admits(&self, job: &Job) -> bool {
-        self.pool_of(job).is_some_and(|pool| self.cluster.best_tier(job.gpus, pool).is_some())
-    }
-
-    /// None: the cluster has no such type. Some(None): any type will do.
-    fn pool_of(&self, job: &Job) -> Option<Option<PoolId>> {
-        match &job.gpu_type {
-            None => Some(None),
-            Some(name) => self.cluster.pool_named(name).map(Some),
-        }
-    }
-
-    pub(crate) fn admit(&mut self, job: Arc<Job>) -> JobId {
-        let pool = self.pool_of(&job).expect("drivers admit only what `admits` allows");
-        let best = self.cluster.best_tier(job.gpus, pool).expect("as above");
-        let largest = self.cluster.largest_pool(job.gpus, pool, best);
-        let network = &self.network;
-        let iteration_s = Tier::ALL.map(|tier| {
-            network.iteration_s(&job.profile, &network.typical(job.gpus, largest, tier.max(best)))
-        });
-        let iterations = match job.length {
-            Length::Iterations(n) => n,
-            // Background traffic lengthens a job: what a trace recorded is its length without.
-            Length::Seconds(s) => {
-                let quiet = network.quiet();
-                s / quiet.iteration_s(&job.profile, &quiet.typical(job.gpus, largest, best))
-            }
+        let pool = match &job.gpu_type {
+            None => None,
+            Some(name) => match self.cluster.pool_named(name) {
+                Some(pool) => Some(pool),
+                None => return false,
+            },
         };
+        self.cluster.best_tier(job.gpus, pool).is_some()
+    }
+
+    /// The caller has made sure that the cluster can hold the job.
+    pub(crate) fn admit(&mut self, job: Arc<Job>) -> JobId {
+        let Estimate { pool, best, iteration_s, iterations } =
+            Estimate::new(&job, &self.cluster, &self.network).expect("drivers ask `admits` first");
         self.jobs.push(JobState {
             pool,
             best,
@@ -307,7 +325,7 @@ impl State {
         let Phase::Running(run) = &job.phase else { return None };
         let keeps = self.checkpoints.on_preempt
             || job.checkpointed_at(self.now, self.checkpoints.interval_s) > job.done;
-        keeps.then_some(self.now - run.begin_s)
+        keeps.then_some(self.now - run.pace.begin_s)
     }
 
     /// Moves the clock. One that steps back stands still.
@@ -351,25 +369,18 @@ impl State {
     pub(crate) fn progress(&mut self, id: JobId, done: f64, rate: f64) {
         let (now, interval_s) = (self.now, self.checkpoints.interval_s);
         let job = &mut self.jobs[id as usize];
-        let checkpoint_done = job.checkpointed_at(now, interval_s);
         if let Phase::Running(run) = &mut job.phase {
-            run.checkpoint_done = checkpoint_done;
-            // A job that is still restarting begins its iterations when it was going to.
-            run.rate_since_s = run.rate_since_s.max(now);
-            run.rate_done = done;
-            run.rate = rate;
+            run.pace.change(now, done, rate, interval_s, job.iterations);
+            if !self.forecast.exact && done > job.iterations {
+                job.iterations = f64::INFINITY; // what was told is wrong
+            }
         }
     }
 
     /// What a running job would keep if it stopped now, and what its next start would cost.
     fn kept(&self, id: JobId, reason: Reason) -> (f64, Seconds) {
         let job = self.job(id);
-        let keeps_all = match reason {
-            Reason::TimeSlice => true,
-            Reason::Priority | Reason::Upgrade => self.checkpoints.on_preempt,
-            Reason::Failure => false,
-        };
-        let done = match keeps_all {
+        let done = match self.checkpoints.keeps_all(reason) {
             true => job.done_at(self.now),
             false => job.checkpointed_at(self.now, self.checkpoints.interval_s),
         };
@@ -445,14 +456,7 @@ impl State {
         let job = &mut self.jobs[id as usize];
         debug_assert!(job.is_waiting());
         let begin_s = self.now + job.restart_s;
-        let run = Run {
-            placement,
-            begin_s,
-            rate_since_s: begin_s,
-            rate_done: job.done,
-            rate: 0.0,
-            checkpoint_done: job.done,
-        };
+        let run = Run { placement, pace: Pace::new(begin_s, job.done) };
         match &mut job.phase {
             Phase::Stopping(stop) => {
                 if !after.contains(&stop.decision) {
@@ -473,15 +477,8 @@ impl State {
             unreachable!("the caller has looked")
         };
         self.in_flight.remove(&start.decision);
-        let begin_s = now + job.restart_s;
-        let (done, run) = (job.done, start.run);
-        job.phase = Phase::Running(Run {
-            begin_s,
-            rate_since_s: begin_s,
-            rate_done: done,
-            checkpoint_done: done,
-            ..run
-        });
+        let pace = Pace::new(now + job.restart_s, job.done);
+        job.phase = Phase::Running(Run { pace, ..start.run });
         job.since_s = now;
         job.starts += 1;
         self.running.insert(id);

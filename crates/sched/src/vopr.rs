@@ -59,7 +59,7 @@ impl Case {
             settings: random_settings(rng),
             topology,
             scenario: Scenario { jobs, cancels, machines, faults: None },
-            options: Options { seed, congestion, checkpoints, record: false, check: true },
+            options: Options { seed, congestion, checkpoints, check: true, ..Options::default() },
         }
     }
 

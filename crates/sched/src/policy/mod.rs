@@ -43,6 +43,12 @@ pub trait Policy: Send {
     /// The state has changed: start and preempt.
     fn schedule(&mut self, turn: &mut Turn);
 
+    /// Whether the policy cannot do without true lengths. No real cluster can tell it those: such a
+    /// policy is a bound to compare with.
+    fn is_clairvoyant(&self) -> bool {
+        false
+    }
+
     /// How long a job may wait until no younger one overtakes it.
     fn overtaking_s_max(&self) -> Option<Seconds> {
         None

@@ -7,8 +7,10 @@ use crate::policy::Policy;
 use crate::policy::replan::Ranks;
 use crate::state::Turn;
 
-pub const ABOUT_SRTF: &str = "shortest remaining time first, preemptive; knows all lengths";
-pub const ABOUT_SRSF: &str = "shortest remaining GPU time first, preemptive; knows all lengths";
+pub const ABOUT_SRTF: &str =
+    "shortest remaining time first, preemptive; clairvoyant: told all lengths";
+pub const ABOUT_SRSF: &str =
+    "shortest remaining GPU time first, preemptive; clairvoyant: told all lengths";
 
 pub fn srtf() -> Box<dyn Policy> {
     Box::new(Shortest { by_service: false, ranks: Ranks::default() })
@@ -27,10 +29,14 @@ struct Shortest {
 fn remaining(turn: &Turn, id: JobId, by_service: bool) -> Total {
     let job = turn.state.job(id);
     let gpus = if by_service { f64::from(job.gpus()) } else { 1.0 };
-    Total(job.remaining_at(turn.now()) * gpus)
+    Total(turn.state.forecast.left_s(job, turn.now()) * gpus)
 }
 
 impl Policy for Shortest {
+    fn is_clairvoyant(&self) -> bool {
+        true
+    }
+
     fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
         self.ranks.insert(remaining(turn, id, self.by_service), id);
     }

@@ -51,7 +51,9 @@ pub fn themis(options: &Options) -> Box<dyn Policy> {
 fn unfairness(turn: &Turn, id: JobId) -> f64 {
     let job = turn.state.job(id);
     let elapsed = turn.now() - job.job.submit_s;
-    (elapsed + job.remaining_at(turn.now())) / job.ideal_s().max(1.0)
+    let forecast = &turn.state.forecast;
+    let whole_s = forecast.whole_s(job, turn.now());
+    (elapsed + forecast.left_s(job, turn.now())) / whole_s.max(1.0)
 }
 
 impl Themis {

@@ -121,12 +121,13 @@ impl Dally {
             Timers::Auto => [Tier::Machine, Tier::Rack].map(|t| self.tuner.timer_s(gpus, t)),
         };
         // Holding out longer than the worse tier would cost the job cannot pay for itself.
-        let [here, next] = [tier as usize, tier as usize + 1].map(|t| job.iteration_s[t]);
-        let worth_s = match self.options.wait_while_worth {
-            true => (job.iterations - job.done) * (next - here),
-            false => f64::INFINITY,
+        let forecast = &turn.state.forecast;
+        let cost = forecast.step_cost(job, worse(tier));
+        let worth_s = match (cost, forecast.left(job, turn.now())) {
+            (Some((step_s, _)), Some(left)) if self.options.wait_while_worth => left * step_s,
+            _ => f64::INFINITY,
         };
-        let cost = next / here - 1.0;
+        let cost = cost.map(|(_, share)| share);
         let until_s = self.waiting.start_clock(turn, id, timers[tier as usize].min(worth_s));
         turn.decline(id, Why::HoldsOut { tier, until_s, cost });
         if self.options.timers == Timers::Auto && self.reported.get(&gpus) != Some(&timers) {
@@ -143,7 +144,7 @@ impl Dally {
             let gpus = turn.state.job(id).gpus();
             self.tuner.observe(gpus, left.allowed, Wait { waited_s, got: false });
         }
-        let allowed = if left.allowed == Tier::Machine { Tier::Rack } else { Tier::Network };
+        let allowed = worse(left.allowed);
         self.join(turn, id, allowed);
         if allowed < Tier::Network {
             self.hold_out(turn, id);
@@ -151,7 +152,7 @@ impl Dally {
     }
 
     fn join(&mut self, turn: &Turn, id: JobId, allowed: Tier) {
-        let claim = self.options.score.claim(turn.state.job(id), turn.now());
+        let claim = self.options.score.claim(turn.state.job(id), &turn.state.forecast, turn.now());
         self.waiting.join(turn, id, claim, allowed);
     }
 
@@ -202,7 +203,7 @@ impl Dally {
         Candidates::new(turn.state, |id| {
             let job = turn.state.job(id);
             let ripe = turn.state.worked_s(id).is_some_and(|s| s >= self.options.quantum_s);
-            ripe.then(|| self.options.score.claim(job, now))
+            ripe.then(|| self.options.score.claim(job, &turn.state.forecast, now))
         })
     }
 
@@ -267,22 +268,15 @@ impl Dally {
             let Some(run) = job.run().filter(|run| settled && run.placement.tier > job.best) else {
                 continue;
             };
-            let (tier, profile) = (run.placement.tier, job.job.profile.clone());
-            let left = job.iterations - job.done_at(turn.now());
-            let saved_s = left * (1.0 / run.rate - job.iteration_s[job.best as usize]);
-            let pays = |saved_s: Seconds, restarts_s: Seconds| {
-                saved_s > self.options.upgrade_gain * restarts_s
-            };
-            if !pays(saved_s, profile.restart_s) {
+            let (tier, restart_s) = (run.placement.tier, job.job.profile.restart_s);
+            let pays = |saved_s: &Seconds| *saved_s > self.options.upgrade_gain * restart_s;
+            let forecast = &turn.state.forecast;
+            let Some(saved_s) = forecast.saving_s(turn.state, id, None).filter(pays) else {
                 continue;
-            }
-            let here_s = 1.0 / run.rate;
+            };
             if let Some(offer) = turn.state.offer_instead(id).filter(|offer| offer.tier < tier) {
-                let network = &turn.state.network;
-                let shape = network.shape(&turn.state.cluster, &offer);
-                let there_s = network.iteration_s(&profile, &shape);
-                let saved_s = left * (here_s - there_s);
-                if pays(saved_s, profile.restart_s) {
+                let saved_s = turn.state.forecast.saving_s(turn.state, id, Some(&offer));
+                if let Some(saved_s) = saved_s.filter(pays) {
                     move_to(turn, &mut candidates, id, offer, saved_s);
                     continue;
                 }
@@ -303,7 +297,8 @@ impl Dally {
     ) {
         let job = turn.state.job(id);
         let (gpus, best, pool) = (job.gpus(), job.best, turn.state.pool_of_run(id));
-        let above = self.options.damping * self.options.score.claim(job, turn.now());
+        let above =
+            self.options.damping * self.options.score.claim(job, &turn.state.forecast, turn.now());
         let cluster = &turn.state.cluster;
         let Some(victims) = candidates.fewest(cluster, gpus, pool, best, above) else {
             return;
@@ -331,6 +326,11 @@ fn move_to(
     candidates.remove(turn.state, id);
     turn.preempt(id, Reason::Upgrade, why);
     turn.start(id, place, why);
+}
+
+/// The tier that a job accepts once it has held out for this one.
+fn worse(tier: Tier) -> Tier {
+    if tier == Tier::Machine { Tier::Rack } else { Tier::Network }
 }
 
 /// The reason to start a job on free GPUs of this tier.
