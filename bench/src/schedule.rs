@@ -189,6 +189,7 @@ struct World {
     now: f64,
     timers: BTreeMap<Timer, f64>,
     decisions: u32,
+    seen: Vec<Arc<Job>>,
 }
 
 impl World {
@@ -200,6 +201,7 @@ impl World {
             now: 0.0,
             timers: BTreeMap::new(),
             decisions: 0,
+            seen: Vec::new(),
         }
     }
 
@@ -240,13 +242,13 @@ impl World {
 
     fn arrive(&mut self, job: Arc<Job>) {
         self.tick();
+        self.seen.push(job.clone());
         self.decide(Event::Submitted(vec![job]));
     }
 
     /// A job like one that arrived before.
     fn again(&mut self) -> Arc<Job> {
-        let seen = self.scheduler.state.jobs.len();
-        self.scheduler.state.jobs[self.rng.random_range(0..seen)].job.clone()
+        self.seen[self.rng.random_range(0..self.seen.len())].clone()
     }
 
     fn end_one(&mut self) {

@@ -64,7 +64,7 @@ impl MachineState {
 }
 
 /// All machines of one GPU type. A gang never mixes types, so each type is a cluster of its own.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Pool {
     /// (free GPUs, machine) of machines that are up.
     pub machines: BTreeSet<(u32, MachineId)>,
@@ -78,7 +78,7 @@ pub(crate) struct Pool {
     pub largest: [u32; 3],
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Cluster {
     pub machines: Vec<MachineState>,
     pub pool_names: Vec<String>,

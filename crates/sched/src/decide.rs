@@ -3,9 +3,12 @@
 //! [`Scheduler::observe`] takes news and brings the books up to date; [`Scheduler::decide`] lets
 //! the policy make its choices. A driver reports all that it has learned, then asks once.
 
-use hither_core::Seconds;
+use std::sync::Arc;
 
-use crate::cluster::{MachineId, Status};
+use hither_core::Seconds;
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::{MachineId, Placement, Status};
 use crate::event::{Action, Decision, DecisionId, End, Event, Timer, Why};
 use crate::job::{Job, JobId};
 use crate::policy::Policy;
@@ -25,6 +28,10 @@ pub enum Error {
     NoTime(Seconds),
     #[error("no job has the id {0}; submit it first")]
     UnknownJob(JobId),
+    #[error("job {0} does not wait; settle its decisions first")]
+    NotWaiting(JobId),
+    #[error("job {0} is said to run on another number of GPUs than it wants")]
+    NotAGang(JobId),
     #[error("no decision has the id {0}")]
     UnknownDecision(DecisionId),
     #[error("no machine has the id {0}; add it first")]
@@ -43,7 +50,55 @@ pub enum Error {
     RackGap { name: String, rack: u32, next: usize },
 }
 
+/// All that a scheduler knows, for a file. The policy's options and the network are not part of it:
+/// they come from the configuration.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Snapshot {
+    state: State,
+    policy: serde_json::Value,
+}
+
+/// A snapshot that does not go with the configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    #[error("the snapshot is of a cluster of {found} machines, the configuration of {expected}")]
+    OtherCluster { found: usize, expected: usize },
+    #[error("the snapshot is of another policy: {0}")]
+    OtherPolicy(#[from] serde_json::Error),
+}
+
 impl Scheduler {
+    /// What a scheduler that is started again needs to go on.
+    pub fn save(&self) -> Snapshot {
+        Snapshot { state: self.state.clone(), policy: self.policy.save() }
+    }
+
+    /// Goes on where the snapshot was made. `fresh` is the cluster as configured, and `policy` one
+    /// of the same name as the saved one. The next `decide` arms all timers anew; the driver settles
+    /// what [`State::decisions_in_flight`] lists.
+    pub fn restore(
+        fresh: State,
+        mut policy: Box<dyn Policy>,
+        snapshot: Snapshot,
+    ) -> Result<Self, RestoreError> {
+        let Snapshot { mut state, policy: saved } = snapshot;
+        let [found, expected] = [&state, &fresh].map(|s| s.cluster.machines.len());
+        // Machines may have joined since.
+        if found < expected {
+            return Err(RestoreError::OtherCluster { found, expected });
+        }
+        policy.load(saved)?;
+        state.network = fresh.network;
+        state.network.grow(state.cluster.rack_count);
+        state.checkpoints = fresh.checkpoints;
+        let mut scheduler = Self::new(state, policy);
+        let (_, mut turn) = scheduler.turn();
+        for (timer, at_s) in turn.state.timers.clone() {
+            turn.set_timer(timer, at_s);
+        }
+        Ok(scheduler)
+    }
+
     pub fn new(state: State, policy: Box<dyn Policy>) -> Self {
         Self { state, policy, said: Vec::new() }
     }
@@ -75,6 +130,7 @@ impl Scheduler {
             Event::Started(decision) => self.started(decision),
             Event::Stopped { decision, kept } => self.stopped(decision, kept),
             Event::Refused(decision) => self.refused(decision),
+            Event::Found { job, placement } => self.found(job, placement),
             Event::Ended { job, how } => self.ended(job, how),
             Event::Progress { job, done, rate } => self.progress(job, done, rate),
             Event::Foreign { machine, gpus } => {
@@ -104,7 +160,7 @@ impl Scheduler {
         (&mut *self.policy, Turn::new(&mut self.state, &mut self.said))
     }
 
-    fn submitted(&mut self, jobs: &[std::sync::Arc<Job>]) -> Result<(), Error> {
+    fn submitted(&mut self, jobs: &[Arc<Job>]) -> Result<(), Error> {
         if let Some(job) = jobs.iter().find(|job| !self.state.admits(job)) {
             return Err(Error::NeverFits { name: job.name.clone(), gpus: job.gpus });
         }
@@ -117,10 +173,11 @@ impl Scheduler {
     }
 
     fn timer(&mut self, timer: Timer) -> Result<(), Error> {
-        if let Timer::Job(id) = timer
-            && matches!(self.job(id)?, Phase::Over)
-        {
-            return Ok(());
+        if let Timer::Job(id) = timer {
+            self.job(id)?;
+        }
+        if self.state.timers.remove(&timer).is_none() {
+            return Ok(()); // it has gone off before, or its job is over
         }
         let (policy, mut turn) = self.turn();
         policy.timer(&mut turn, timer);
@@ -180,15 +237,33 @@ impl Scheduler {
         Ok(())
     }
 
+    fn found(&mut self, id: JobId, placement: Arc<Placement>) -> Result<(), Error> {
+        if !matches!(self.job(id)?, Phase::Waiting) {
+            return Err(Error::NotWaiting(id));
+        }
+        for slot in &placement.slots {
+            self.known(slot.machine)?;
+        }
+        if placement.slots.iter().map(|s| s.gpus).sum::<u32>() != self.state.job(id).gpus() {
+            return Err(Error::NotAGang(id));
+        }
+        self.state.found(id, placement);
+        let (policy, mut turn) = self.turn();
+        policy.adopt(&mut turn, id);
+        Ok(())
+    }
+
     /// The start of this job will not be carried out: it waits again.
-    fn withdraw(&mut self, id: JobId) {
+    pub(crate) fn withdraw(&mut self, id: JobId) {
         self.state.unstart(id);
         let (policy, mut turn) = self.turn();
         policy.enqueue(&mut turn, id);
     }
 
     fn ended(&mut self, id: JobId, how: End) -> Result<(), Error> {
-        self.job(id)?;
+        if matches!(self.job(id)?, Phase::Over) {
+            return Ok(());
+        }
         if self.state.end(id, how == End::Finished) {
             let job = self.state.job(id);
             if how == End::Finished {
@@ -196,12 +271,16 @@ impl Scheduler {
             }
             let (policy, mut turn) = self.turn();
             policy.forget(&mut turn, id);
+            self.state.timers.remove(&Timer::Job(id));
+            self.state.jobs.forget(id);
         }
         Ok(())
     }
 
     fn progress(&mut self, job: JobId, done: f64, rate: f64) -> Result<(), Error> {
-        self.job(job)?;
+        if matches!(self.job(job)?, Phase::Over) {
+            return Ok(());
+        }
         if !(done.is_finite() && rate.is_finite() && done >= 0.0 && rate >= 0.0) {
             return Err(Error::NoProgress { job, done, rate });
         }
@@ -234,11 +313,18 @@ impl Scheduler {
         policy.enqueue(&mut turn, id);
     }
 
+    /// Loses what the policy said while it was told news: a bug for the fuzzer to find.
+    pub(crate) fn forget_what_was_said(&mut self) {
+        self.said.clear();
+    }
+
     // ---- is it known? ----
 
     fn job(&self, id: JobId) -> Result<&Phase, Error> {
-        let job = self.state.jobs.get(id as usize).ok_or(Error::UnknownJob(id))?;
-        Ok(&job.phase)
+        if id >= self.state.jobs.next_id() {
+            return Err(Error::UnknownJob(id));
+        }
+        Ok(self.state.jobs.get(id).map_or(&Phase::Over, |job| &job.phase))
     }
 
     fn known(&self, machine: MachineId) -> Result<Status, Error> {

@@ -33,6 +33,9 @@ pub enum Event {
     Stopped { decision: DecisionId, kept: Option<f64> },
     /// The world will not carry the decision out.
     Refused(DecisionId),
+    /// A job that the scheduler believes to wait runs on these GPUs: it was found so when the
+    /// scheduler was started.
+    Found { job: JobId, placement: Arc<Placement> },
     /// The job is over, waiting or running, and its GPUs are free.
     Ended { job: JobId, how: End },
     /// A running job has done so many iterations by now and does `rate` per second from now on.

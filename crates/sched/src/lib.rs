@@ -10,6 +10,7 @@ pub mod decide;
 pub mod event;
 pub mod forecast;
 pub mod job;
+pub mod jobs;
 pub mod network;
 pub mod order;
 pub mod outcome;

@@ -11,7 +11,7 @@ use crate::job::Profile;
 const GBIT: f64 = 1e9 / 8.0;
 
 /// The links of a cluster, with background traffic taken off. All bandwidths in bytes a second.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Network {
     pub all_reduce: AllReduce,
     pub gpu: f64,

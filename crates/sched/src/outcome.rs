@@ -19,6 +19,8 @@ use crate::world::{Truth, World};
 struct Meter {
     first_start_s: Option<Seconds>,
     finish_s: Option<(Seconds, bool)>,
+    /// Time holding GPUs by the end.
+    held_s: Seconds,
     /// Since when the current share of communication holds.
     pace_since_s: Seconds,
     comm_share: f64,
@@ -73,7 +75,7 @@ impl Recorder {
         gauge.last_s = now;
         match event {
             Event::Submitted(jobs) => {
-                let first = state.jobs.len() as u32;
+                let first = state.jobs.next_id();
                 for (id, job) in (first..).zip(jobs) {
                     self.note(now, Happening::Arrive { job: id, gpus: job.gpus });
                 }
@@ -84,6 +86,7 @@ impl Recorder {
                 let meter = &mut self.meters[job as usize];
                 if meter.finish_s.is_none() {
                     meter.finish_s = Some((now, finished));
+                    meter.held_s = state.job(job).held_at(now);
                     let happening = if finished {
                         Happening::Finish { job }
                     } else {
@@ -178,20 +181,12 @@ impl Recorder {
 
     /// The record of a run that is over. `sim_cpu_s` is the driver's to fill in.
     pub fn record(self, policy: &str, seed: u64, world: &World, state: &State) -> RunRecord {
-        let rows: Vec<JobRow> = state
+        let rows: Vec<JobRow> = world
             .jobs
             .iter()
             .zip(&self.meters)
             .enumerate()
-            .map(|(id, (job, meter))| {
-                let ideal_s = world.job(id as u32).ideal_s();
-                let model = &world.job(id as u32).job.profile.name;
-                JobRow {
-                    ideal_s,
-                    model: model.clone(),
-                    ..job_row(id as u32, job, meter, state.now)
-                }
-            })
+            .map(|(id, (truth, meter))| job_row(id as u32, truth, meter, state.now))
             .collect();
         let done: Vec<&JobRow> = rows.iter().filter(|r| r.state == JobState::Finished).collect();
         let over =
@@ -245,22 +240,23 @@ fn machines(placement: &Placement) -> Vec<(u32, u32)> {
     placement.slots.iter().map(|s| (s.machine, s.gpus)).collect()
 }
 
-fn job_row(id: u32, job: &crate::state::JobState, meter: &Meter, now: Seconds) -> JobRow {
+fn job_row(id: u32, truth: &Truth, meter: &Meter, now: Seconds) -> JobRow {
+    let job = &truth.job;
     let (finish_s, finished) = meter.finish_s.unwrap_or((now, false));
     JobRow {
         job: id,
-        name: job.job.name.clone(),
-        user: job.job.user.clone(),
-        model: String::new(),
-        gpus: job.job.gpus,
-        submit_s: job.job.submit_s,
+        name: job.name.clone(),
+        user: job.user.clone(),
+        model: job.profile.name.clone(),
+        gpus: job.gpus,
+        submit_s: job.submit_s,
         start_s: meter.first_start_s,
         finish_s,
-        run_s: job.held_s,
+        run_s: meter.held_s,
         // Rounding may leave a job that never waited a hair below zero.
-        queue_s: (finish_s - job.job.submit_s - job.held_s).max(0.0),
+        queue_s: (finish_s - job.submit_s - meter.held_s).max(0.0),
         comm_s: meter.comm_s,
-        ideal_s: 0.0,
+        ideal_s: truth.ideal_s(),
         tier: meter.placement.as_ref().map_or(0, |p| p.tier as u8),
         preemptions: meter.preemptions,
         failures: meter.failures,

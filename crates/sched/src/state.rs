@@ -16,17 +16,20 @@ use crate::cluster::{Cluster, MachineId, Placement, PoolId};
 use crate::event::{Action, Decision, DecisionId, Timer, Why};
 use crate::forecast::{Estimate, Forecast};
 use crate::job::{Job, JobId};
+use crate::jobs::Jobs;
 use crate::network::Network;
+use crate::order::{any_float, pairs};
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct State {
     pub now: Seconds,
     pub cluster: Cluster,
     /// Closed forms of what a placement costs on an otherwise idle network.
+    #[serde(skip)]
     pub network: Network,
     pub forecast: Forecast,
-    /// By id: every job that ever arrived.
-    pub jobs: Vec<JobState>,
+    /// Every job that is not over.
+    pub jobs: Jobs,
     /// Jobs that hold their GPUs and may be stopped.
     pub running: BTreeSet<JobId>,
     /// Jobs that a policy may start, even if the last of them is still being stopped.
@@ -36,10 +39,13 @@ pub struct State {
     /// Starts and stops that the world has not settled yet, and whose they are.
     pub in_flight: BTreeMap<DecisionId, JobId>,
     next_decision: DecisionId,
+    /// The policy's alarms that have not gone off.
+    #[serde(with = "pairs")]
+    pub timers: BTreeMap<Timer, Seconds>,
     pub checkpoints: Checkpoints,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct JobState {
     pub job: Arc<Job>,
     /// The GPU type it asks for.
@@ -48,6 +54,7 @@ pub struct JobState {
     pub best: Tier,
     /// Iteration time at each tier, and iterations, as [`Forecast`] believes.
     pub(crate) iteration_s: Option<[Seconds; 3]>,
+    #[serde(with = "any_float")]
     pub(crate) iterations: f64,
     pub phase: Phase,
     /// Iterations done when the phase began; they survive a preemption.
@@ -64,7 +71,7 @@ pub struct JobState {
 }
 
 /// Where a job stands between the scheduler's wish and the world's word.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Phase {
     Waiting,
     /// GPUs are promised to it; it does not run yet.
@@ -76,7 +83,7 @@ pub enum Phase {
 }
 
 /// A start in flight.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Start {
     pub decision: DecisionId,
     pub run: Run,
@@ -85,10 +92,11 @@ pub struct Start {
 }
 
 /// A stop in flight, with what it takes to undo it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Stop {
     pub decision: DecisionId,
     pub run: Run,
+    pub reason: Reason,
     pub at_s: Seconds,
     /// `done`, `held_s` and `since_s` of the job before the stop.
     before: (f64, Seconds, Seconds),
@@ -96,7 +104,7 @@ pub struct Stop {
     pub next: Option<Start>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Run {
     pub placement: Arc<Placement>,
     pub pace: Pace,
@@ -146,7 +154,7 @@ impl Pace {
 }
 
 /// How progress is kept when a job stops before its end.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoints {
     /// Running time between periodic checkpoints; a failure loses what came after the last.
     pub interval_s: Seconds,
@@ -236,12 +244,13 @@ impl State {
             cluster: Cluster::new(topology),
             network,
             forecast: Forecast::exact(),
-            jobs: Vec::new(),
+            jobs: Jobs::default(),
             running: BTreeSet::new(),
             waiting: 0,
             unfinished: 0,
             in_flight: BTreeMap::new(),
             next_decision: 0,
+            timers: BTreeMap::new(),
             checkpoints,
         }
     }
@@ -262,7 +271,7 @@ impl State {
     pub(crate) fn admit(&mut self, job: Arc<Job>) -> JobId {
         let Estimate { pool, best, iteration_s, iterations } =
             Estimate::new(&job, &self.cluster, &self.network).expect("drivers ask `admits` first");
-        self.jobs.push(JobState {
+        let id = self.jobs.push(JobState {
             pool,
             best,
             iteration_s,
@@ -278,11 +287,11 @@ impl State {
         });
         self.waiting += 1;
         self.unfinished += 1;
-        (self.jobs.len() - 1) as JobId
+        id
     }
 
     pub fn job(&self, id: JobId) -> &JobState {
-        &self.jobs[id as usize]
+        &self.jobs[id]
     }
 
     /// The GPU type that a running job uses.
@@ -368,7 +377,7 @@ impl State {
     /// A running job has done so many iterations by now and does `rate` per second from now on.
     pub(crate) fn progress(&mut self, id: JobId, done: f64, rate: f64) {
         let (now, interval_s) = (self.now, self.checkpoints.interval_s);
-        let job = &mut self.jobs[id as usize];
+        let job = &mut self.jobs[id];
         if let Phase::Running(run) = &mut job.phase {
             run.pace.change(now, done, rate, interval_s, job.iterations);
             if !self.forecast.exact && done > job.iterations {
@@ -394,7 +403,7 @@ impl State {
     /// A running job leaves its GPUs with `done` iterations kept. Returns the run that ends.
     fn leave(&mut self, id: JobId, done: f64, next: Phase) -> Option<Run> {
         let now = self.now;
-        let job = &mut self.jobs[id as usize];
+        let job = &mut self.jobs[id];
         job.held_s = job.held_at(now);
         job.done = done;
         job.since_s = now;
@@ -409,7 +418,7 @@ impl State {
         let (done, restart_s) = self.kept(id, Reason::Failure);
         self.leave(id, done, Phase::Waiting);
         self.waiting += 1;
-        let job = &mut self.jobs[id as usize];
+        let job = &mut self.jobs[id];
         job.restart_s = restart_s;
         job.why = Why::MachineGone;
     }
@@ -436,7 +445,7 @@ impl State {
         if self.job(id).is_waiting() {
             self.waiting -= 1;
         }
-        self.jobs[id as usize].phase = Phase::Over;
+        self.jobs[id].phase = Phase::Over;
         true
     }
 
@@ -453,7 +462,7 @@ impl State {
         let mut after = self.cluster.stops_before(&placement);
         let decision = self.decision(id);
         self.waiting -= 1;
-        let job = &mut self.jobs[id as usize];
+        let job = &mut self.jobs[id];
         debug_assert!(job.is_waiting());
         let begin_s = self.now + job.restart_s;
         let run = Run { placement, pace: Pace::new(begin_s, job.done) };
@@ -472,7 +481,7 @@ impl State {
     /// The job has the GPUs that were promised to it.
     pub(crate) fn started(&mut self, id: JobId) {
         let now = self.now;
-        let job = &mut self.jobs[id as usize];
+        let job = &mut self.jobs[id];
         let Phase::Starting(start) = std::mem::replace(&mut job.phase, Phase::Waiting) else {
             unreachable!("the caller has looked")
         };
@@ -484,9 +493,42 @@ impl State {
         self.running.insert(id);
     }
 
+    /// A waiting job is found to run on these GPUs already.
+    pub(crate) fn found(&mut self, id: JobId, placement: Arc<Placement>) {
+        self.cluster.take(&placement);
+        self.waiting -= 1;
+        self.running.insert(id);
+        let now = self.now;
+        let job = &mut self.jobs[id];
+        job.phase = Phase::Running(Run { placement, pace: Pace::new(now, job.done) });
+        job.since_s = now;
+        job.starts += 1;
+    }
+
+    /// Starts and stops that the world has not settled yet, oldest first.
+    pub fn decisions_in_flight(&self) -> Vec<Decision> {
+        let decision = |(&id, &job): (&DecisionId, &JobId)| {
+            let state = self.job(job);
+            let start = |start: &Start| {
+                let placement = start.run.placement.clone();
+                (Action::Start { job, placement }, start.after.clone())
+            };
+            let (action, after) = match &state.phase {
+                Phase::Starting(starting) => start(starting),
+                Phase::Stopping(stop) => match &stop.next {
+                    Some(next) if next.decision == id => start(next),
+                    _ => (Action::Stop { job, reason: stop.reason }, Vec::new()),
+                },
+                _ => unreachable!("only these phases have decisions in flight"),
+            };
+            Decision { id, action, after, why: state.why }
+        };
+        self.in_flight.iter().map(decision).collect()
+    }
+
     /// The job is promised nothing any more and waits again.
     pub(crate) fn unstart(&mut self, id: JobId) {
-        let job = &mut self.jobs[id as usize];
+        let job = &mut self.jobs[id];
         let start = match &mut job.phase {
             Phase::Stopping(stop) => stop.next.take(),
             phase => match std::mem::replace(phase, Phase::Waiting) {
@@ -511,16 +553,17 @@ impl State {
         self.cluster.await_stop(decision, &run.placement);
         self.waiting += 1;
         let at_s = self.now;
-        let job = &mut self.jobs[id as usize];
+        let job = &mut self.jobs[id];
         job.restart_s = restart_s;
-        job.phase = Phase::Stopping(Box::new(Stop { decision, run, at_s, before, next: None }));
+        job.phase =
+            Phase::Stopping(Box::new(Stop { decision, run, reason, at_s, before, next: None }));
         decision
     }
 
     /// The job has given its GPUs back, with so many iterations in its checkpoint.
     pub(crate) fn stopped(&mut self, id: JobId, kept: Option<f64>) {
         let now = self.now;
-        let job = &mut self.jobs[id as usize];
+        let job = &mut self.jobs[id];
         let Phase::Stopping(stop) = std::mem::replace(&mut job.phase, Phase::Waiting) else {
             unreachable!("the caller has looked")
         };
@@ -535,7 +578,7 @@ impl State {
 
     /// The job runs on as if it had never been asked to stop. Nothing is promised to it.
     pub(crate) fn unstop(&mut self, id: JobId) {
-        let job = &mut self.jobs[id as usize];
+        let job = &mut self.jobs[id];
         let Phase::Stopping(stop) = std::mem::replace(&mut job.phase, Phase::Waiting) else {
             unreachable!("the caller has looked")
         };
@@ -546,7 +589,7 @@ impl State {
         self.cluster.take(&stop.run.placement);
         self.running.insert(id);
         self.waiting -= 1;
-        self.jobs[id as usize].phase = Phase::Running(stop.run);
+        self.jobs[id].phase = Phase::Running(stop.run);
     }
 }
 
@@ -574,7 +617,7 @@ impl<'a> Turn<'a> {
     pub fn start(&mut self, id: JobId, placement: Placement, why: Why) {
         let placement = Arc::new(placement);
         let (decision, after) = self.state.start(id, placement.clone());
-        self.state.jobs[id as usize].why = why;
+        self.state.jobs[id].why = why;
         self.decisions.push(Decision {
             id: decision,
             action: Action::Start { job: id, placement },
@@ -586,18 +629,19 @@ impl<'a> Turn<'a> {
     /// A running job gives its GPUs back and waits again.
     pub fn preempt(&mut self, id: JobId, reason: Reason, why: Why) {
         let decision = self.state.stop(id, reason);
-        self.state.jobs[id as usize].why = why;
+        self.state.jobs[id].why = why;
         let action = Action::Stop { job: id, reason };
         self.decisions.push(Decision { id: decision, action, after: Vec::new(), why });
     }
 
     /// A waiting job turns down what it could have now.
     pub fn decline(&mut self, id: JobId, why: Why) {
-        self.state.jobs[id as usize].why = why;
+        self.state.jobs[id].why = why;
         self.say(Action::Decline { job: id }, why);
     }
 
     pub fn set_timer(&mut self, timer: Timer, at_s: Seconds) {
+        self.state.timers.insert(timer, at_s);
         self.say(Action::SetTimer { timer, at_s }, Why::Alarm);
     }
 

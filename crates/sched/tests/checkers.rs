@@ -23,6 +23,12 @@ impl Policy for Idle {
     fn enqueue(&mut self, _turn: &mut Turn, _id: u32) {}
     fn forget(&mut self, _turn: &mut Turn, _id: u32) {}
     fn schedule(&mut self, _turn: &mut Turn) {}
+    fn save(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+    fn load(&mut self, _saved: serde_json::Value) -> Result<(), serde_json::Error> {
+        Ok(())
+    }
 }
 
 /// A scheduler whose books the test writes, and the checker that looks on.

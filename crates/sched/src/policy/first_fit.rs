@@ -1,14 +1,16 @@
 //! In order of submission, but whoever fits may start; on the first machines that have room.
 
+use serde::{Deserialize, Serialize};
+
 use crate::event::Why;
 use crate::job::JobId;
-use crate::policy::Policy;
 use crate::policy::queue::{Queue, class_of};
+use crate::policy::{Policy, saved_whole};
 use crate::state::Turn;
 
 pub const ABOUT: &str = "in order of submission, skipping jobs that do not fit; first machines";
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct FirstFit {
     queue: Queue<()>,
 }
@@ -21,6 +23,8 @@ impl Policy for FirstFit {
     fn forget(&mut self, turn: &mut Turn, id: JobId) {
         self.queue.remove(class_of(turn.state.job(id)), (), id);
     }
+
+    saved_whole!();
 
     fn schedule(&mut self, turn: &mut Turn) {
         while let Some((class, key, id)) = self.queue.first_fitting(&turn.state.cluster) {

@@ -12,8 +12,8 @@ use crate::cluster::{Cluster, MachineId, Placement, PoolId, Slot};
 use crate::event::{Timer, Why};
 use crate::job::JobId;
 use crate::order::Total;
-use crate::policy::Policy;
 use crate::policy::queue::{Queue, class_of};
+use crate::policy::{Policy, saved_whole};
 use crate::state::Turn;
 
 pub const ABOUT: &str = "Gandiva: machines by job size, time slicing, migration";
@@ -36,7 +36,7 @@ impl Default for Options {
 pub fn gandiva(options: &Options) -> Box<dyn Policy> {
     Box::new(Gandiva {
         options: options.clone(),
-        homes: Vec::new(),
+        homes: BTreeMap::new(),
         waiting: Queue::default(),
         since: BTreeMap::new(),
         machines: Vec::new(),
@@ -46,11 +46,12 @@ pub fn gandiva(options: &Options) -> Box<dyn Policy> {
     })
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Gandiva {
+    #[serde(skip)]
     options: Options,
     /// By job: the GPUs that it uses, alone or in turns.
-    homes: Vec<Option<Placement>>,
+    homes: BTreeMap<JobId, Placement>,
     /// By since when they wait.
     waiting: Queue<Total>,
     since: BTreeMap<JobId, Total>,
@@ -61,7 +62,7 @@ struct Gandiva {
 }
 
 /// What lives on a machine.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Room {
     /// GPUs promised, over the machine's number where jobs take turns.
     promised: u32,
@@ -73,7 +74,6 @@ struct Room {
 impl Gandiva {
     fn resize(&mut self, turn: &Turn) {
         self.machines.resize(turn.state.cluster.machines.len(), Room::default());
-        self.homes.resize(turn.state.jobs.len(), None);
     }
 
     fn settle(&mut self, id: JobId, home: Placement, size: u32) {
@@ -83,11 +83,11 @@ impl Gandiva {
             room.size.get_or_insert(size);
             room.jobs.push(id);
         }
-        self.homes[id as usize] = Some(home);
+        self.homes.insert(id, home);
     }
 
     fn unsettle(&mut self, id: JobId) {
-        let Some(home) = self.homes[id as usize].take() else { return };
+        let Some(home) = self.homes.remove(&id) else { return };
         for slot in &home.slots {
             let room = &mut self.machines[slot.machine as usize];
             room.promised -= slot.gpus;
@@ -158,7 +158,7 @@ impl Gandiva {
     fn has_home(&mut self, turn: &Turn, id: JobId) -> bool {
         let cluster = &turn.state.cluster;
         let is_up = |slot: &Slot| cluster.machines[slot.machine as usize].is_up();
-        match &self.homes[id as usize] {
+        match self.homes.get(&id) {
             Some(home) if home.slots.iter().all(is_up) => return true,
             _ => self.unsettle(id),
         }
@@ -188,19 +188,19 @@ impl Gandiva {
     /// Starts a waiting job at its home.
     fn start(&mut self, turn: &mut Turn, id: JobId, why: Why) {
         self.wait_no_more(turn, id);
-        turn.start(id, self.homes[id as usize].clone().expect("it has a home"), why);
+        turn.start(id, self.homes[&id].clone(), why);
     }
 
     /// Starts a job for which there are enough free GPUs, at its home if they are there.
     fn start_on_free(&mut self, turn: &mut Turn, id: JobId) {
-        let at_home = match &self.homes[id as usize] {
+        let at_home = match self.homes.get(&id) {
             Some(home) => self.is_free(turn, home),
             None => false,
         };
         if !at_home {
             self.move_to_free(turn, id);
         }
-        let tier = self.homes[id as usize].as_ref().expect("it has a home now").tier;
+        let tier = self.homes[&id].tier;
         self.start(turn, id, Why::Turn { tier });
     }
 
@@ -224,7 +224,7 @@ impl Gandiva {
             .expect("the pool has that many free");
         self.unsettle(id);
         self.settle(id, home, gpus);
-        let job = &mut turn.state.jobs[id as usize];
+        let job = &mut turn.state.jobs[id];
         if job.starts > 0 {
             job.restart_s = job.job.profile.restart_s; // its state is on the old machines
         }
@@ -233,7 +233,7 @@ impl Gandiva {
     /// Suspends those who have had their slice where `id` lives, if that makes room for it.
     /// `spent` are machines where all who run have only just begun.
     fn take_turn(&mut self, turn: &mut Turn, id: JobId, spent: &mut BTreeSet<MachineId>) {
-        let Some(home) = &self.homes[id as usize] else { return };
+        let Some(home) = self.homes.get(&id) else { return };
         if home.slots.iter().any(|slot| spent.contains(&slot.machine)) {
             return;
         }
@@ -242,8 +242,8 @@ impl Gandiva {
         for slot in &home.slots {
             let mut free = turn.state.cluster.machines[slot.machine as usize].free;
             let held = |j: JobId| {
-                let home = self.homes[j as usize].as_ref().expect("it lives here");
-                home.slots.iter().find(|s| s.machine == slot.machine).map_or(0, |s| s.gpus)
+                let slots = &self.homes[&j].slots;
+                slots.iter().find(|s| s.machine == slot.machine).map_or(0, |s| s.gpus)
             };
             free += suspended.iter().map(|&j| held(j)).sum::<u32>();
             for &other in &self.machines[slot.machine as usize].jobs {
@@ -354,6 +354,8 @@ impl Policy for Gandiva {
             turn.set_timer(Timer::Round, turn.now() + self.options.slice_s);
         }
     }
+
+    saved_whole!(options);
 
     fn timer(&mut self, _turn: &mut Turn, _round: Timer) {
         self.slice_set = false;

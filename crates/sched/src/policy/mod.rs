@@ -1,6 +1,7 @@
 //! The policies, one file each. To add one: write its file, and add its line to [`TABLE`].
 
 use hither_core::Seconds;
+use serde_json::Value;
 
 use crate::event::Timer;
 use crate::job::JobId;
@@ -40,6 +41,13 @@ pub trait Policy: Send {
     /// A timer that this policy set has run out.
     fn timer(&mut self, _turn: &mut Turn, _timer: Timer) {}
 
+    /// What the policy must not forget when it is started again. Its options are not part of that:
+    /// they come from the configuration. Nor are alarms, which the scheduler sets again.
+    fn save(&self) -> Value;
+
+    /// Takes what `save` gave.
+    fn load(&mut self, saved: Value) -> Result<(), serde_json::Error>;
+
     /// The state has changed: start and preempt.
     fn schedule(&mut self, turn: &mut Turn);
 
@@ -54,6 +62,22 @@ pub trait Policy: Send {
         None
     }
 }
+
+/// `save` and `load` of a policy that serialises as a whole, but for its options.
+macro_rules! saved_whole {
+    ($($options:ident)?) => {
+        fn save(&self) -> serde_json::Value {
+            serde_json::to_value(self).expect("policies are plain values")
+        }
+
+        fn load(&mut self, saved: serde_json::Value) -> Result<(), serde_json::Error> {
+            let loaded: Self = serde_json::from_value(saved)?;
+            *self = Self { $($options: std::mem::take(&mut self.$options),)? ..loaded };
+            Ok(())
+        }
+    };
+}
+use saved_whole;
 
 #[derive(Debug)]
 pub struct Entry {

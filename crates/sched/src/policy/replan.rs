@@ -1,9 +1,10 @@
 //! Preemptive policies that plan anew at every event: empty the cluster on paper, walk all jobs in
 //! order of priority, take all that fit, preempt the rest.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hither_core::record::Reason;
+use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Placement, PoolId};
 use crate::event::Why;
@@ -12,31 +13,28 @@ use crate::state::Turn;
 
 /// Waiting jobs by priority; running ones are ranked when the plan is made, as their priority
 /// changes while they run.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(serialize = "K: Serialize", deserialize = "K: Deserialize<'de>"))]
 pub struct Ranks<K: Ord + Copy> {
     waiting: BTreeSet<(K, JobId)>,
-    key_of: Vec<Option<K>>,
+    key_of: BTreeMap<JobId, K>,
 }
 
 impl<K: Ord + Copy> Default for Ranks<K> {
     fn default() -> Self {
-        Self { waiting: BTreeSet::new(), key_of: Vec::new() }
+        Self { waiting: BTreeSet::new(), key_of: BTreeMap::new() }
     }
 }
 
 impl<K: Ord + Copy> Ranks<K> {
     pub fn insert(&mut self, key: K, id: JobId) {
         self.remove(id);
-        let index = id as usize;
-        if self.key_of.len() <= index {
-            self.key_of.resize(index + 1, None);
-        }
-        self.key_of[index] = Some(key);
+        self.key_of.insert(id, key);
         self.waiting.insert((key, id));
     }
 
     pub fn remove(&mut self, id: JobId) {
-        if let Some(key) = self.key_of.get_mut(id as usize).and_then(Option::take) {
+        if let Some(key) = self.key_of.remove(&id) {
             self.waiting.remove(&(key, id));
         }
     }

@@ -1,10 +1,12 @@
 //! Shortest remaining time first, and shortest remaining service (time × GPUs) first. They know
 //! how long jobs take, which real clusters do not: bounds to compare with.
 
+use serde::{Deserialize, Serialize};
+
 use crate::job::JobId;
 use crate::order::Total;
-use crate::policy::Policy;
 use crate::policy::replan::Ranks;
+use crate::policy::{Policy, saved_whole};
 use crate::state::Turn;
 
 pub const ABOUT_SRTF: &str =
@@ -20,7 +22,7 @@ pub fn srsf() -> Box<dyn Policy> {
     Box::new(Shortest { by_service: true, ranks: Ranks::default() })
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Shortest {
     by_service: bool,
     ranks: Ranks<Total>,
@@ -44,6 +46,8 @@ impl Policy for Shortest {
     fn forget(&mut self, _turn: &mut Turn, id: JobId) {
         self.ranks.remove(id);
     }
+
+    saved_whole!();
 
     fn schedule(&mut self, turn: &mut Turn) {
         let by_service = self.by_service;

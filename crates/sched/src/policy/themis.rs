@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::event::Timer;
 use crate::job::JobId;
 use crate::order::Total;
-use crate::policy::Policy;
 use crate::policy::replan::Ranks;
+use crate::policy::{Policy, saved_whole};
 use crate::state::Turn;
 
 pub const ABOUT: &str = "Themis: finish-time fairness with leases, for rigid gangs";
@@ -31,8 +31,9 @@ impl Default for Options {
 /// Leases that still hold first, then the most unfairly treated.
 type Rank = (bool, Total);
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Themis {
+    #[serde(skip)]
     options: Options,
     ranks: Ranks<Rank>,
     /// Whether this turn is an auction; otherwise free GPUs are given out and nobody is moved.
@@ -81,6 +82,8 @@ impl Policy for Themis {
             self.ranks.insert(self.rank(turn, id), id);
         }
     }
+
+    saved_whole!(options);
 
     fn schedule(&mut self, turn: &mut Turn) {
         let mut ranks = std::mem::take(&mut self.ranks);

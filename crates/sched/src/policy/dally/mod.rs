@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use hither_core::Seconds;
 use hither_core::record::Reason;
 use hither_core::topology::Tier;
+use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Placement, PoolId};
 use crate::event::{Action, Timer, Why};
@@ -62,7 +63,9 @@ pub fn no_preempt(options: &Options) -> Box<dyn Policy> {
     auto(&Options { preempt: false, upgrade: false, ..options.clone() })
 }
 
+#[derive(Debug, Serialize, Deserialize)]
 struct Dally {
+    #[serde(skip)]
     options: Options,
     tuner: Tuner,
     waiting: Waiting,
@@ -385,6 +388,19 @@ impl Policy for Dally {
             self.round_set = true;
             turn.set_timer(Timer::Round, turn.now() + self.options.round_s);
         }
+    }
+
+    fn save(&self) -> serde_json::Value {
+        serde_json::to_value(self).expect("policies are plain values")
+    }
+
+    fn load(&mut self, saved: serde_json::Value) -> Result<(), serde_json::Error> {
+        let Self { tuner, waiting, .. } = Self::new(self.options.clone());
+        let options = std::mem::take(&mut self.options);
+        *self = Self { options, ..serde_json::from_value(saved)? };
+        self.tuner.options = tuner.options;
+        self.waiting.pausing = waiting.pausing;
+        Ok(())
     }
 
     fn overtaking_s_max(&self) -> Option<Seconds> {
