@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::panic;
 use std::process::ExitCode;
 
-use hither_sched::vopr::Case;
+use hither_sched::vopr::{Case, DRAWN, OPTIONS};
 use rayon::prelude::*;
 
 use crate::{Common, outputs};
@@ -16,6 +16,7 @@ use crate::{Common, outputs};
 Examples:
   hither vopr --seeds 10000
   hither vopr --first 4711 --seeds 1      the scenario that failed, again
+  hither vopr --list                      what scenarios are drawn from
 
 Checked after every event: no GPU twice, gangs whole or not at all, no work lost, nobody starved.")]
 pub struct Args {
@@ -27,6 +28,9 @@ pub struct Args {
     #[arg(long, value_name = "K", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=u64::MAX / 2))]
     first: u64,
+    /// Print what a scenario draws, and from which ranges, and run none
+    #[arg(long, conflicts_with_all = ["seeds", "first"])]
+    list: bool,
 }
 
 /// Failures told one by one; more say nothing new.
@@ -45,6 +49,10 @@ struct Failure {
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
+    if args.list {
+        outputs::print(&list())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     common.say(&format!("seeds {} to {}", args.first, args.first + args.seeds - 1));
     let outer_hook = panic::take_hook();
     // A panic is a failure of its seed, told with the others.
@@ -80,6 +88,17 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     bar.finish_and_clear();
     panic::set_hook(outer_hook);
     tell(&cases, &failures)
+}
+
+/// What a scenario draws, one line each.
+fn list() -> String {
+    let options = OPTIONS.iter().map(|drawn| (drawn.option, drawn.range));
+    let rows: Vec<(&str, &str)> = DRAWN.iter().copied().chain(options).collect();
+    let width = rows.iter().map(|row| row.0.len()).max().unwrap_or(0);
+    let mut text: String =
+        rows.iter().map(|(what, range)| format!("{what:width$}  {range}\n")).collect();
+    text.push_str("Half of the scenarios leave all options of the policies at their defaults.\n");
+    text
 }
 
 /// The policy that the seed drew, or what went wrong with it.
