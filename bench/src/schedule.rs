@@ -11,7 +11,7 @@ use hither_core::seed::stream;
 use hither_core::topology::Topology;
 use hither_sched::compat::muri;
 use hither_sched::decide::Scheduler;
-use hither_sched::event::{Action, Event, Timer};
+use hither_sched::event::{Action, End, Event, Timer};
 use hither_sched::job::{Job, JobId};
 use hither_sched::network::Network;
 use hither_sched::policy::{self, Settings};
@@ -189,6 +189,7 @@ struct World {
     now: f64,
     timers: BTreeMap<Timer, f64>,
     decisions: u32,
+    seen: Vec<Arc<Job>>,
 }
 
 impl World {
@@ -200,24 +201,33 @@ impl World {
             now: 0.0,
             timers: BTreeMap::new(),
             decisions: 0,
+            seen: Vec::new(),
         }
     }
 
     fn decide(&mut self, event: Event) {
         self.decisions += 1;
-        let actions = self.scheduler.decide(self.now, event).to_vec();
-        for action in actions {
-            match action {
+        self.tell(event);
+        for decision in self.scheduler.decide(self.now) {
+            match decision.action {
                 Action::Start { job, .. } => {
-                    let iteration_s = self.scheduler.state.job(job).iteration_s[2];
-                    self.scheduler.state.set_rate(job, self.now, 1.0 / iteration_s);
+                    self.tell(Event::Started(decision.id));
+                    let done = self.scheduler.state.job(job).done;
+                    self.tell(Event::Progress { job, done, rate: 1.0 });
+                }
+                Action::Stop { .. } => {
+                    self.tell(Event::Stopped { decision: decision.id, kept: None });
                 }
                 Action::SetTimer { timer, at_s } => {
                     self.timers.insert(timer, at_s);
                 }
-                Action::Preempt { .. } | Action::Tuned { .. } => {}
+                Action::Decline { .. } | Action::Failed { .. } | Action::Tuned { .. } => {}
             }
         }
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.scheduler.observe(self.now, event).expect("this world tells the truth");
     }
 
     /// A second goes by; timers that are due go off.
@@ -232,13 +242,13 @@ impl World {
 
     fn arrive(&mut self, job: Arc<Job>) {
         self.tick();
-        self.decide(Event::Arrive(vec![job]));
+        self.seen.push(job.clone());
+        self.decide(Event::Submitted(vec![job]));
     }
 
     /// A job like one that arrived before.
     fn again(&mut self) -> Arc<Job> {
-        let seen = self.scheduler.state.jobs.len();
-        self.scheduler.state.jobs[self.rng.random_range(0..seen)].job.clone()
+        self.seen[self.rng.random_range(0..self.seen.len())].clone()
     }
 
     fn end_one(&mut self) {
@@ -246,6 +256,6 @@ impl World {
         let running = &self.scheduler.state.running;
         let nth = self.rng.random_range(0..running.len());
         let id: JobId = *running.iter().nth(nth).expect("as many run");
-        self.decide(Event::Finish(id));
+        self.decide(Event::Ended { job: id, how: End::Finished });
     }
 }

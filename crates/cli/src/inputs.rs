@@ -64,9 +64,21 @@ pub struct TraceArgs {
     /// Format of the trace [default: recognised from its first lines]
     #[arg(long, value_name = "NAME", value_parser = formats())]
     pub format: Option<Format>,
-    /// More model profiles, as TOML or JSON; they replace built-in ones of the same name
+    /// More model profiles, as TOML or JSON; they replace built-in ones of the same name. `none` keeps
+    /// the built-in ones, but hides all profiles from the scheduler
     #[arg(long, value_name = "FILE")]
     pub profiles: Option<PathBuf>,
+}
+
+impl TraceArgs {
+    /// Whether the scheduler is told no profiles.
+    pub fn hides_profiles(&self) -> bool {
+        self.profiles.as_deref() == Some(Path::new("none"))
+    }
+
+    pub fn profiles_file(&self) -> Option<&Path> {
+        self.profiles.as_deref().filter(|_| !self.hides_profiles())
+    }
 }
 
 fn formats() -> impl TypedValueParser<Value = Format> {
@@ -105,7 +117,7 @@ pub enum Workload {
 
 impl Workload {
     pub fn open(args: &TraceArgs) -> anyhow::Result<Self> {
-        let library = library(args.profiles.as_deref())?;
+        let library = library(args.profiles_file())?;
         let path = args.trace.clone();
         if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
             if let Some(format) = args.format {

@@ -12,6 +12,7 @@ use hither_sched::policy::{Entry, Settings};
 use hither_sched::sim::{self, Faults, Options, Scenario};
 use hither_sched::state::{Checkpoints, State};
 use hither_sched::trace::{Format, Trace};
+use hither_sched::world::{Beliefs, ERROR_MAX, Lengths};
 use rustix::time::{ClockId, clock_gettime};
 use toml::Table;
 
@@ -66,12 +67,26 @@ pub struct ScenarioArgs {
     #[arg(value_parser = |t: &str| number(t, 0.0001, 1e6))]
     #[arg(allow_negative_numbers = true)]
     pub repair_h: f64,
+    /// Job lengths that the scheduler is told: known, unknown, or noisy:F for a log-normal error
+    #[arg(long, value_name = "WORD", default_value = "known")]
+    pub lengths: Lengths,
+    /// Tell the scheduler profiles with a log-normal error of standard deviation F
+    #[arg(long, value_name = "F", default_value_t = 0.0)]
+    #[arg(value_parser = |t: &str| number(t, 0.0, ERROR_MAX), allow_negative_numbers = true)]
+    pub profile_error: f64,
     /// Leave out jobs that are too large for the cluster
     #[arg(long)]
     pub drop_impossible: bool,
     /// Check the scheduler's invariants after every event (slower)
     #[arg(long)]
     pub check: bool,
+}
+
+impl ScenarioArgs {
+    fn beliefs(&self) -> Beliefs {
+        let (lengths, profile_error) = (self.lengths, self.profile_error);
+        Beliefs { lengths, profile_error, ..Beliefs::default() }
+    }
 }
 
 pub fn congestion(text: &str) -> Result<f64, String> {
@@ -91,6 +106,8 @@ pub struct Plan {
     pub policies: Vec<&'static Entry>,
     pub settings: Table,
     pub args: ScenarioArgs,
+    /// Whether the scheduler is told any profile.
+    profiles_told: bool,
 }
 
 /// One setting of a plan: what a sweep varies.
@@ -132,6 +149,7 @@ impl Plan {
             workload: Workload::open(&args.trace)?,
             settings,
             args: args.scenario.clone(),
+            profiles_told: !args.trace.hides_profiles(),
         })
     }
 
@@ -156,8 +174,9 @@ impl Plan {
         };
         let checkpoints =
             Checkpoints { interval_s: args.checkpoint_s, on_preempt: !args.lose_on_preempt };
-        let options =
-            Options { seed, congestion: cell.congestion, checkpoints, record, check: args.check };
+        let beliefs = Beliefs { profiles: self.profiles_told, ..args.beliefs() };
+        let congestion = cell.congestion;
+        let options = Options { seed, congestion, checkpoints, record, beliefs, check: args.check };
         let mut notes = read.notes;
         let mut jobs = read.jobs;
         let given = jobs.len();
@@ -222,6 +241,20 @@ impl Plan {
                  checkpoints every {} s",
                 args.repair_h, args.checkpoint_s
             ));
+        }
+        match args.lengths {
+            Lengths::Known => {}
+            Lengths::Unknown => notes.push("the scheduler is told no job lengths".into()),
+            Lengths::Noisy(sigma) => {
+                notes.push(format!("the scheduler is told lengths with an error of e^±{sigma}"));
+            }
+        }
+        if args.profile_error > 0.0 {
+            let sigma = args.profile_error;
+            notes.push(format!("the scheduler is told profiles with an error of e^±{sigma}"));
+        }
+        if !self.profiles_told {
+            notes.push("the scheduler is told no profiles".into());
         }
         if args.lose_on_preempt {
             notes.push(format!(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::panic;
 use std::process::ExitCode;
 
-use hither_sched::vopr::Case;
+use hither_sched::vopr::{Case, DRAWN, OPTIONS};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -18,6 +18,7 @@ Examples:
   hither vopr --seeds 10000
   hither vopr --first 4711 --seeds 1      repeat one scenario
   hither vopr --seeds 100 --json
+  hither vopr --list                      print what scenarios are drawn from
 
 A seed draws the cluster, the jobs, the faults and the policy. The checkers keep books of their own:
 no GPU is booked twice, a job holds all of its GPUs or none, no work is lost, no job starves. Exit
@@ -31,6 +32,9 @@ pub struct Args {
     #[arg(long, value_name = "K", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=u64::MAX / 2))]
     first: u64,
+    /// Print what a scenario is drawn from, and run none
+    #[arg(long, conflicts_with_all = ["seeds", "first", "json"])]
+    list: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -63,6 +67,10 @@ struct Outcome {
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
+    if args.list {
+        outputs::print(&list())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     common.say(&format!("seeds {} to {}", args.first, args.first + args.seeds - 1));
     let outer_hook = panic::take_hook();
     // A panic counts as a failure of its seed.
@@ -98,6 +106,17 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     bar.finish_and_clear();
     panic::set_hook(outer_hook);
     tell(args, cases, failures)
+}
+
+/// What a scenario draws, one line each.
+fn list() -> String {
+    let options = OPTIONS.iter().map(|drawn| (drawn.option, drawn.range));
+    let rows: Vec<(&str, &str)> = DRAWN.iter().copied().chain(options).collect();
+    let width = rows.iter().map(|row| row.0.len()).max().unwrap_or(0);
+    let mut text: String =
+        rows.iter().map(|(what, range)| format!("{what:width$}  {range}\n")).collect();
+    text.push_str("Half of the scenarios leave all options of the policies at their defaults.\n");
+    text
 }
 
 /// The policy that the seed drew, or what went wrong with it.

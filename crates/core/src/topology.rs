@@ -22,7 +22,7 @@ pub struct Topology {
     pub links: Links,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     pub name: String,
     /// Index into [`Topology::racks`].

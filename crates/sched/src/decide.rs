@@ -1,85 +1,343 @@
-//! `decide(event) → actions`: the one entry to the scheduler, for the simulator and for a real
-//! cluster alike. First the books are brought up to date, then the policy makes its choices.
+//! The one entry to the scheduler, for the simulator and for a real cluster alike.
+//!
+//! [`Scheduler::observe`] takes news and brings the books up to date; [`Scheduler::decide`] lets
+//! the policy make its choices. A driver reports all that it has learned, then asks once.
+
+use std::sync::Arc;
 
 use hither_core::Seconds;
-use hither_core::record::Reason;
+use serde::{Deserialize, Serialize};
 
-use crate::event::{Action, Event};
-use crate::job::JobId;
+use crate::cluster::{MachineId, Placement, Status};
+use crate::event::{Action, Decision, DecisionId, End, Event, Timer, Why};
+use crate::job::{Job, JobId};
 use crate::policy::Policy;
 use crate::state::{Phase, State, Turn};
 
 pub struct Scheduler {
     pub state: State,
     policy: Box<dyn Policy>,
-    actions: Vec<Action>,
+    /// What the policy said while it was told news.
+    said: Vec<Decision>,
+}
+
+/// News that cannot be true. The books are as they were before.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Error {
+    #[error("the time is {0}; expected a finite number of seconds")]
+    NoTime(Seconds),
+    #[error("no job has the id {0}; submit it first")]
+    UnknownJob(JobId),
+    #[error("job {0} does not wait; settle its decisions first")]
+    NotWaiting(JobId),
+    #[error("job {0} is said to run on another number of GPUs than it wants")]
+    NotAGang(JobId),
+    #[error("no decision has the id {0}")]
+    UnknownDecision(DecisionId),
+    #[error("no machine has the id {0}; add it first")]
+    UnknownMachine(MachineId),
+    #[error("decision {decision} is not a {expected}")]
+    WrongAnswer { decision: DecisionId, expected: &'static str },
+    #[error("decision {decision} was carried out before {before}, which it waits for")]
+    TooEarly { decision: DecisionId, before: DecisionId },
+    #[error("job {name} wants {gpus} GPUs, which no part of the cluster could ever hold")]
+    NeverFits { name: String, gpus: u32 },
+    #[error(
+        "job {job} reports {done} iterations at {rate} per second; expected finite numbers of at least 0"
+    )]
+    NoProgress { job: JobId, done: f64, rate: f64 },
+    #[error("machine {name} joins rack {rack}; the next new rack is {next}")]
+    RackGap { name: String, rack: u32, next: usize },
+}
+
+/// All that a scheduler knows, for a file. The policy's options and the network are not part of it:
+/// they come from the configuration.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Snapshot {
+    state: State,
+    policy: serde_json::Value,
+}
+
+/// A snapshot that does not go with the configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    #[error("the snapshot is of a cluster of {found} machines, the configuration of {expected}")]
+    OtherCluster { found: usize, expected: usize },
+    #[error("the snapshot is of another policy: {0}")]
+    OtherPolicy(#[from] serde_json::Error),
 }
 
 impl Scheduler {
-    pub fn new(state: State, policy: Box<dyn Policy>) -> Self {
-        Self { state, policy, actions: Vec::new() }
+    /// What a scheduler that is started again needs to go on.
+    pub fn save(&self) -> Snapshot {
+        Snapshot { state: self.state.clone(), policy: self.policy.save() }
     }
 
-    /// How long a job may wait until no younger one overtakes it; none: the policy has no bound.
+    /// Goes on where the snapshot was made. `fresh` is the cluster as configured, and `policy` one
+    /// of the same name as the saved one. The next `decide` arms all timers anew; the driver settles
+    /// what [`State::decisions_in_flight`] lists.
+    pub fn restore(
+        fresh: State,
+        mut policy: Box<dyn Policy>,
+        snapshot: Snapshot,
+    ) -> Result<Self, RestoreError> {
+        let Snapshot { mut state, policy: saved } = snapshot;
+        let [found, expected] = [&state, &fresh].map(|s| s.cluster.machines.len());
+        // Machines may have joined since.
+        if found < expected {
+            return Err(RestoreError::OtherCluster { found, expected });
+        }
+        policy.load(saved)?;
+        state.network = fresh.network;
+        state.network.grow(state.cluster.rack_count);
+        state.checkpoints = fresh.checkpoints;
+        let mut scheduler = Self::new(state, policy);
+        let (_, mut turn) = scheduler.turn();
+        for (timer, at_s) in turn.state.timers.clone() {
+            turn.set_timer(timer, at_s);
+        }
+        Ok(scheduler)
+    }
+
+    pub fn new(state: State, policy: Box<dyn Policy>) -> Self {
+        Self { state, policy, said: Vec::new() }
+    }
+
+    /// How long a job may wait until no younger one overtakes it; `None`: the policy has no bound.
     pub fn overtaking_s_max(&self) -> Option<Seconds> {
         self.policy.overtaking_s_max()
     }
 
-    /// What to do, in this order, now that this has happened. Events that no longer mean anything,
-    /// such as the end of a job that was cancelled, change nothing.
-    pub fn decide(&mut self, now: Seconds, event: Event) -> &[Action] {
-        self.actions.clear();
-        self.state.now = now;
-        let turn = &mut Turn { state: &mut self.state, actions: &mut self.actions };
-        let policy = &mut *self.policy;
-        match event {
-            Event::Arrive(jobs) => {
-                for job in jobs {
-                    let id = turn.state.admit(job);
-                    policy.enqueue(turn, id);
-                }
-            }
-            Event::Finish(id) => {
-                if turn.state.job(id).run().is_some() {
-                    let iterations = turn.state.job(id).iterations;
-                    turn.state.stop(id, iterations, Phase::Over);
-                    policy.forget(turn, id);
-                }
-            }
-            Event::Cancel(id) => cancel(turn, policy, id),
-            Event::Timer(timer) => policy.timer(turn, timer),
-            Event::MachineDown(machine) => {
-                if turn.state.cluster.machines[machine as usize].up {
-                    for id in turn.state.jobs_on(machine) {
-                        turn.preempt(id, Reason::Failure);
-                        policy.enqueue(turn, id);
-                    }
-                    turn.state.cluster.take_down(machine);
-                }
-            }
-            Event::MachineUp(machine) => {
-                if !turn.state.cluster.machines[machine as usize].up {
-                    turn.state.cluster.bring_up(machine);
-                }
-            }
-        }
-        policy.schedule(turn);
-        &self.actions
+    /// What to do now. Starts and stops stay in flight until an event settles them; the policy
+    /// leaves the jobs and GPUs concerned alone until then.
+    pub fn decide(&mut self, now: Seconds) -> Vec<Decision> {
+        self.state.tick(now);
+        let mut decisions = std::mem::take(&mut self.said);
+        self.policy.schedule(&mut Turn::new(&mut self.state, &mut decisions));
+        decisions
     }
-}
 
-fn cancel(turn: &mut Turn, policy: &mut dyn Policy, id: JobId) {
-    let job = turn.state.job(id);
-    match job.phase {
-        Phase::Running(_) => {
-            let done = job.done_at(turn.now());
-            turn.state.stop(id, done, Phase::Over);
+    /// Takes news. Late and doubled news change nothing; impossible news are an error and change
+    /// nothing either. A clock that steps back stands still until it has caught up.
+    pub fn observe(&mut self, now: Seconds, event: Event) -> Result<(), Error> {
+        if !now.is_finite() {
+            return Err(Error::NoTime(now));
         }
-        Phase::Waiting => {
-            turn.state.jobs[id as usize].phase = Phase::Over;
-            turn.state.waiting -= 1;
+        self.state.tick(now);
+        match event {
+            Event::Submitted(jobs) => self.submitted(&jobs),
+            Event::Timer(timer) => self.timer(timer),
+            Event::Started(decision) => self.started(decision),
+            Event::Stopped { decision, kept } => self.stopped(decision, kept),
+            Event::Refused(decision) => self.refused(decision),
+            Event::Found { job, placement } => self.found(job, placement),
+            Event::Ended { job, how } => self.ended(job, how),
+            Event::Progress { job, done, rate } => self.progress(job, done, rate),
+            Event::Foreign { machine, gpus } => {
+                self.known(machine)?;
+                self.state.cluster.set_foreign(machine, gpus);
+                Ok(())
+            }
+            Event::Machine { machine, status } => self.machine(machine, status),
+            Event::Resized { machine, gpus } => {
+                self.known(machine)?;
+                self.state.cluster.resize(machine, gpus);
+                Ok(())
+            }
+            Event::Added(machine) => {
+                let next = self.state.cluster.rack_count;
+                if machine.rack as usize > next {
+                    return Err(Error::RackGap { name: machine.name, rack: machine.rack, next });
+                }
+                self.state.add_machine(&machine);
+                Ok(())
+            }
         }
-        Phase::Over => return,
     }
-    policy.forget(turn, id);
+
+    /// The policy, and the turn in which it hears of something.
+    fn turn(&mut self) -> (&mut dyn Policy, Turn<'_>) {
+        (&mut *self.policy, Turn::new(&mut self.state, &mut self.said))
+    }
+
+    fn submitted(&mut self, jobs: &[Arc<Job>]) -> Result<(), Error> {
+        if let Some(job) = jobs.iter().find(|job| !self.state.admits(job)) {
+            return Err(Error::NeverFits { name: job.name.clone(), gpus: job.gpus });
+        }
+        let (policy, mut turn) = self.turn();
+        for job in jobs {
+            let id = turn.state.admit(job.clone());
+            policy.enqueue(&mut turn, id);
+        }
+        Ok(())
+    }
+
+    fn timer(&mut self, timer: Timer) -> Result<(), Error> {
+        if let Timer::Job(id) = timer {
+            self.job(id)?;
+        }
+        if self.state.timers.remove(&timer).is_none() {
+            return Ok(()); // it has gone off before, or its job is over
+        }
+        let (policy, mut turn) = self.turn();
+        policy.timer(&mut turn, timer);
+        Ok(())
+    }
+
+    fn started(&mut self, decision: DecisionId) -> Result<(), Error> {
+        let Some(id) = self.in_flight(decision)? else { return Ok(()) };
+        let expected = "start that is in flight";
+        match &self.state.job(id).phase {
+            Phase::Starting(start) => {
+                let open = |stop: &&DecisionId| self.state.in_flight.contains_key(stop);
+                if let Some(&before) = start.after.iter().find(open) {
+                    return Err(Error::TooEarly { decision, before });
+                }
+            }
+            Phase::Stopping(stop) if stop.decision != decision => {
+                return Err(Error::TooEarly { decision, before: stop.decision });
+            }
+            _ => return Err(Error::WrongAnswer { decision, expected }),
+        }
+        self.state.started(id);
+        // A machine that went while the start was in flight takes the job along.
+        let run = self.state.job(id).run().expect("it has just started");
+        let machines = &self.state.cluster.machines;
+        let is_gone = |machine: u32| machines[machine as usize].status == Status::Gone;
+        if run.placement.slots.iter().any(|slot| is_gone(slot.machine)) {
+            self.failed(id);
+        }
+        Ok(())
+    }
+
+    fn stopped(&mut self, decision: DecisionId, kept: Option<f64>) -> Result<(), Error> {
+        let Some(id) = self.in_flight(decision)? else { return Ok(()) };
+        match &self.state.job(id).phase {
+            Phase::Stopping(stop) if stop.decision == decision => {
+                self.state.stopped(id, kept.filter(|kept| kept.is_finite()));
+                Ok(())
+            }
+            _ => Err(Error::WrongAnswer { decision, expected: "stop" }),
+        }
+    }
+
+    fn refused(&mut self, decision: DecisionId) -> Result<(), Error> {
+        let Some(id) = self.in_flight(decision)? else { return Ok(()) };
+        match &self.state.job(id).phase {
+            Phase::Stopping(stop) if stop.decision == decision => {
+                for waiting in self.state.starts_after(decision) {
+                    self.withdraw(waiting);
+                }
+                self.state.unstop(id);
+                let (policy, mut turn) = self.turn();
+                policy.adopt(&mut turn, id);
+            }
+            _ => self.withdraw(id),
+        }
+        Ok(())
+    }
+
+    fn found(&mut self, id: JobId, placement: Arc<Placement>) -> Result<(), Error> {
+        if !matches!(self.job(id)?, Phase::Waiting) {
+            return Err(Error::NotWaiting(id));
+        }
+        for slot in &placement.slots {
+            self.known(slot.machine)?;
+        }
+        if placement.slots.iter().map(|s| s.gpus).sum::<u32>() != self.state.job(id).gpus() {
+            return Err(Error::NotAGang(id));
+        }
+        self.state.found(id, placement);
+        let (policy, mut turn) = self.turn();
+        policy.adopt(&mut turn, id);
+        Ok(())
+    }
+
+    /// The start of this job will not be carried out: it waits again.
+    pub(crate) fn withdraw(&mut self, id: JobId) {
+        self.state.unstart(id);
+        let (policy, mut turn) = self.turn();
+        policy.enqueue(&mut turn, id);
+    }
+
+    fn ended(&mut self, id: JobId, how: End) -> Result<(), Error> {
+        if matches!(self.job(id)?, Phase::Over) {
+            return Ok(());
+        }
+        if self.state.end(id, how == End::Finished) {
+            let job = self.state.job(id);
+            if how == End::Finished {
+                self.state.forecast.learn(job.gpus(), job.held_s);
+            }
+            let (policy, mut turn) = self.turn();
+            policy.forget(&mut turn, id);
+            self.state.timers.remove(&Timer::Job(id));
+            self.state.jobs.forget(id);
+        }
+        Ok(())
+    }
+
+    fn progress(&mut self, job: JobId, done: f64, rate: f64) -> Result<(), Error> {
+        if matches!(self.job(job)?, Phase::Over) {
+            return Ok(());
+        }
+        if !(done.is_finite() && rate.is_finite() && done >= 0.0 && rate >= 0.0) {
+            return Err(Error::NoProgress { job, done, rate });
+        }
+        self.state.progress(job, done, rate);
+        Ok(())
+    }
+
+    fn machine(&mut self, machine: MachineId, status: Status) -> Result<(), Error> {
+        if self.known(machine)? == status {
+            return Ok(());
+        }
+        if status == Status::Gone {
+            for id in self.state.jobs_on(machine) {
+                self.failed(id);
+            }
+            // Who was being stopped there has stopped; starts in flight are for the world to refuse.
+            for id in self.state.stopping_on(machine) {
+                self.state.stopped(id, None);
+            }
+        }
+        self.state.cluster.set_status(machine, status);
+        Ok(())
+    }
+
+    /// A running job lost its GPUs.
+    fn failed(&mut self, id: JobId) {
+        self.state.fail(id);
+        let (policy, mut turn) = self.turn();
+        turn.say(Action::Failed { job: id }, Why::MachineGone);
+        policy.enqueue(&mut turn, id);
+    }
+
+    /// Loses what the policy said while it was told news: a bug for the fuzzer to find.
+    pub(crate) fn forget_what_was_said(&mut self) {
+        self.said.clear();
+    }
+
+    // ---- is it known? ----
+
+    fn job(&self, id: JobId) -> Result<&Phase, Error> {
+        if id >= self.state.jobs.next_id() {
+            return Err(Error::UnknownJob(id));
+        }
+        Ok(self.state.jobs.get(id).map_or(&Phase::Over, |job| &job.phase))
+    }
+
+    fn known(&self, machine: MachineId) -> Result<Status, Error> {
+        let known = self.state.cluster.machines.get(machine as usize);
+        known.map(|m| m.status).ok_or(Error::UnknownMachine(machine))
+    }
+
+    /// The job that the decision is about; `None` if the decision is settled.
+    fn in_flight(&self, decision: DecisionId) -> Result<Option<JobId>, Error> {
+        match self.state.in_flight.get(&decision) {
+            Some(&id) => Ok(Some(id)),
+            None if self.state.was_made(decision) => Ok(None),
+            None => Err(Error::UnknownDecision(decision)),
+        }
+    }
 }

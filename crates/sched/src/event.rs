@@ -1,30 +1,70 @@
-//! What the world tells the scheduler, and what the scheduler tells the world.
+//! What the world tells the scheduler, and what the scheduler asks of the world.
+//!
+//! The world is slow and may refuse: a [`Decision`] is a wish until an [`Event`] settles it. Three
+//! rules bind a driver. It carries a decision out only once all that the decision waits for are
+//! settled; a refused decision takes those that wait for it along; and the stop of a job that
+//! ended by itself counts as carried out.
 
+use std::fmt;
 use std::sync::Arc;
 
 use hither_core::Seconds;
 use hither_core::record::Reason;
+use hither_core::topology::{Machine, Tier};
+use serde::{Deserialize, Serialize};
 
-use crate::cluster::{MachineId, Placement};
+use crate::cluster::{MachineId, Placement, Status};
 use crate::job::{Job, JobId};
 
-#[derive(Debug, Clone)]
+/// Numbers decisions in the order in which they were made; never used twice.
+pub type DecisionId = u64;
+
+/// News. Those about something that is over, or told twice, change nothing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Event {
     /// Jobs submitted at the same moment. They get the next ids, in this order.
-    Arrive(Vec<Arc<Job>>),
-    /// A running job has done its last iteration.
-    Finish(JobId),
-    /// The user took the job back, waiting or running.
-    Cancel(JobId),
+    Submitted(Vec<Arc<Job>>),
     /// A timer that the policy set has run out.
     Timer(Timer),
-    /// The machine is gone; its jobs are requeued from their last checkpoint.
-    MachineDown(MachineId),
-    MachineUp(MachineId),
+    /// A start was carried out: the job has its GPUs.
+    Started(DecisionId),
+    /// A stop was carried out: the GPUs are free. `kept` iterations are in the job's checkpoint;
+    /// `None`: not known, the scheduler's estimate stands.
+    Stopped { decision: DecisionId, kept: Option<f64> },
+    /// The world will not carry the decision out.
+    Refused(DecisionId),
+    /// A job that the scheduler believes to wait runs on these GPUs: it was found so when the
+    /// scheduler was started.
+    Found { job: JobId, placement: Arc<Placement> },
+    /// The job is over, waiting or running, and its GPUs are free.
+    Ended { job: JobId, how: End },
+    /// A running job has done so many iterations by now and does `rate` per second from now on.
+    Progress { job: JobId, done: f64, rate: f64 },
+    /// Others hold so many GPUs of the machine.
+    Foreign { machine: MachineId, gpus: u32 },
+    /// The machine's state. The jobs of a machine that is gone have lost their GPUs: they wait
+    /// again, from their last checkpoint.
+    Machine { machine: MachineId, status: Status },
+    /// The machine has so many GPUs from now on.
+    Resized { machine: MachineId, gpus: u32 },
+    /// A machine joins the cluster, empty; it gets the next id. Its rack is a known one or the next.
+    Added(Machine),
+}
+
+/// How a job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum End {
+    /// It has done all its iterations.
+    Finished,
+    /// It crashed and is not to be tried again.
+    Failed,
+    /// Its user took it back.
+    Cancelled,
 }
 
 /// A policy's alarm. Setting it again replaces the earlier one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Timer {
     /// One job's delay timer, queue jump or lease.
     Job(JobId),
@@ -32,19 +72,39 @@ pub enum Timer {
     Round,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+/// One thing that the scheduler wants done, or has to say.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    pub id: DecisionId,
+    pub action: Action,
+    /// The stops that must be carried out first: their GPUs are promised to this start.
+    pub after: Vec<DecisionId>,
+    pub why: Why,
+}
+
+/// Starts and stops are settled by an event that names their decision; the others need no answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Action {
     Start {
         job: JobId,
         placement: Arc<Placement>,
     },
-    Preempt {
+    /// The job gives its GPUs back and waits again.
+    Stop {
         job: JobId,
         reason: Reason,
+    },
+    /// The job could have GPUs now and holds out for better ones.
+    Decline {
+        job: JobId,
     },
     SetTimer {
         timer: Timer,
         at_s: Seconds,
+    },
+    /// The job lost its GPUs with a machine that is gone; for the record only.
+    Failed {
+        job: JobId,
     },
     /// The auto-tuner changed the delay timers of a demand; for the record only.
     Tuned {
@@ -52,4 +112,91 @@ pub enum Action {
         machine_s: Seconds,
         rack_s: Seconds,
     },
+}
+
+/// The reason for a decision: data, made into a sentence only when somebody asks.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum Why {
+    /// It has not been considered yet.
+    Submitted,
+    /// Its turn in the policy's order, and GPUs are free.
+    Turn { tier: Tier },
+    /// It waited for a better tier and takes what there is.
+    Relented { tier: Tier, wanted: Tier, waited_s: Seconds },
+    /// It has waited so long that it goes before all others, at any tier.
+    Overdue { tier: Tier, waited_s: Seconds },
+    /// It takes a place that others leave for it.
+    RoomMade { tier: Tier, victims: u32 },
+    /// It moves to a better place, which saves so much time.
+    Saves { tier: Tier, saved_s: Seconds },
+    /// It moves together, onto fewer machines.
+    FewerMachines { machines: u32 },
+    /// It makes room for a job with a better claim.
+    RoomFor { job: JobId },
+    /// It makes room for jobs that rank before it.
+    Outranked,
+    /// It has had its turn on GPUs that it shares.
+    SliceOver,
+    /// It declines for now: the worse tier would make it slower by this share, if that is known. `until_s` is the
+    /// earliest moment at which it relents; `None`: it never does.
+    HoldsOut { tier: Tier, until_s: Option<Seconds>, cost: Option<f64> },
+    /// One of its machines is gone.
+    MachineGone,
+    /// The world refused to carry the last decision out.
+    Refused,
+    /// The policy wants to look again.
+    Alarm,
+    /// Recent waits were shorter or longer than the timers.
+    Learned,
+}
+
+fn place(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Machine => "one machine",
+        Tier::Rack => "one rack",
+        Tier::Network => "the whole network",
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Why::Submitted => write!(f, "has just been submitted"),
+            Why::Turn { tier } => write!(f, "it is its turn, and {} has room", place(tier)),
+            Why::Relented { tier, wanted, waited_s } => {
+                let (place, wanted) = (place(tier), place(wanted));
+                write!(f, "takes {place} after {waited_s:.0} s of waiting for {wanted}")
+            }
+            Why::Overdue { tier, waited_s } => {
+                write!(f, "has waited {waited_s:.0} s: goes first and takes {}", place(tier))
+            }
+            Why::RoomMade { tier, victims } => {
+                write!(f, "takes {}, from which {victims} jobs were preempted", place(tier))
+            }
+            Why::Saves { tier, saved_s } => {
+                write!(f, "moves to {}: saves {saved_s:.0} s", place(tier))
+            }
+            Why::FewerMachines { machines } => write!(f, "moves together onto {machines} machines"),
+            Why::RoomFor { job } => write!(f, "makes room for job {job}, whose claim is better"),
+            Why::Outranked => write!(f, "makes room for jobs that rank before it"),
+            Why::SliceOver => write!(f, "its time slice is over"),
+            Why::HoldsOut { tier, until_s, cost } => {
+                write!(f, "holds out for {}", place(tier))?;
+                if let Some(until_s) = until_s {
+                    write!(f, " until {until_s:.0} s")?;
+                }
+                let next = if tier == Tier::Machine { Tier::Rack } else { Tier::Network };
+                match cost {
+                    Some(cost) => {
+                        write!(f, ": {} would cost it {:.0} %", place(next), 100.0 * cost)
+                    }
+                    None => write!(f, ": nobody knows what {} would cost it", place(next)),
+                }
+            }
+            Why::MachineGone => write!(f, "one of its machines is gone"),
+            Why::Refused => write!(f, "the cluster refused the last decision"),
+            Why::Alarm => write!(f, "to look again then"),
+            Why::Learned => write!(f, "recent waits say so"),
+        }
+    }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub type JobId = u32;
 
 /// A job as it was submitted. It runs on all of its GPUs or not at all.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// Its id in the trace or on the cluster.
     pub name: String,
@@ -23,11 +23,14 @@ pub struct Job {
 }
 
 /// How much work a job is.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Length {
     Iterations(f64),
     /// Running time at the job's best tier on an idle network, as traces record it.
     Seconds(Seconds),
+    /// Nobody knows.
+    Unknown,
 }
 
 /// What one iteration of a model costs. It is data: users write their own, training writes one.
@@ -35,7 +38,8 @@ pub enum Length {
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     pub name: String,
-    /// Forward and backward pass of one iteration, without any communication.
+    /// Forward and backward pass of one iteration, without any communication. Zero: nobody knows
+    /// what this model costs.
     pub compute_s: Seconds,
     /// Bytes that every worker contributes to the all-reduce of an iteration.
     #[serde(default)]
@@ -70,6 +74,15 @@ pub struct Measured {
 }
 
 impl Profile {
+    /// A model of which the name and the cost of a restart are all that is known.
+    pub fn unknown(other: &Profile) -> Self {
+        Self { compute_s: 0.0, gradient_bytes: 0.0, skew: 0.0, table: Vec::new(), ..other.clone() }
+    }
+
+    pub fn is_known(&self) -> bool {
+        self.compute_s > 0.0
+    }
+
     pub const fn default_backward_share() -> f64 {
         2.0 / 3.0
     }

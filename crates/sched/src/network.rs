@@ -11,7 +11,7 @@ use crate::job::Profile;
 const GBIT: f64 = 1e9 / 8.0;
 
 /// The links of a cluster, with background traffic taken off. All bandwidths in bytes a second.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Network {
     pub all_reduce: AllReduce,
     pub gpu: f64,
@@ -71,6 +71,12 @@ impl Network {
             latency_s: topology.links.latency_us.map(|us| us * 1e-6),
             congestion,
         }
+    }
+
+    /// So many racks from now on; new ones get the uplink of an average one.
+    pub(crate) fn grow(&mut self, racks: usize) {
+        let mean = self.uplinks.iter().sum::<f64>() / self.uplinks.len().max(1) as f64;
+        self.uplinks.resize(racks.max(self.uplinks.len()), mean);
     }
 
     /// The same network without background traffic.

@@ -7,17 +7,20 @@ use hither_core::Seconds;
 use hither_core::record::{EventRow, Happening, JobRow, JobState, Reason, RunRecord, Summary};
 use hither_core::summary::Quantiles;
 
-use crate::cluster::Placement;
-use crate::event::{Action, Event};
+use crate::cluster::{Placement, Status};
+use crate::event::{Action, Decision, End, Event};
 use crate::job::JobId;
 use crate::network::{Shape, measured_step_s};
 use crate::state::State;
+use crate::world::{Truth, World};
 
 /// Measures one job.
 #[derive(Debug, Clone, Default)]
 struct Meter {
     first_start_s: Option<Seconds>,
     finish_s: Option<(Seconds, bool)>,
+    /// Time holding GPUs by the end.
+    held_s: Seconds,
     /// Since when the current share of communication holds.
     pace_since_s: Seconds,
     comm_share: f64,
@@ -71,19 +74,19 @@ impl Recorder {
         gauge.fragmentation_s += elapsed * gauge.fragmentation;
         gauge.last_s = now;
         match event {
-            Event::Arrive(jobs) => {
-                let first = state.jobs.len() as u32;
+            Event::Submitted(jobs) => {
+                let first = state.jobs.next_id();
                 for (id, job) in (first..).zip(jobs) {
                     self.note(now, Happening::Arrive { job: id, gpus: job.gpus });
                 }
             }
-            Event::Finish(id) | Event::Cancel(id) => {
-                let finished = matches!(event, Event::Finish(_));
-                self.stop(now, *id, state);
-                let meter = &mut self.meters[*id as usize];
+            &Event::Ended { job, how } => {
+                let finished = how == End::Finished;
+                self.stop(now, job, state);
+                let meter = &mut self.meters[job as usize];
                 if meter.finish_s.is_none() {
                     meter.finish_s = Some((now, finished));
-                    let job = *id;
+                    meter.held_s = state.job(job).held_at(now);
                     let happening = if finished {
                         Happening::Finish { job }
                     } else {
@@ -92,32 +95,34 @@ impl Recorder {
                     self.note(now, happening);
                 }
             }
-            Event::MachineDown(machine) => {
-                self.note(now, Happening::MachineDown { machine: *machine });
-            }
-            Event::MachineUp(machine) => self.note(now, Happening::MachineUp { machine: *machine }),
-            Event::Timer(_) => {}
+            &Event::Machine { machine, status } => match status {
+                Status::Up => self.note(now, Happening::MachineUp { machine }),
+                Status::Draining => {}
+                Status::Gone => self.note(now, Happening::MachineDown { machine }),
+            },
+            _ => {}
         }
     }
 
-    pub fn after(&mut self, now: Seconds, actions: &[Action], state: &State) {
-        for action in actions {
-            match action {
+    pub fn after(&mut self, now: Seconds, decisions: &[Decision], state: &State) {
+        for decision in decisions {
+            match &decision.action {
                 Action::Start { job, placement } => self.start(now, *job, placement, state),
-                Action::Preempt { job, reason } => {
-                    self.stop(now, *job, state);
-                    let meter = &mut self.meters[*job as usize];
-                    match reason {
-                        Reason::Failure => meter.failures += 1,
-                        _ => meter.preemptions += 1,
-                    }
-                    self.note(now, Happening::Preempt { job: *job, reason: *reason });
+                &Action::Stop { job, reason } => {
+                    self.stop(now, job, state);
+                    self.meters[job as usize].preemptions += 1;
+                    self.note(now, Happening::Preempt { job, reason });
+                }
+                &Action::Failed { job } => {
+                    self.stop(now, job, state);
+                    self.meters[job as usize].failures += 1;
+                    self.note(now, Happening::Preempt { job, reason: Reason::Failure });
                 }
                 Action::Tuned { gpus, machine_s, rack_s } => {
                     let (gpus, machine_s, rack_s) = (*gpus, *machine_s, *rack_s);
                     self.note(now, Happening::Timers { gpus, machine_s, rack_s });
                 }
-                Action::SetTimer { .. } => {}
+                Action::Decline { .. } | Action::SetTimer { .. } => {}
             }
         }
         let free = state.cluster.free_total();
@@ -127,15 +132,14 @@ impl Recorder {
     }
 
     /// From now on this share of the job's running time is exposed communication.
-    pub fn pace(&mut self, now: Seconds, id: JobId, share: f64, state: &State, shape: &Shape) {
-        let job = state.job(id);
+    pub fn pace(&mut self, now: Seconds, id: JobId, share: f64, truth: &Truth, shape: &Shape) {
         let meter = &mut self.meters[id as usize];
         if meter.running {
             bank(meter, now);
         }
-        meter.pace_since_s = now.max(job.run().map_or(now, |run| run.begin_s));
+        meter.pace_since_s = now.max(truth.pace.map_or(now, |pace| pace.begin_s));
         meter.comm_share = share;
-        let profile = &job.job.profile;
+        let profile = &truth.job.profile;
         if !profile.table.is_empty() && shape.gpus > 1 && measured_step_s(profile, shape).1 {
             self.extrapolated.insert(profile.name.clone());
         }
@@ -176,13 +180,13 @@ impl Recorder {
     }
 
     /// The record of a run that is over. `sim_cpu_s` is the driver's to fill in.
-    pub fn record(self, policy: &str, seed: u64, state: &State) -> RunRecord {
-        let rows: Vec<JobRow> = state
+    pub fn record(self, policy: &str, seed: u64, world: &World, state: &State) -> RunRecord {
+        let rows: Vec<JobRow> = world
             .jobs
             .iter()
             .zip(&self.meters)
             .enumerate()
-            .map(|(id, (job, meter))| job_row(id as u32, job, meter, state.now))
+            .map(|(id, (truth, meter))| job_row(id as u32, truth, meter, state.now))
             .collect();
         let done: Vec<&JobRow> = rows.iter().filter(|r| r.state == JobState::Finished).collect();
         let over =
@@ -236,22 +240,23 @@ fn machines(placement: &Placement) -> Vec<(u32, u32)> {
     placement.slots.iter().map(|s| (s.machine, s.gpus)).collect()
 }
 
-fn job_row(id: u32, job: &crate::state::JobState, meter: &Meter, now: Seconds) -> JobRow {
+fn job_row(id: u32, truth: &Truth, meter: &Meter, now: Seconds) -> JobRow {
+    let job = &truth.job;
     let (finish_s, finished) = meter.finish_s.unwrap_or((now, false));
     JobRow {
         job: id,
-        name: job.job.name.clone(),
-        user: job.job.user.clone(),
-        model: job.job.profile.name.clone(),
-        gpus: job.job.gpus,
-        submit_s: job.job.submit_s,
+        name: job.name.clone(),
+        user: job.user.clone(),
+        model: job.profile.name.clone(),
+        gpus: job.gpus,
+        submit_s: job.submit_s,
         start_s: meter.first_start_s,
         finish_s,
-        run_s: job.held_s,
+        run_s: meter.held_s,
         // Rounding may leave a job that never waited a hair below zero.
-        queue_s: (finish_s - job.job.submit_s - job.held_s).max(0.0),
+        queue_s: (finish_s - job.submit_s - meter.held_s).max(0.0),
         comm_s: meter.comm_s,
-        ideal_s: job.ideal_s(),
+        ideal_s: truth.ideal_s(),
         tier: meter.placement.as_ref().map_or(0, |p| p.tier as u8),
         preemptions: meter.preemptions,
         failures: meter.failures,

@@ -61,7 +61,7 @@ impl Cluster {
     pub fn first_fit(&self, gpus: u32, pool: PoolId) -> Option<Placement> {
         let machines = || {
             let all = self.machines.iter().enumerate();
-            all.filter(move |(_, m)| m.pool == pool && m.up && m.free > 0)
+            all.filter(move |(_, m)| m.pool == pool && m.is_up() && m.free > 0)
         };
         if let Some((id, _)) = machines().find(|(_, m)| m.free >= gpus) {
             let slots = vec![Slot { machine: id as MachineId, gpus }];

@@ -1,26 +1,29 @@
-//! The simulator: plays a workload against the scheduler, event by event, exactly.
+//! The simulator: plays a workload against the scheduler, event by event, exactly. Its world
+//! carries out every decision at once.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use hither_core::Seconds;
-use hither_core::record::RunRecord;
+use hither_core::record::{Reason, RunRecord};
 use hither_core::seed::stream;
 use hither_core::topology::Topology;
 use rand_distr::{Distribution, Exp};
 use rand_pcg::Pcg64Mcg;
 
 use crate::check::Checker;
-use crate::cluster::MachineId;
+use crate::cluster::{MachineId, Status};
 use crate::contention::Contention;
 use crate::decide::Scheduler;
-use crate::event::{Action, Event, Timer};
+use crate::event::{Action, Decision, End, Event, Timer};
+use crate::forecast::Forecast;
 use crate::job::{Job, JobId};
 use crate::network::Network;
 use crate::outcome::Recorder;
 use crate::policy::Policy;
 use crate::state::{Checkpoints, State};
+use crate::world::{Beliefs, World};
 
 /// What happens to the cluster while it runs the workload.
 #[derive(Debug, Clone, Default)]
@@ -54,6 +57,8 @@ pub struct Options {
     pub checkpoints: Checkpoints,
     /// Keep every event for events.jsonl and the report.
     pub record: bool,
+    /// What the scheduler is told of the jobs.
+    pub beliefs: Beliefs,
     /// Let the outside checkers look at the state after every event.
     pub check: bool,
 }
@@ -65,6 +70,7 @@ impl Default for Options {
             congestion: 1.0,
             checkpoints: Checkpoints::default(),
             record: false,
+            beliefs: Beliefs::default(),
             check: false,
         }
     }
@@ -149,7 +155,11 @@ pub fn simulate(
     options: &Options,
 ) -> Result<RunRecord, Error> {
     let network = Network::new(topology, options.congestion);
-    let state = State::new(topology, network, options.checkpoints);
+    let mut state = State::new(topology, network, options.checkpoints);
+    let beliefs = if policy.is_clairvoyant() { Beliefs::default() } else { options.beliefs };
+    if !beliefs.are_true() {
+        state.forecast = Forecast::default();
+    }
     for job in &scenario.jobs {
         if !state.admits(job) {
             return Err(Error::NeverFits {
@@ -162,6 +172,7 @@ pub fn simulate(
     }
     let mut sim = Sim {
         name,
+        world: World::new(beliefs, options.seed, options.checkpoints),
         contention: Contention::new(topology.machines.len()),
         recorder: Recorder::new(scenario.jobs.len(), options.record),
         checker: options.check.then(|| Checker::new(&state)),
@@ -171,12 +182,15 @@ pub fn simulate(
         finish_version: vec![0; scenario.jobs.len()],
         timer_version: HashMap::new(),
         idle_timers: 0,
-        actions: Vec::new(),
         faults: scenario.faults.map(|faults| FaultStreams::new(faults, topology.machines.len())),
         worst_s: excused_until_s(scenario),
     };
     sim.run(scenario)?;
-    Ok(sim.recorder.record(name, options.seed, &sim.scheduler.state))
+    let mut record = sim.recorder.record(name, options.seed, &sim.world, &sim.scheduler.state);
+    if beliefs != options.beliefs {
+        record.summary.notes.push(format!("{name} is clairvoyant: it is told all lengths"));
+    }
+    Ok(record)
 }
 
 /// Until then jobs may have to wait for submissions and repairs, whatever their length.
@@ -189,6 +203,7 @@ fn excused_until_s(scenario: &Scenario) -> Seconds {
 struct Sim<'a> {
     name: &'a str,
     scheduler: Scheduler,
+    world: World,
     contention: Contention,
     recorder: Recorder,
     checker: Option<Checker>,
@@ -198,7 +213,6 @@ struct Sim<'a> {
     finish_version: Vec<u32>,
     timer_version: HashMap<Timer, u32>,
     idle_timers: u32,
-    actions: Vec<Action>,
     faults: Option<FaultStreams>,
     /// When the workload should be over by any measure.
     worst_s: Seconds,
@@ -250,17 +264,18 @@ impl Sim<'_> {
         while let Some(Reverse(next)) = self.pending.pop() {
             let event = match next.what {
                 What::Finish(id, version) if self.finish_version[id as usize] == version => {
-                    Event::Finish(id)
+                    Event::Ended { job: id, how: End::Finished }
                 }
                 What::Timer(timer, version) if self.timer_version.get(&timer) == Some(&version) => {
                     Event::Timer(timer)
                 }
                 What::Finish(..) | What::Timer(..) => continue,
-                What::Machine(id, up) => {
-                    self.push_fault(next.at_s, id, up);
-                    if up { Event::MachineUp(id) } else { Event::MachineDown(id) }
+                What::Machine(machine, up) => {
+                    self.push_fault(next.at_s, machine, up);
+                    let status = if up { Status::Up } else { Status::Gone };
+                    Event::Machine { machine, status }
                 }
-                What::Cancel(id) => Event::Cancel(id),
+                What::Cancel(id) => Event::Ended { job: id, how: End::Cancelled },
                 What::Arrive => {
                     let together = arrivals.iter().take_while(|j| j.submit_s == next.at_s).count();
                     let (now, later) = arrivals.split_at(together);
@@ -268,7 +283,8 @@ impl Sim<'_> {
                     if let Some(first) = later.first() {
                         self.push(first.submit_s, What::Arrive);
                     }
-                    Event::Arrive(now.to_vec())
+                    let state = &self.scheduler.state;
+                    Event::Submitted(now.iter().map(|job| self.world.submit(job, state)).collect())
                 }
             };
             self.step(next.at_s, event)?;
@@ -287,7 +303,7 @@ impl Sim<'_> {
 
     /// All arrived jobs are over: machines that fail from here on concern nobody.
     fn over(&self) -> bool {
-        self.scheduler.state.waiting == 0 && self.scheduler.state.running.is_empty()
+        self.scheduler.state.unfinished == 0
     }
 
     fn stuck(&self) -> Error {
@@ -302,81 +318,102 @@ impl Sim<'_> {
             checker.before(now, &event, &self.scheduler.state).map_err(invariant)?;
         }
         // Jobs that leave give their bandwidth back before anyone else starts.
-        if let Event::Finish(id) | Event::Cancel(id) = event {
-            self.finish_version[id as usize] += 1;
-            self.contention.stop(id);
+        if let Event::Ended { job, .. } = event {
+            self.halt(now, job, Reason::TimeSlice);
         }
-        let arrived_before = self.scheduler.state.jobs.len();
+        if let Event::Submitted(jobs) = &event {
+            let arrived = self.world.jobs.iter().rev().take(jobs.len()).rev();
+            let serial_s: f64 =
+                arrived.map(|t| t.iterations * t.iteration_s[1] + t.job.profile.restart_s).sum();
+            self.worst_s += SERIAL_TIMES_MAX * serial_s;
+        }
         let is_timer = matches!(event, Event::Timer(_));
-        let mut actions = std::mem::take(&mut self.actions);
-        actions.clear();
-        actions.extend_from_slice(self.scheduler.decide(now, event));
-        for action in &actions {
-            self.carry_out(now, action);
+        self.tell(now, event)?;
+        let decisions = self.scheduler.decide(now);
+        for decision in &decisions {
+            self.carry_out(now, decision)?;
         }
         // Before the new rates: a job that moves stops at its old one first.
-        self.recorder.after(now, &actions, &self.scheduler.state);
-        self.set_rates(now);
-        let arrived = &self.scheduler.state.jobs[arrived_before..];
-        let serial_s: f64 =
-            arrived.iter().map(|j| j.iterations * j.iteration_s[2] + j.job.profile.restart_s).sum();
-        self.worst_s += SERIAL_TIMES_MAX * serial_s;
-        let started = actions.iter().any(|a| matches!(a, Action::Start { .. }));
+        self.recorder.after(now, &decisions, &self.scheduler.state);
+        self.set_rates(now)?;
+        let started = decisions.iter().any(|d| matches!(d.action, Action::Start { .. }));
         let idle = is_timer && !started && self.scheduler.state.running.is_empty();
         self.idle_timers = if idle { self.idle_timers + 1 } else { 0 };
         if let Some(checker) = &mut self.checker {
             let bound = self.scheduler.overtaking_s_max();
-            let checked = checker.after(now, &actions, &self.scheduler.state, bound);
+            let checked = checker.after(now, &decisions, &self.scheduler.state, bound);
             checked.map_err(invariant)?;
         }
-        self.actions = actions;
         if self.idle_timers > IDLE_TIMERS_MAX { Err(self.stuck()) } else { Ok(()) }
     }
 
-    fn carry_out(&mut self, now: Seconds, action: &Action) {
-        match action {
+    /// The scheduler believes all that its own world tells it.
+    fn tell(&mut self, now: Seconds, event: Event) -> Result<(), Error> {
+        self.scheduler.observe(now, event).map_err(|error| {
+            let what = error.to_string();
+            Error::Invariant { policy: self.name.into(), now, what }
+        })
+    }
+
+    fn carry_out(&mut self, now: Seconds, decision: &Decision) -> Result<(), Error> {
+        match &decision.action {
             Action::Start { job, placement } => {
                 let state = &self.scheduler.state;
-                let profile = &state.job(*job).job.profile;
+                let profile = &self.world.job(*job).job.profile;
                 let network = &state.network;
                 self.contention.start(*job, profile, placement, &state.cluster, network);
+                self.tell(now, Event::Started(decision.id))?;
+                let run = self.scheduler.state.job(*job).run().expect("it has just started");
+                self.world.start(*job, run.pace.begin_s);
+                Ok(())
             }
-            Action::Preempt { job, .. } => {
-                self.finish_version[*job as usize] += 1;
-                self.contention.stop(*job);
+            Action::Stop { job, reason } => {
+                let kept = Some(self.halt(now, *job, *reason));
+                self.tell(now, Event::Stopped { decision: decision.id, kept })
+            }
+            Action::Failed { job } => {
+                self.halt(now, *job, Reason::Failure);
+                Ok(())
             }
             Action::SetTimer { timer, at_s } => {
                 let version = self.timer_version.entry(*timer).or_default();
                 *version += 1;
                 let version = *version;
                 self.push(at_s.max(now), What::Timer(*timer, version));
+                Ok(())
             }
-            Action::Tuned { .. } => {}
+            Action::Decline { .. } | Action::Tuned { .. } => Ok(()),
         }
     }
 
+    /// The job iterates no more and sends nothing. Returns the iterations that it keeps.
+    fn halt(&mut self, now: Seconds, id: JobId, reason: Reason) -> f64 {
+        self.finish_version[id as usize] += 1;
+        self.contention.stop(id);
+        self.world.stop(id, now, reason)
+    }
+
     /// Jobs whose share of the network changed go on at another pace, and end at another time.
-    fn set_rates(&mut self, now: Seconds) {
+    fn set_rates(&mut self, now: Seconds) -> Result<(), Error> {
         for (id, shape) in self.contention.settle(&self.scheduler.state.network) {
-            let state = &mut self.scheduler.state;
-            let job = state.job(id);
-            let run = job.run().expect("only running jobs have a share");
-            let profile = &job.job.profile;
-            let exposed_s = state.network.exposed_s(profile, &shape);
+            let truth = self.world.job(id);
+            let pace = truth.pace.expect("only running jobs have a share");
+            let profile = &truth.job.profile;
+            let exposed_s = self.scheduler.state.network.exposed_s(profile, &shape);
             let iteration_s = profile.compute_s + exposed_s;
             let rate = 1.0 / iteration_s;
-            if rate == run.rate {
+            if rate == pace.rate {
                 continue;
             }
-            self.recorder.pace(now, id, exposed_s / iteration_s, state, &shape);
-            state.set_rate(id, now, rate);
-            let job = state.job(id);
-            let run = job.run().expect("it runs");
-            let finish_s = run.rate_since_s + (job.iterations - run.rate_done) / rate;
+            self.recorder.pace(now, id, exposed_s / iteration_s, truth, &shape);
+            let done = truth.done_at(now);
+            self.tell(now, Event::Progress { job: id, done, rate })?;
+            let finish_s = self.world.set_rate(id, now, rate);
             self.finish_version[id as usize] += 1;
             let version = self.finish_version[id as usize];
             self.push(finish_s, What::Finish(id, version));
         }
+        Ok(())
     }
 
     /// The machine is up or down from `now` on; when will that change?

@@ -1,41 +1,61 @@
 //! What the scheduler knows: the cluster, every job's phase, and how far each has come.
+//!
+//! The books are kept as if every decision in flight were carried out: GPUs of a job that is being
+//! stopped count as free, those of a job that is being started as taken. So a policy plans on one
+//! cluster, and [`Turn::start`] works out which stops a start has to wait for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hither_core::Seconds;
 use hither_core::record::Reason;
-use hither_core::topology::{Tier, Topology};
+use hither_core::topology::{Machine, Tier, Topology};
+use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, MachineId, Placement, PoolId};
-use crate::event::{Action, Timer};
-use crate::job::{Job, JobId, Length};
+use crate::event::{Action, Decision, DecisionId, Timer, Why};
+use crate::forecast::{Estimate, Forecast};
+use crate::job::{Job, JobId};
+use crate::jobs::Jobs;
 use crate::network::Network;
+use crate::order::{any_float, pairs};
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct State {
     pub now: Seconds,
     pub cluster: Cluster,
     /// Closed forms of what a placement costs on an otherwise idle network.
+    #[serde(skip)]
     pub network: Network,
-    /// By id: every job that ever arrived.
-    pub jobs: Vec<JobState>,
+    pub forecast: Forecast,
+    /// Every job that is not over.
+    pub jobs: Jobs,
+    /// Jobs that hold their GPUs and may be stopped.
     pub running: BTreeSet<JobId>,
+    /// Jobs that a policy may start, even if the last of them is still being stopped.
     pub waiting: usize,
+    /// Jobs that are not over.
+    pub unfinished: usize,
+    /// Starts and stops that the world has not settled yet, and whose they are.
+    pub in_flight: BTreeMap<DecisionId, JobId>,
+    next_decision: DecisionId,
+    /// The policy's alarms that have not gone off.
+    #[serde(with = "pairs")]
+    pub timers: BTreeMap<Timer, Seconds>,
     pub checkpoints: Checkpoints,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct JobState {
     pub job: Arc<Job>,
     /// The GPU type it asks for.
     pub pool: Option<PoolId>,
     /// The lowest tier that could ever hold it.
     pub best: Tier,
-    /// Iteration time of a compact placement at each tier on an idle network; tiers below the best
-    /// count as the best.
-    pub iteration_s: [Seconds; 3],
-    pub iterations: f64,
+    /// Iteration time at each tier, and iterations, as [`Forecast`] believes.
+    pub(crate) iteration_s: Option<[Seconds; 3]>,
+    #[serde(with = "any_float")]
+    pub(crate) iterations: f64,
     pub phase: Phase,
     /// Iterations done when the phase began; they survive a preemption.
     pub done: f64,
@@ -46,37 +66,112 @@ pub struct JobState {
     pub starts: u32,
     /// What the next start costs before iterations go on.
     pub restart_s: Seconds,
+    /// The reason for the last decision about it.
+    pub why: Why,
 }
 
-#[derive(Debug, Clone)]
+/// Where a job stands between the scheduler's wish and the world's word.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Phase {
     Waiting,
+    /// GPUs are promised to it; it does not run yet.
+    Starting(Start),
     Running(Run),
+    /// It has to give its GPUs back and has not done so yet. It may already be promised others.
+    Stopping(Box<Stop>),
     Over,
 }
 
-#[derive(Debug, Clone)]
+/// A start in flight.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Start {
+    pub decision: DecisionId,
+    pub run: Run,
+    /// The stops that it waits for.
+    pub after: Vec<DecisionId>,
+}
+
+/// A stop in flight, with what it takes to undo it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Stop {
+    pub decision: DecisionId,
+    pub run: Run,
+    pub reason: Reason,
+    pub at_s: Seconds,
+    /// `done`, `held_s` and `since_s` of the job before the stop.
+    before: (f64, Seconds, Seconds),
+    /// What the job is to do once it has stopped.
+    pub next: Option<Start>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Run {
     pub placement: Arc<Placement>,
+    pub pace: Pace,
+}
+
+/// How far a run comes over time, at a rate that changes now and then.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Pace {
     /// When the restart was over and iterations began.
     pub begin_s: Seconds,
-    /// From when `rate` holds and how many iterations were done then; the driver moves both
-    /// whenever the rate changes. Iterations begin after the restart, so this may lie ahead.
-    pub rate_since_s: Seconds,
-    pub rate_done: f64,
-    /// Iterations a second.
+    /// From when `rate` holds and how many iterations were done then. Iterations begin after the
+    /// restart, so this may lie ahead.
+    pub since_s: Seconds,
+    pub done: f64,
+    /// Iterations per second.
     pub rate: f64,
-    /// Iterations in the last periodic checkpoint before `rate_since_s`.
+    /// Iterations in the last periodic checkpoint before `since_s`.
     pub checkpoint_done: f64,
 }
 
+impl Pace {
+    pub fn new(begin_s: Seconds, done: f64) -> Self {
+        Self { begin_s, since_s: begin_s, done, rate: 0.0, checkpoint_done: done }
+    }
+
+    /// Iterations done by `now` of a job that has `most`.
+    pub fn done_at(&self, now: Seconds, most: f64) -> f64 {
+        let ran = (now - self.since_s).max(0.0);
+        (self.done + ran * self.rate).min(most)
+    }
+
+    /// Iterations in the last periodic checkpoint by `now`.
+    pub fn checkpointed_at(&self, now: Seconds, interval_s: Seconds, most: f64) -> f64 {
+        let periods = ((now - self.begin_s) / interval_s).floor().max(0.0);
+        let last_s = self.begin_s + periods * interval_s;
+        if last_s < self.since_s { self.checkpoint_done } else { self.done_at(last_s, most) }
+    }
+
+    /// So many iterations are done by `now`, and the rate is another from now on.
+    pub fn change(&mut self, now: Seconds, done: f64, rate: f64, interval_s: Seconds, most: f64) {
+        self.checkpoint_done = self.checkpointed_at(now, interval_s, most);
+        // A job that is still restarting begins its iterations when it was going to.
+        self.since_s = self.since_s.max(now);
+        self.done = done;
+        self.rate = rate;
+    }
+}
+
 /// How progress is kept when a job stops before its end.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoints {
     /// Running time between periodic checkpoints; a failure loses what came after the last.
     pub interval_s: Seconds,
     /// Whether a job that is preempted writes a checkpoint first, or falls back as at a failure.
     pub on_preempt: bool,
+}
+
+impl Checkpoints {
+    /// Whether a job that stops for this reason keeps all its iterations, or falls back to its last
+    /// periodic checkpoint.
+    pub fn keeps_all(&self, reason: Reason) -> bool {
+        match reason {
+            Reason::TimeSlice => true,
+            Reason::Priority | Reason::Upgrade => self.on_preempt,
+            Reason::Failure => false,
+        }
+    }
 }
 
 impl Default for Checkpoints {
@@ -86,15 +181,22 @@ impl Default for Checkpoints {
 }
 
 impl JobState {
+    /// The run that is under way or promised.
     pub fn run(&self) -> Option<&Run> {
         match &self.phase {
-            Phase::Running(run) => Some(run),
-            _ => None,
+            Phase::Running(run) | Phase::Starting(Start { run, .. }) => Some(run),
+            Phase::Stopping(stop) => stop.next.as_ref().map(|next| &next.run),
+            Phase::Waiting | Phase::Over => None,
         }
     }
 
+    /// Whether a policy may start it.
     pub fn is_waiting(&self) -> bool {
-        matches!(self.phase, Phase::Waiting)
+        match &self.phase {
+            Phase::Waiting => true,
+            Phase::Stopping(stop) => stop.next.is_none(),
+            _ => false,
+        }
     }
 
     pub fn gpus(&self) -> u32 {
@@ -104,10 +206,7 @@ impl JobState {
     /// Iterations done by `now`.
     pub fn done_at(&self, now: Seconds) -> f64 {
         match &self.phase {
-            Phase::Running(run) => {
-                let ran = (now - run.rate_since_s).max(0.0);
-                (run.rate_done + ran * run.rate).min(self.iterations)
-            }
+            Phase::Running(run) => run.pace.done_at(now, self.iterations),
             _ => self.done,
         }
     }
@@ -115,11 +214,7 @@ impl JobState {
     /// Iterations in the last periodic checkpoint by `now`.
     pub fn checkpointed_at(&self, now: Seconds, interval_s: Seconds) -> f64 {
         match &self.phase {
-            Phase::Running(run) => {
-                let periods = ((now - run.begin_s) / interval_s).floor().max(0.0);
-                let last_s = run.begin_s + periods * interval_s;
-                if last_s < run.rate_since_s { run.checkpoint_done } else { self.done_at(last_s) }
-            }
+            Phase::Running(run) => run.pace.checkpointed_at(now, interval_s, self.iterations),
             _ => self.done,
         }
     }
@@ -132,24 +227,13 @@ impl JobState {
         }
     }
 
-    /// Time spent computing what was kept, as if the network were free.
+    /// Time spent computing what was kept, as if the network were free; without a profile all time
+    /// counts.
     pub fn useful_at(&self, now: Seconds) -> Seconds {
-        self.done_at(now) * self.job.profile.compute_s
-    }
-
-    /// What is left at its best place, if nothing disturbs it.
-    pub fn remaining_at(&self, now: Seconds) -> Seconds {
-        (self.iterations - self.done_at(now)) * self.iteration_s[0]
-    }
-
-    /// What the whole job takes at its best place on an idle network.
-    pub fn ideal_s(&self) -> Seconds {
-        self.iterations * self.iteration_s[0]
-    }
-
-    /// How much longer an iteration takes at the worst tier than at the best.
-    pub fn sensitivity(&self) -> f64 {
-        self.iteration_s[2] / self.iteration_s[0]
+        match self.job.profile.is_known() {
+            true => self.done_at(now) * self.job.profile.compute_s,
+            false => self.held_at(now),
+        }
     }
 }
 
@@ -159,43 +243,35 @@ impl State {
             now: 0.0,
             cluster: Cluster::new(topology),
             network,
-            jobs: Vec::new(),
+            forecast: Forecast::exact(),
+            jobs: Jobs::default(),
             running: BTreeSet::new(),
             waiting: 0,
+            unfinished: 0,
+            in_flight: BTreeMap::new(),
+            next_decision: 0,
+            timers: BTreeMap::new(),
             checkpoints,
         }
     }
 
     /// Whether the cluster could ever hold the job.
     pub fn admits(&self, job: &Job) -> bool {
-        self.pool_of(job).is_some_and(|pool| self.cluster.best_tier(job.gpus, pool).is_some())
-    }
-
-    /// None: the cluster has no such type. Some(None): any type will do.
-    fn pool_of(&self, job: &Job) -> Option<Option<PoolId>> {
-        match &job.gpu_type {
-            None => Some(None),
-            Some(name) => self.cluster.pool_named(name).map(Some),
-        }
-    }
-
-    pub(crate) fn admit(&mut self, job: Arc<Job>) -> JobId {
-        let pool = self.pool_of(&job).expect("drivers admit only what `admits` allows");
-        let best = self.cluster.best_tier(job.gpus, pool).expect("as above");
-        let largest = self.cluster.largest_pool(job.gpus, pool, best);
-        let network = &self.network;
-        let iteration_s = Tier::ALL.map(|tier| {
-            network.iteration_s(&job.profile, &network.typical(job.gpus, largest, tier.max(best)))
-        });
-        let iterations = match job.length {
-            Length::Iterations(n) => n,
-            // Background traffic lengthens a job: what a trace recorded is its length without.
-            Length::Seconds(s) => {
-                let quiet = network.quiet();
-                s / quiet.iteration_s(&job.profile, &quiet.typical(job.gpus, largest, best))
-            }
+        let pool = match &job.gpu_type {
+            None => None,
+            Some(name) => match self.cluster.pool_named(name) {
+                Some(pool) => Some(pool),
+                None => return false,
+            },
         };
-        self.jobs.push(JobState {
+        self.cluster.best_tier(job.gpus, pool).is_some()
+    }
+
+    /// The caller has made sure that the cluster can hold the job.
+    pub(crate) fn admit(&mut self, job: Arc<Job>) -> JobId {
+        let Estimate { pool, best, iteration_s, iterations } =
+            Estimate::new(&job, &self.cluster, &self.network).expect("drivers ask `admits` first");
+        let id = self.jobs.push(JobState {
             pool,
             best,
             iteration_s,
@@ -206,20 +282,29 @@ impl State {
             since_s: self.now,
             starts: 0,
             restart_s: 0.0,
+            why: Why::Submitted,
             job,
         });
         self.waiting += 1;
-        (self.jobs.len() - 1) as JobId
+        self.unfinished += 1;
+        id
     }
 
     pub fn job(&self, id: JobId) -> &JobState {
-        &self.jobs[id as usize]
+        &self.jobs[id]
     }
 
     /// The GPU type that a running job uses.
     pub fn pool_of_run(&self, id: JobId) -> PoolId {
         let run = self.job(id).run().expect("asked of running jobs only");
         self.cluster.machines[run.placement.slots[0].machine as usize].pool
+    }
+
+    /// GPUs that others could have if a running job stopped: not those of draining machines.
+    pub fn would_free(&self, id: JobId) -> u32 {
+        let slots = self.job(id).run().map_or(&[][..], |run| &run.placement.slots);
+        let is_up = |machine: MachineId| self.cluster.machines[machine as usize].is_up();
+        slots.iter().filter(|s| is_up(s.machine)).map(|s| s.gpus).sum()
     }
 
     /// Running jobs that hold GPUs of the machine, in order of id.
@@ -246,35 +331,65 @@ impl State {
     /// of that work. A policy that preempts jobs before can keep all of them from getting on.
     pub fn worked_s(&self, id: JobId) -> Option<Seconds> {
         let job = self.job(id);
-        let run = job.run()?;
+        let Phase::Running(run) = &job.phase else { return None };
         let keeps = self.checkpoints.on_preempt
             || job.checkpointed_at(self.now, self.checkpoints.interval_s) > job.done;
-        keeps.then_some(self.now - run.begin_s)
+        keeps.then_some(self.now - run.pace.begin_s)
     }
 
-    /// The driver says how fast a running job goes from `from_s` on.
-    pub fn set_rate(&mut self, id: JobId, from_s: Seconds, rate: f64) {
-        let job = &mut self.jobs[id as usize];
-        let done = job.done_at(from_s);
-        let checkpoint_done = job.checkpointed_at(from_s, self.checkpoints.interval_s);
-        if let Phase::Running(run) = &mut job.phase {
-            run.checkpoint_done = checkpoint_done;
-            // A job that is still restarting begins its iterations when it was going to.
-            run.rate_since_s = run.rate_since_s.max(from_s);
-            run.rate_done = done;
-            run.rate = rate;
+    /// Moves the clock. One that steps back stands still.
+    pub(crate) fn tick(&mut self, now: Seconds) {
+        if now > self.now {
+            self.now = now;
         }
     }
 
-    /// A running job waits again, with the progress and the restart cost that the reason leaves.
-    pub(crate) fn requeue(&mut self, id: JobId, reason: Reason) {
-        let job = self.job(id);
-        let keeps_all = match reason {
-            Reason::TimeSlice => true,
-            Reason::Priority | Reason::Upgrade => self.checkpoints.on_preempt,
-            Reason::Failure => false,
+    /// Whether a decision of this id was ever made.
+    pub(crate) fn was_made(&self, decision: DecisionId) -> bool {
+        decision < self.next_decision
+    }
+
+    /// Jobs that are being stopped on the machine.
+    pub(crate) fn stopping_on(&self, machine: MachineId) -> Vec<JobId> {
+        let stops = &self.cluster.machines[machine as usize].stopping;
+        stops.iter().map(|(stop, _)| self.in_flight[stop]).collect()
+    }
+
+    /// Jobs whose start waits for this stop.
+    pub(crate) fn starts_after(&self, stop: DecisionId) -> Vec<JobId> {
+        let waits = |&(&decision, &id): &(&DecisionId, &JobId)| {
+            let start = match &self.job(id).phase {
+                Phase::Starting(start) => Some(start),
+                Phase::Stopping(stop) => stop.next.as_ref(),
+                _ => None,
+            };
+            start.is_some_and(|s| s.decision == decision && s.after.contains(&stop))
         };
-        let done = match keeps_all {
+        self.in_flight.iter().filter(waits).map(|(_, &id)| id).collect()
+    }
+
+    /// A machine joins. A new rack gets the uplink of an average one.
+    pub(crate) fn add_machine(&mut self, machine: &Machine) {
+        self.cluster.join(machine);
+        self.network.grow(self.cluster.rack_count);
+    }
+
+    /// A running job has done so many iterations by now and does `rate` per second from now on.
+    pub(crate) fn progress(&mut self, id: JobId, done: f64, rate: f64) {
+        let (now, interval_s) = (self.now, self.checkpoints.interval_s);
+        let job = &mut self.jobs[id];
+        if let Phase::Running(run) = &mut job.phase {
+            run.pace.change(now, done, rate, interval_s, job.iterations);
+            if !self.forecast.exact && done > job.iterations {
+                job.iterations = f64::INFINITY; // what was told is wrong
+            }
+        }
+    }
+
+    /// What a running job would keep if it stopped now, and what its next start would cost.
+    fn kept(&self, id: JobId, reason: Reason) -> (f64, Seconds) {
+        let job = self.job(id);
+        let done = match self.checkpoints.keeps_all(reason) {
             true => job.done_at(self.now),
             false => job.checkpointed_at(self.now, self.checkpoints.interval_s),
         };
@@ -282,72 +397,258 @@ impl State {
             Reason::TimeSlice => SLICE_RESUME_S,
             _ => job.job.profile.restart_s,
         };
-        self.stop(id, done, Phase::Waiting);
-        self.jobs[id as usize].restart_s = restart_s;
+        (done, restart_s)
     }
 
-    /// Ends a running phase: the GPUs are free again and `done` iterations are kept.
-    pub(crate) fn stop(&mut self, id: JobId, done: f64, next: Phase) {
+    /// A running job leaves its GPUs with `done` iterations kept. Returns the run that ends.
+    fn leave(&mut self, id: JobId, done: f64, next: Phase) -> Option<Run> {
         let now = self.now;
-        let job = &mut self.jobs[id as usize];
+        let job = &mut self.jobs[id];
         job.held_s = job.held_at(now);
         job.done = done;
         job.since_s = now;
-        if let Phase::Running(run) = std::mem::replace(&mut job.phase, next) {
-            self.cluster.release(&run.placement);
-            self.running.remove(&id);
-        }
-        if matches!(self.jobs[id as usize].phase, Phase::Waiting) {
-            self.waiting += 1;
-        }
+        let Phase::Running(run) = std::mem::replace(&mut job.phase, next) else { return None };
+        self.cluster.release(&run.placement);
+        self.running.remove(&id);
+        Some(run)
     }
-}
 
-/// One decision in the making: the state that policies change and the actions they thereby take.
-#[derive(Debug)]
-pub struct Turn<'a> {
-    pub state: &'a mut State,
-    pub actions: &'a mut Vec<Action>,
+    /// A running job lost its GPUs with a machine: it waits again.
+    pub(crate) fn fail(&mut self, id: JobId) {
+        let (done, restart_s) = self.kept(id, Reason::Failure);
+        self.leave(id, done, Phase::Waiting);
+        self.waiting += 1;
+        let job = &mut self.jobs[id];
+        job.restart_s = restart_s;
+        job.why = Why::MachineGone;
+    }
+
+    /// The job is over, whatever it was about to do. False if it already was.
+    pub(crate) fn end(&mut self, id: JobId, finished: bool) -> bool {
+        let job = self.job(id);
+        let done = if finished { job.iterations } else { job.done_at(self.now) };
+        match &self.job(id).phase {
+            Phase::Over => return false,
+            Phase::Waiting => {}
+            Phase::Running(_) => {
+                self.leave(id, done, Phase::Over);
+            }
+            Phase::Starting(_) => self.unstart(id),
+            Phase::Stopping(stop) => {
+                if stop.next.is_some() {
+                    self.unstart(id);
+                }
+                self.stopped(id, None);
+            }
+        }
+        self.unfinished -= 1;
+        if self.job(id).is_waiting() {
+            self.waiting -= 1;
+        }
+        self.jobs[id].phase = Phase::Over;
+        true
+    }
+
+    fn decision(&mut self, id: JobId) -> DecisionId {
+        let decision = self.next_decision;
+        self.next_decision += 1;
+        self.in_flight.insert(decision, id);
+        decision
+    }
+
+    /// A waiting job is promised the placement.
+    fn start(&mut self, id: JobId, placement: Arc<Placement>) -> (DecisionId, Vec<DecisionId>) {
+        self.cluster.take(&placement);
+        let mut after = self.cluster.stops_before(&placement);
+        let decision = self.decision(id);
+        self.waiting -= 1;
+        let job = &mut self.jobs[id];
+        debug_assert!(job.is_waiting());
+        let begin_s = self.now + job.restart_s;
+        let run = Run { placement, pace: Pace::new(begin_s, job.done) };
+        match &mut job.phase {
+            Phase::Stopping(stop) => {
+                if !after.contains(&stop.decision) {
+                    after.push(stop.decision);
+                }
+                stop.next = Some(Start { decision, run, after: after.clone() });
+            }
+            phase => *phase = Phase::Starting(Start { decision, run, after: after.clone() }),
+        }
+        (decision, after)
+    }
+
+    /// The job has the GPUs that were promised to it.
+    pub(crate) fn started(&mut self, id: JobId) {
+        let now = self.now;
+        let job = &mut self.jobs[id];
+        let Phase::Starting(start) = std::mem::replace(&mut job.phase, Phase::Waiting) else {
+            unreachable!("the caller has looked")
+        };
+        self.in_flight.remove(&start.decision);
+        let pace = Pace::new(now + job.restart_s, job.done);
+        job.phase = Phase::Running(Run { pace, ..start.run });
+        job.since_s = now;
+        job.starts += 1;
+        self.running.insert(id);
+    }
+
+    /// A waiting job is found to run on these GPUs already.
+    pub(crate) fn found(&mut self, id: JobId, placement: Arc<Placement>) {
+        self.cluster.take(&placement);
+        self.waiting -= 1;
+        self.running.insert(id);
+        let now = self.now;
+        let job = &mut self.jobs[id];
+        job.phase = Phase::Running(Run { placement, pace: Pace::new(now, job.done) });
+        job.since_s = now;
+        job.starts += 1;
+    }
+
+    /// Starts and stops that the world has not settled yet, oldest first.
+    pub fn decisions_in_flight(&self) -> Vec<Decision> {
+        let decision = |(&id, &job): (&DecisionId, &JobId)| {
+            let state = self.job(job);
+            let start = |start: &Start| {
+                let placement = start.run.placement.clone();
+                (Action::Start { job, placement }, start.after.clone())
+            };
+            let (action, after) = match &state.phase {
+                Phase::Starting(starting) => start(starting),
+                Phase::Stopping(stop) => match &stop.next {
+                    Some(next) if next.decision == id => start(next),
+                    _ => (Action::Stop { job, reason: stop.reason }, Vec::new()),
+                },
+                _ => unreachable!("only these phases have decisions in flight"),
+            };
+            Decision { id, action, after, why: state.why }
+        };
+        self.in_flight.iter().map(decision).collect()
+    }
+
+    /// The job is promised nothing any more and waits again.
+    pub(crate) fn unstart(&mut self, id: JobId) {
+        let job = &mut self.jobs[id];
+        let start = match &mut job.phase {
+            Phase::Stopping(stop) => stop.next.take(),
+            phase => match std::mem::replace(phase, Phase::Waiting) {
+                Phase::Starting(start) => Some(start),
+                _ => None,
+            },
+        };
+        let start = start.expect("the caller has looked");
+        job.why = Why::Refused;
+        self.in_flight.remove(&start.decision);
+        self.cluster.release(&start.run.placement);
+        self.waiting += 1;
+    }
+
+    /// A running job is to give its GPUs back; it waits again.
+    fn stop(&mut self, id: JobId, reason: Reason) -> DecisionId {
+        let (done, restart_s) = self.kept(id, reason);
+        let job = self.job(id);
+        let before = (job.done, job.held_s, job.since_s);
+        let run = self.leave(id, done, Phase::Waiting).expect("only running jobs are stopped");
+        let decision = self.decision(id);
+        self.cluster.await_stop(decision, &run.placement);
+        self.waiting += 1;
+        let at_s = self.now;
+        let job = &mut self.jobs[id];
+        job.restart_s = restart_s;
+        job.phase =
+            Phase::Stopping(Box::new(Stop { decision, run, reason, at_s, before, next: None }));
+        decision
+    }
+
+    /// The job has given its GPUs back, with so many iterations in its checkpoint.
+    pub(crate) fn stopped(&mut self, id: JobId, kept: Option<f64>) {
+        let now = self.now;
+        let job = &mut self.jobs[id];
+        let Phase::Stopping(stop) = std::mem::replace(&mut job.phase, Phase::Waiting) else {
+            unreachable!("the caller has looked")
+        };
+        job.held_s += now - stop.at_s;
+        job.done = kept.map_or(job.done, |kept| kept.clamp(0.0, job.iterations));
+        if let Some(next) = stop.next {
+            job.phase = Phase::Starting(next);
+        }
+        self.in_flight.remove(&stop.decision);
+        self.cluster.settle_stop(stop.decision, &stop.run.placement);
+    }
+
+    /// The job runs on as if it had never been asked to stop. Nothing is promised to it.
+    pub(crate) fn unstop(&mut self, id: JobId) {
+        let job = &mut self.jobs[id];
+        let Phase::Stopping(stop) = std::mem::replace(&mut job.phase, Phase::Waiting) else {
+            unreachable!("the caller has looked")
+        };
+        (job.done, job.held_s, job.since_s) = stop.before;
+        job.why = Why::Refused;
+        self.in_flight.remove(&stop.decision);
+        self.cluster.settle_stop(stop.decision, &stop.run.placement);
+        self.cluster.take(&stop.run.placement);
+        self.running.insert(id);
+        self.waiting -= 1;
+        self.jobs[id].phase = Phase::Running(stop.run);
+    }
 }
 
 /// Resuming after a time slice: the job's state never left its machines' memory (Gandiva reports
 /// switches of up to a second).
 pub const SLICE_RESUME_S: Seconds = 1.0;
 
-impl Turn<'_> {
+/// One decision in the making: the state that policies plan on and the decisions that they make.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    pub state: &'a mut State,
+    decisions: &'a mut Vec<Decision>,
+}
+
+impl<'a> Turn<'a> {
+    pub fn new(state: &'a mut State, decisions: &'a mut Vec<Decision>) -> Self {
+        Self { state, decisions }
+    }
+
     pub fn now(&self) -> Seconds {
         self.state.now
     }
 
-    pub fn start(&mut self, id: JobId, placement: Placement) {
-        let now = self.state.now;
-        self.state.cluster.take(&placement);
-        self.state.running.insert(id);
-        self.state.waiting -= 1;
+    /// A waiting job gets these GPUs, which the books call free.
+    pub fn start(&mut self, id: JobId, placement: Placement, why: Why) {
         let placement = Arc::new(placement);
-        let job = &mut self.state.jobs[id as usize];
-        debug_assert!(job.is_waiting());
-        let begin_s = now + job.restart_s;
-        job.phase = Phase::Running(Run {
-            placement: placement.clone(),
-            begin_s,
-            rate_since_s: begin_s,
-            rate_done: job.done,
-            rate: 0.0,
-            checkpoint_done: job.done,
+        let (decision, after) = self.state.start(id, placement.clone());
+        self.state.jobs[id].why = why;
+        self.decisions.push(Decision {
+            id: decision,
+            action: Action::Start { job: id, placement },
+            after,
+            why,
         });
-        job.since_s = now;
-        job.starts += 1;
-        self.actions.push(Action::Start { job: id, placement });
     }
 
-    /// The job gives its GPUs back and waits again.
-    pub fn preempt(&mut self, id: JobId, reason: Reason) {
-        self.state.requeue(id, reason);
-        self.actions.push(Action::Preempt { job: id, reason });
+    /// A running job gives its GPUs back and waits again.
+    pub fn preempt(&mut self, id: JobId, reason: Reason, why: Why) {
+        let decision = self.state.stop(id, reason);
+        self.state.jobs[id].why = why;
+        let action = Action::Stop { job: id, reason };
+        self.decisions.push(Decision { id: decision, action, after: Vec::new(), why });
+    }
+
+    /// A waiting job turns down what it could have now.
+    pub fn decline(&mut self, id: JobId, why: Why) {
+        self.state.jobs[id].why = why;
+        self.say(Action::Decline { job: id }, why);
     }
 
     pub fn set_timer(&mut self, timer: Timer, at_s: Seconds) {
-        self.actions.push(Action::SetTimer { timer, at_s });
+        self.state.timers.insert(timer, at_s);
+        self.say(Action::SetTimer { timer, at_s }, Why::Alarm);
+    }
+
+    /// An action that nobody acknowledges.
+    pub(crate) fn say(&mut self, action: Action, why: Why) {
+        let id = self.state.next_decision;
+        self.state.next_decision += 1;
+        self.decisions.push(Decision { id, action, after: Vec::new(), why });
     }
 }

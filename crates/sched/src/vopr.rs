@@ -1,5 +1,9 @@
-//! Random clusters, workloads and faults, all from one seed, run under the outside checkers. A
-//! failing seed reproduces the failure.
+//! Random clusters, workloads, options and faults, all from one seed, run under the outside
+//! checkers: half of them in the simulator, half on a cluster that answers like a real one. A failing
+//! seed reproduces the failure.
+
+mod draw;
+mod live;
 
 use std::sync::Arc;
 
@@ -10,9 +14,14 @@ use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
 use crate::job::{Job, JobId, Length, Measured, Profile};
-use crate::policy::{self, Settings, dally};
-use crate::sim::{self, Options, Scenario, simulate};
+use crate::policy::{self, Settings};
+use crate::sim::{self, Faults, Options, Scenario, simulate};
 use crate::state::Checkpoints;
+use crate::world::{Beliefs, Lengths};
+
+pub use draw::OPTIONS;
+pub use live::Bug;
+use live::Live;
 
 /// What a seed stands for.
 #[derive(Debug)]
@@ -22,7 +31,30 @@ pub struct Case {
     pub topology: Topology,
     pub scenario: Scenario,
     pub options: Options,
+    /// Whether the cluster answers like a real one, or at once as in a simulation.
+    pub live: bool,
 }
+
+/// What a scenario draws beside the options of the policies: (what, from which range).
+pub const DRAWN: &[(&str, &str)] = &[
+    ("policy", "dally in 40 of 100, otherwise any"),
+    (
+        "driver",
+        "the simulator, or a cluster that answers late, refuses, and loses and doubles news",
+    ),
+    ("cluster", "1 to 4 racks of 1 to 4 machines of 1 to 8 GPUs, one or two types"),
+    ("links", "cards of 1 to 100 Gbit/s, hierarchical or ring all-reduce, congestion 1, 4 or 50"),
+    ("jobs", "up to 49 of 1 to 32 GPUs, with a type or without, one user of four"),
+    ("profiles", "closed form or measured table, any size of gradient and overlap"),
+    ("checkpoints", "every 60 to 5,000 s; with one at a preemption or without"),
+    ("failures", "up to 5 of single machines, and in a third of the scenarios at random"),
+    ("beliefs", "lengths known, unknown or noisy; profiles right, wrong or none"),
+    ("cancelled jobs", "up to 3"),
+    ("live: decisions", "carried out within 120 s; 1 in 10 refused"),
+    ("live: news", "up to 120 s late; 1 in 10 lost until the next reconciliation, 1 in 10 doubled"),
+    ("live: machines", "go, drain, come back and grow; others take GPUs"),
+    ("live: restarts", "the scheduler is killed and restored with 2 of 100 between any two steps"),
+];
 
 impl Case {
     pub fn new(seed: u64) -> Self {
@@ -56,15 +88,26 @@ impl Case {
         let congestion = [1.0, 1.0, 4.0, 50.0][rng.random_range(0..4)];
         Self {
             policy,
-            settings: random_settings(rng),
+            settings: draw::settings(rng),
             topology,
-            scenario: Scenario { jobs, cancels, machines, faults: None },
-            options: Options { seed, congestion, checkpoints, record: false, check: true },
+            scenario: Scenario { jobs, cancels, machines, faults: random_faults(rng, seed) },
+            options: Options {
+                seed,
+                congestion,
+                checkpoints,
+                beliefs: random_beliefs(rng),
+                check: true,
+                ..Options::default()
+            },
+            live: rng.random_bool(0.5),
         }
     }
 
     /// Runs the case; the checkers' word if something is wrong.
     pub fn run(&self) -> Result<(), sim::Error> {
+        if self.live {
+            return self.run_live(None);
+        }
         let built = (self.policy.build)(&self.settings);
         let record =
             simulate(self.policy.name, built, &self.topology, &self.scenario, &self.options)?;
@@ -76,6 +119,33 @@ impl Case {
         }
         Ok(())
     }
+}
+
+impl Case {
+    /// Runs the case on a cluster that answers like a real one, perhaps with a bug to be found.
+    pub fn run_live(&self, bug: Option<Bug>) -> Result<(), sim::Error> {
+        Live::new(self, bug).run().map_err(|(now, what)| {
+            let policy = self.policy.name.into();
+            sim::Error::Invariant { policy, now, what }
+        })
+    }
+}
+
+fn random_beliefs(rng: &mut Pcg64Mcg) -> Beliefs {
+    let lengths = match rng.random_range(0..4) {
+        0 => Lengths::Unknown,
+        1 => Lengths::Noisy(rng.random_range(0.0..3.0)),
+        _ => Lengths::Known,
+    };
+    let profile_error = if rng.random_bool(0.2) { rng.random_range(0.0..2.0) } else { 0.0 };
+    Beliefs { lengths, profile_error, profiles: rng.random_bool(0.9) }
+}
+
+/// Machines that fail every hours, and are back before the checkpoints of long jobs are lost.
+fn random_faults(rng: &mut Pcg64Mcg, seed: u64) -> Option<Faults> {
+    let between_s = rng.random_range(50_000.0..500_000.0);
+    let repair_s = rng.random_range(10.0..5000.0);
+    rng.random_bool(0.3).then_some(Faults { seed, between_s, repair_s })
 }
 
 fn random_topology(rng: &mut Pcg64Mcg) -> Topology {
@@ -167,27 +237,4 @@ fn random_profile(rng: &mut Pcg64Mcg) -> Profile {
         table,
         source: String::new(),
     }
-}
-
-fn random_settings(rng: &mut Pcg64Mcg) -> Settings {
-    let mut settings = Settings::default();
-    let d = &mut settings.dally;
-    d.score = [
-        dally::Score::UsefulService,
-        dally::Score::Slowdown,
-        dally::Score::Sensitivity,
-        dally::Score::TwoDLas,
-    ][rng.random_range(0..4)];
-    d.clock = [dally::Clock::SinceDeclined, dally::Clock::SinceReleased][rng.random_range(0..2)];
-    d.wait_while_worth = rng.random_bool(0.5);
-    d.upgrade_evicts = rng.random_bool(0.5);
-    d.round_s = rng.random_range(30.0..900.0);
-    d.quantum_s = rng.random_range(60.0..900.0);
-    if rng.random_bool(0.4) {
-        d.overdue_s = rng.random_range(100.0..20_000.0);
-    }
-    if rng.random_bool(0.3) {
-        settings.tiresias.promote_knob = rng.random_range(1.0..10.0);
-    }
-    settings
 }

@@ -8,9 +8,9 @@ use common::*;
 use hither_core::record::Reason;
 use hither_core::topology::Topology;
 use hither_sched::check::Checker;
-use hither_sched::cluster::Placement;
+use hither_sched::cluster::{Placement, Status};
 use hither_sched::decide::Scheduler;
-use hither_sched::event::{Action, Event};
+use hither_sched::event::{Action, Decision, End, Event, Why};
 use hither_sched::job::Job;
 use hither_sched::network::Network;
 use hither_sched::policy::Policy;
@@ -23,6 +23,12 @@ impl Policy for Idle {
     fn enqueue(&mut self, _turn: &mut Turn, _id: u32) {}
     fn forget(&mut self, _turn: &mut Turn, _id: u32) {}
     fn schedule(&mut self, _turn: &mut Turn) {}
+    fn save(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+    fn load(&mut self, _saved: serde_json::Value) -> Result<(), serde_json::Error> {
+        Ok(())
+    }
 }
 
 /// A scheduler whose books the test writes, and the checker that looks on.
@@ -39,15 +45,16 @@ impl Forge {
         let checker = Checker::new(&state);
         let mut forge = Self { scheduler: Scheduler::new(state, Box::new(Idle)), checker };
         let jobs = jobs.into_iter().map(Arc::new).collect();
-        forge.happens(0.0, Event::Arrive(jobs)).expect("arrivals are fine");
+        forge.happens(0.0, Event::Submitted(jobs)).expect("arrivals are fine");
         forge
     }
 
     /// The event comes, and the scheduler does what it must do on its own.
     fn happens(&mut self, now: f64, event: Event) -> Verdict {
         self.checker.before(now, &event, &self.scheduler.state)?;
-        let actions = self.scheduler.decide(now, event).to_vec();
-        self.checker.after(now, &actions, &self.scheduler.state, None)
+        self.scheduler.observe(now, event).expect("it can be true");
+        let decisions = self.scheduler.decide(now);
+        self.checker.after(now, &decisions, &self.scheduler.state, None)
     }
 
     /// What the policy does at `now`, in full accord with the books.
@@ -56,24 +63,43 @@ impl Forge {
     }
 
     fn turn_within(&mut self, now: f64, bound: Option<f64>, act: impl Fn(&mut Turn)) -> Verdict {
-        let state = &mut self.scheduler.state;
-        state.now = now;
         let round = Event::Timer(hither_sched::event::Timer::Round);
+        self.scheduler.observe(now, round.clone()).expect("time goes by");
+        let state = &mut self.scheduler.state;
         self.checker.before(now, &round, state)?;
-        let mut actions = Vec::new();
-        act(&mut Turn { state, actions: &mut actions });
-        for action in &actions {
-            if let Action::Start { job, .. } = action {
-                state.set_rate(*job, now, 1.0);
-            }
+        let mut decisions = Vec::new();
+        act(&mut Turn::new(state, &mut decisions));
+        for decision in &decisions {
+            self.acknowledge(now, decision);
         }
-        self.checker.after(now, &actions, state, bound)
+        self.checker.after(now, &decisions, &self.scheduler.state, bound)
+    }
+
+    /// The world carries the decision out; a job does an iteration per second.
+    fn acknowledge(&mut self, now: f64, decision: &Decision) {
+        let id = decision.id;
+        let news = match decision.action {
+            Action::Start { .. } => Event::Started(id),
+            Action::Stop { .. } => Event::Stopped { decision: id, kept: None },
+            _ => return,
+        };
+        self.scheduler.observe(now, news).expect("it is in flight");
+        if let Action::Start { job, .. } = decision.action {
+            let done = self.scheduler.state.job(job).done;
+            let news = Event::Progress { job, done, rate: 1.0 };
+            self.scheduler.observe(now, news).expect("it runs");
+        }
     }
 
     /// The policy claims these actions; its books say nothing of them.
     fn claims(&mut self, now: f64, actions: &[Action]) -> Verdict {
         self.scheduler.state.now = now;
-        self.checker.after(now, actions, &self.scheduler.state, None)
+        let decide = |action: &Action| {
+            let (action, why) = (action.clone(), Why::Alarm);
+            Decision { id: 0, action, after: Vec::new(), why }
+        };
+        let decisions: Vec<Decision> = actions.iter().map(decide).collect();
+        self.checker.after(now, &decisions, &self.scheduler.state, None)
     }
 
     fn placed(&self, slots: &[(u32, u32)]) -> Placement {
@@ -82,7 +108,7 @@ impl Forge {
 
     fn start(&mut self, now: f64, id: u32, slots: &[(u32, u32)]) -> Verdict {
         let placement = self.placed(slots);
-        self.turn(now, |turn| turn.start(id, placement.clone()))
+        self.turn(now, |turn| turn.start(id, placement.clone(), Why::Alarm))
     }
 
     fn claims_start(&mut self, id: u32, slots: &[(u32, u32)]) -> Verdict {
@@ -105,13 +131,13 @@ fn two_machines(jobs: Vec<Job>) -> Forge {
 fn an_honest_run_passes() {
     let mut forge = two_machines(vec![job(0.0, 4, 100.0), job(0.0, 6, 50.0)]);
     assert_eq!(forge.start(0.0, 0, &[(0, 4)]), Ok(()));
-    assert_eq!(forge.turn(30.0, |turn| turn.preempt(0, Reason::Priority)), Ok(()));
+    assert_eq!(forge.turn(30.0, |turn| turn.preempt(0, Reason::Priority, Why::Outranked)), Ok(()));
     assert_eq!(forge.start(30.0, 1, &[(0, 3), (1, 3)]), Ok(()));
-    assert_eq!(forge.happens(80.0, Event::Finish(1)), Ok(()));
+    assert_eq!(forge.happens(80.0, Event::Ended { job: 1, how: End::Finished }), Ok(()));
     assert_eq!(forge.start(80.0, 0, &[(1, 4)]), Ok(()));
-    assert_eq!(forge.happens(90.0, Event::MachineDown(1)), Ok(()));
-    assert_eq!(forge.happens(95.0, Event::Cancel(0)), Ok(()));
-    assert_eq!(forge.happens(99.0, Event::MachineUp(1)), Ok(()));
+    assert_eq!(forge.happens(90.0, Event::Machine { machine: 1, status: Status::Gone }), Ok(()));
+    assert_eq!(forge.happens(95.0, Event::Ended { job: 0, how: End::Cancelled }), Ok(()));
+    assert_eq!(forge.happens(99.0, Event::Machine { machine: 1, status: Status::Up }), Ok(()));
 }
 
 #[test]
@@ -151,7 +177,9 @@ fn gpus_of_the_wrong_type_or_of_two_types() {
 #[test]
 fn a_start_on_a_machine_that_is_down() {
     let mut forge = two_machines(vec![job(0.0, 4, 100.0)]);
-    forge.happens(5.0, Event::MachineDown(1)).expect("nobody was there");
+    forge
+        .happens(5.0, Event::Machine { machine: 1, status: Status::Gone })
+        .expect("nobody was there");
     caught(forge.claims_start(0, &[(1, 4)]), "which is down");
 }
 
@@ -159,10 +187,10 @@ fn a_start_on_a_machine_that_is_down() {
 fn a_job_that_stays_on_a_machine_that_went_down() {
     let mut forge = two_machines(vec![job(0.0, 4, 100.0)]);
     forge.start(0.0, 0, &[(1, 4)]).expect("it is free");
-    let down = Event::MachineDown(1);
+    let down = Event::Machine { machine: 1, status: Status::Gone };
     forge.checker.before(10.0, &down, &forge.scheduler.state).expect("machines may fail");
     // The scheduler forgets to requeue the job.
-    forge.scheduler.state.cluster.take_down(1);
+    forge.scheduler.state.cluster.set_status(1, Status::Gone);
     caught(forge.claims(10.0, &[]), "is down and holds jobs");
 }
 
@@ -178,10 +206,7 @@ fn a_placement_that_lies_about_its_tier() {
 #[test]
 fn a_job_that_starts_while_it_runs_or_stops_while_it_waits() {
     let mut forge = two_machines(vec![job(0.0, 1, 100.0)]);
-    caught(
-        forge.claims(0.0, &[Action::Preempt { job: 0, reason: Reason::Priority }]),
-        "did not run",
-    );
+    caught(forge.claims(0.0, &[Action::Stop { job: 0, reason: Reason::Priority }]), "did not run");
     let mut forge = two_machines(vec![job(0.0, 1, 100.0)]);
     forge.start(0.0, 0, &[(0, 1)]).expect("it is free");
     caught(forge.claims_start(0, &[(1, 1)]), "without waiting");
@@ -206,10 +231,10 @@ fn books_that_disagree_with_the_actions() {
 #[test]
 fn a_job_that_ends_before_its_last_iteration() {
     let mut forge = two_machines(vec![job(0.0, 1, 100.0)]);
-    caught(forge.happens(10.0, Event::Finish(0)), "unstarted");
+    caught(forge.happens(10.0, Event::Ended { job: 0, how: End::Finished }), "unstarted");
     forge.start(0.0, 0, &[(0, 1)]).expect("it is free");
-    caught(forge.happens(99.0, Event::Finish(0)), "after 99 of 100");
-    assert_eq!(forge.happens(100.0, Event::Finish(0)), Ok(()));
+    caught(forge.happens(99.0, Event::Ended { job: 0, how: End::Finished }), "after 99 of 100");
+    assert_eq!(forge.happens(100.0, Event::Ended { job: 0, how: End::Finished }), Ok(()));
 }
 
 /// A job that did 70 of its iterations and is stopped for a reason, after which `kept` are left.
@@ -218,7 +243,7 @@ fn falls_back(reason: Reason, on_preempt: bool, kept: f64) -> Verdict {
     let mut forge = Forge::new(&topology(&[(0, 1)]), checkpoints, vec![job(0.0, 1, 100.0)]);
     forge.start(0.0, 0, &[(0, 1)]).expect("it is free");
     forge.turn(70.0, |turn| {
-        turn.preempt(0, reason);
+        turn.preempt(0, reason, Why::Outranked);
         turn.state.jobs[0].done = kept;
     })
 }
@@ -241,11 +266,11 @@ fn overtakes(young: Job, now: f64, bound: f64) -> Verdict {
     let typed = typed_topology(&[(0, 4, "a"), (0, 4, "b")]);
     let old = Job { gpu_type: Some("a".into()), ..job(0.0, 4, 100.0) };
     let mut forge = Forge::new(&typed, Checkpoints::default(), vec![old]);
-    let arrival = Event::Arrive(vec![Arc::new(young.clone())]);
+    let arrival = Event::Submitted(vec![Arc::new(young.clone())]);
     forge.happens(young.submit_s, arrival).expect("arrivals are fine");
     let machine = u32::from(young.gpu_type.as_deref() == Some("b"));
     let placement = forge.placed(&[(machine, 1)]);
-    forge.turn_within(now, Some(bound), |turn| turn.start(1, placement.clone()))
+    forge.turn_within(now, Some(bound), |turn| turn.start(1, placement.clone(), Why::Alarm))
 }
 
 #[test]
@@ -263,10 +288,12 @@ fn a_younger_job_that_overtakes_one_that_has_waited_beyond_the_bound() {
 fn the_wait_counts_from_the_preemption() {
     let mut forge = two_machines(vec![job(0.0, 4, 500.0)]);
     forge.start(0.0, 0, &[(0, 4)]).expect("it is free");
-    forge.turn(100.0, |turn| turn.preempt(0, Reason::Priority)).expect("with its progress");
-    forge.happens(101.0, Event::Arrive(vec![Arc::new(job(101.0, 1, 9.0))])).expect("fine");
+    forge
+        .turn(100.0, |turn| turn.preempt(0, Reason::Priority, Why::Outranked))
+        .expect("with its progress");
+    forge.happens(101.0, Event::Submitted(vec![Arc::new(job(101.0, 1, 9.0))])).expect("fine");
     let one = forge.placed(&[(0, 1)]);
-    let start = |turn: &mut Turn| turn.start(1, one.clone());
+    let start = |turn: &mut Turn| turn.start(1, one.clone(), Why::Alarm);
     // Since 100, not since 0.
     assert_eq!(forge.turn_within(140.0, Some(50.0), start), Ok(()));
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{placed, typed_topology};
 use hither_core::topology::{Tier, Topology};
-use hither_sched::cluster::{Cluster, Placement, PoolId};
+use hither_sched::cluster::{Cluster, Placement, PoolId, Status};
 use proptest::prelude::*;
 
 /// The same cluster, kept as plainly as can be.
@@ -256,14 +256,14 @@ proptest! {
                         cluster.release(&placement);
                     }
                     if plain.up[id] {
-                        cluster.take_down(id as u32);
+                        cluster.set_status(id as u32, Status::Gone);
                     }
                     plain.up[id] = false;
                 }
                 Step::Up(at) => {
                     let id = at % plain.machines.len();
                     if !plain.up[id] {
-                        cluster.bring_up(id as u32);
+                        cluster.set_status(id as u32, Status::Up);
                     }
                     plain.up[id] = true;
                 }
@@ -316,9 +316,9 @@ fn a_failed_machine_keeps_nothing_for_its_jobs() {
     let spread = placed(&cluster, &[(0, 2), (1, 1)]);
     cluster.take(&spread);
     cluster.release(&spread);
-    cluster.take_down(0);
+    cluster.set_status(0, Status::Gone);
     assert_eq!((cluster.free_total(), cluster.offer_tier(3, 0)), (2, None));
     assert_eq!(cluster.best_tier(3, None), Some(Tier::Rack), "what the repaired cluster holds");
-    cluster.bring_up(0);
+    cluster.set_status(0, Status::Up);
     assert_eq!(machines(&cluster, 4), [0, 1]);
 }

@@ -52,7 +52,7 @@ fn jobs(format: Format) -> Vec<Job> {
 fn logged(format: Format) -> Vec<(String, String, u32, f64, f64)> {
     let row = |job: Job| match job.length {
         Length::Seconds(run_s) => (job.name, job.user, job.gpus, job.submit_s, run_s),
-        Length::Iterations(_) => panic!("logs record seconds"),
+        Length::Iterations(_) | Length::Unknown => panic!("logs record seconds"),
     };
     jobs(format).into_iter().map(row).collect()
 }

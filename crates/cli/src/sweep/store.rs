@@ -89,7 +89,7 @@ pub fn manifest(args: &PlanArgs, plan: &Plan, axes: &[Axis]) -> anyhow::Result<M
         }
         Workload::Generator { settings, .. } => hash(&serde_json::to_vec(settings)?),
     };
-    let profiles = match &args.trace.profiles {
+    let profiles = match args.trace.profiles_file() {
         Some(path) => hash(&inputs::bytes(path)?),
         None => String::new(),
     };
@@ -112,6 +112,9 @@ pub fn manifest(args: &PlanArgs, plan: &Plan, axes: &[Axis]) -> anyhow::Result<M
         "mtbf_h": scenario.mtbf_h,
         "repair_h": scenario.repair_h,
         "drop_impossible": scenario.drop_impossible,
+        "lengths": scenario.lengths,
+        "profile_error": scenario.profile_error,
+        "profiles_told": !args.trace.hides_profiles(),
         "vary": axes,
     });
     match map {

@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 
 use hither_core::Seconds;
+use serde::{Deserialize, Serialize};
 
+use crate::event::Why;
 use crate::job::JobId;
 use crate::order::Total;
-use crate::policy::Policy;
 use crate::policy::queue::{Queue, class_of};
+use crate::policy::{Policy, saved_whole};
 use crate::state::Turn;
 
 pub const ABOUT: &str =
@@ -17,7 +19,7 @@ pub const ABOUT: &str =
 /// Past use counts half after a week, as Slurm's default.
 const HALF_LIFE_S: Seconds = 7.0 * 86_400.0;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct User {
     queue: Queue<()>,
     held: u32,
@@ -42,7 +44,7 @@ impl User {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct FairShare {
     users: BTreeMap<String, User>,
     holding: BTreeMap<JobId, u32>,
@@ -73,6 +75,16 @@ impl Policy for FairShare {
         }
     }
 
+    fn adopt(&mut self, turn: &mut Turn, id: JobId) {
+        self.forget(turn, id);
+        let job = turn.state.job(id);
+        let user = self.users.entry(job.job.user.clone()).or_default();
+        user.hold(turn.now(), user.held + job.gpus());
+        self.holding.insert(id, job.gpus());
+    }
+
+    saved_whole!();
+
     fn schedule(&mut self, turn: &mut Turn) {
         let now = turn.now();
         loop {
@@ -89,7 +101,8 @@ impl Policy for FairShare {
             user.queue.remove(class, key, id);
             user.hold(now, user.held + class.0);
             self.holding.insert(id, class.0);
-            turn.start(id, placement);
+            let why = Why::Turn { tier: placement.tier };
+            turn.start(id, placement, why);
         }
     }
 }

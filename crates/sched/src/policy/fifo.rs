@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 
 use hither_core::Seconds;
+use serde::{Deserialize, Serialize};
 
+use crate::event::Why;
 use crate::job::JobId;
-use crate::policy::Policy;
+use crate::policy::{Policy, saved_whole};
 use crate::state::Turn;
 
 pub const ABOUT: &str = "in order of submission; the head of the line blocks the rest";
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Fifo {
     /// Ids follow the order of submission.
     line: BTreeSet<JobId>,
@@ -32,9 +34,12 @@ impl Policy for Fifo {
                 return;
             };
             self.line.pop_first();
-            turn.start(head, placement);
+            let why = Why::Turn { tier: placement.tier };
+            turn.start(head, placement, why);
         }
     }
+
+    saved_whole!();
 
     fn overtaking_s_max(&self) -> Option<Seconds> {
         Some(0.0)

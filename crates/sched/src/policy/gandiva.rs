@@ -2,18 +2,18 @@
 //! loaded machines of its size, else to empty ones, else it shares GPUs in turns. Suspended jobs
 //! move to GPUs that fall free, and jobs that are spread thinly move together when they can.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hither_core::Seconds;
 use hither_core::record::Reason;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, MachineId, Placement, PoolId, Slot};
-use crate::event::Timer;
+use crate::event::{Timer, Why};
 use crate::job::JobId;
 use crate::order::Total;
-use crate::policy::Policy;
 use crate::policy::queue::{Queue, class_of};
+use crate::policy::{Policy, saved_whole};
 use crate::state::Turn;
 
 pub const ABOUT: &str = "Gandiva: machines by job size, time slicing, migration";
@@ -36,8 +36,9 @@ impl Default for Options {
 pub fn gandiva(options: &Options) -> Box<dyn Policy> {
     Box::new(Gandiva {
         options: options.clone(),
-        homes: Vec::new(),
+        homes: BTreeMap::new(),
         waiting: Queue::default(),
+        since: BTreeMap::new(),
         machines: Vec::new(),
         slice_set: false,
         slice_over: false,
@@ -45,13 +46,15 @@ pub fn gandiva(options: &Options) -> Box<dyn Policy> {
     })
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Gandiva {
+    #[serde(skip)]
     options: Options,
     /// By job: the GPUs that it uses, alone or in turns.
-    homes: Vec<Option<Placement>>,
+    homes: BTreeMap<JobId, Placement>,
     /// By since when they wait.
     waiting: Queue<Total>,
+    since: BTreeMap<JobId, Total>,
     machines: Vec<Room>,
     slice_set: bool,
     slice_over: bool,
@@ -59,7 +62,7 @@ struct Gandiva {
 }
 
 /// What lives on a machine.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Room {
     /// GPUs promised, over the machine's number where jobs take turns.
     promised: u32,
@@ -69,6 +72,10 @@ struct Room {
 }
 
 impl Gandiva {
+    fn resize(&mut self, turn: &Turn) {
+        self.machines.resize(turn.state.cluster.machines.len(), Room::default());
+    }
+
     fn settle(&mut self, id: JobId, home: Placement, size: u32) {
         for slot in &home.slots {
             let room = &mut self.machines[slot.machine as usize];
@@ -76,11 +83,11 @@ impl Gandiva {
             room.size.get_or_insert(size);
             room.jobs.push(id);
         }
-        self.homes[id as usize] = Some(home);
+        self.homes.insert(id, home);
     }
 
     fn unsettle(&mut self, id: JobId) {
-        let Some(home) = self.homes[id as usize].take() else { return };
+        let Some(home) = self.homes.remove(&id) else { return };
         for slot in &home.slots {
             let room = &mut self.machines[slot.machine as usize];
             room.promised -= slot.gpus;
@@ -96,7 +103,7 @@ impl Gandiva {
     fn find_home(&self, cluster: &Cluster, gpus: u32, pool: PoolId) -> Option<Placement> {
         let up = |m: &MachineId| {
             let machine = &cluster.machines[*m as usize];
-            machine.up && machine.pool == pool
+            machine.is_up() && machine.pool == pool
         };
         let candidates: Vec<MachineId> =
             (0..cluster.machines.len() as MachineId).filter(up).collect();
@@ -150,8 +157,8 @@ impl Gandiva {
     /// Finds the job a home if it has none or one of its machines is down.
     fn has_home(&mut self, turn: &Turn, id: JobId) -> bool {
         let cluster = &turn.state.cluster;
-        let is_up = |slot: &Slot| cluster.machines[slot.machine as usize].up;
-        match &self.homes[id as usize] {
+        let is_up = |slot: &Slot| cluster.machines[slot.machine as usize].is_up();
+        match self.homes.get(&id) {
             Some(home) if home.slots.iter().all(is_up) => return true,
             _ => self.unsettle(id),
         }
@@ -168,25 +175,33 @@ impl Gandiva {
 
     fn wait(&mut self, turn: &Turn, id: JobId) {
         let job = turn.state.job(id);
+        self.since.insert(id, Total(job.since_s));
         self.waiting.insert(class_of(job), Total(job.since_s), id);
     }
 
-    fn start(&mut self, turn: &mut Turn, id: JobId) {
-        let job = turn.state.job(id);
-        self.waiting.remove(class_of(job), Total(job.since_s), id);
-        turn.start(id, self.homes[id as usize].clone().expect("it has a home"));
+    fn wait_no_more(&mut self, turn: &Turn, id: JobId) {
+        if let Some(since) = self.since.remove(&id) {
+            self.waiting.remove(class_of(turn.state.job(id)), since, id);
+        }
+    }
+
+    /// Starts a waiting job at its home.
+    fn start(&mut self, turn: &mut Turn, id: JobId, why: Why) {
+        self.wait_no_more(turn, id);
+        turn.start(id, self.homes[&id].clone(), why);
     }
 
     /// Starts a job for which there are enough free GPUs, at its home if they are there.
     fn start_on_free(&mut self, turn: &mut Turn, id: JobId) {
-        let at_home = match &self.homes[id as usize] {
+        let at_home = match self.homes.get(&id) {
             Some(home) => self.is_free(turn, home),
             None => false,
         };
         if !at_home {
             self.move_to_free(turn, id);
         }
-        self.start(turn, id);
+        let tier = self.homes[&id].tier;
+        self.start(turn, id, Why::Turn { tier });
     }
 
     fn move_to_free(&mut self, turn: &mut Turn, id: JobId) {
@@ -209,7 +224,7 @@ impl Gandiva {
             .expect("the pool has that many free");
         self.unsettle(id);
         self.settle(id, home, gpus);
-        let job = &mut turn.state.jobs[id as usize];
+        let job = &mut turn.state.jobs[id];
         if job.starts > 0 {
             job.restart_s = job.job.profile.restart_s; // its state is on the old machines
         }
@@ -218,7 +233,7 @@ impl Gandiva {
     /// Suspends those who have had their slice where `id` lives, if that makes room for it.
     /// `spent` are machines where all who run have only just begun.
     fn take_turn(&mut self, turn: &mut Turn, id: JobId, spent: &mut BTreeSet<MachineId>) {
-        let Some(home) = &self.homes[id as usize] else { return };
+        let Some(home) = self.homes.get(&id) else { return };
         if home.slots.iter().any(|slot| spent.contains(&slot.machine)) {
             return;
         }
@@ -227,8 +242,8 @@ impl Gandiva {
         for slot in &home.slots {
             let mut free = turn.state.cluster.machines[slot.machine as usize].free;
             let held = |j: JobId| {
-                let home = self.homes[j as usize].as_ref().expect("it lives here");
-                home.slots.iter().find(|s| s.machine == slot.machine).map_or(0, |s| s.gpus)
+                let slots = &self.homes[&j].slots;
+                slots.iter().find(|s| s.machine == slot.machine).map_or(0, |s| s.gpus)
             };
             free += suspended.iter().map(|&j| held(j)).sum::<u32>();
             for &other in &self.machines[slot.machine as usize].jobs {
@@ -237,7 +252,8 @@ impl Gandiva {
                 }
                 let job = turn.state.job(other);
                 let had_slice = turn.now() - job.since_s >= self.options.slice_s - 1e-6;
-                if job.run().is_some() && had_slice && suspended.insert(other) {
+                let runs = turn.state.running.contains(&other);
+                if runs && had_slice && suspended.insert(other) {
                     free += held(other);
                 }
             }
@@ -248,11 +264,15 @@ impl Gandiva {
                 return;
             }
         }
+        let victims = suspended.len() as u32;
         for other in suspended {
-            turn.preempt(other, Reason::TimeSlice);
+            turn.preempt(other, Reason::TimeSlice, Why::SliceOver);
             self.wait(turn, other);
         }
-        self.start(turn, id);
+        // Others may have taken GPUs from under the suspended jobs.
+        if self.is_free(turn, &home) {
+            self.start(turn, id, Why::RoomMade { tier: home.tier, victims });
+        }
     }
 
     /// Jobs on more machines than they need move together where that is possible, once they have
@@ -274,19 +294,18 @@ impl Gandiva {
             let Some(better) = better.filter(|p| p.slots.len() < slots) else {
                 continue;
             };
-            turn.preempt(id, Reason::Upgrade);
+            let why = Why::FewerMachines { machines: better.slots.len() as u32 };
+            turn.preempt(id, Reason::Upgrade, why);
             self.unsettle(id);
             self.settle(id, better, gpus);
-            self.wait(turn, id);
-            self.start(turn, id);
+            self.start(turn, id, why);
         }
     }
 }
 
 impl Policy for Gandiva {
     fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
-        self.machines.resize(turn.state.cluster.machines.len(), Room::default());
-        self.homes.resize(turn.state.jobs.len(), None);
+        self.resize(turn);
         // After a failure the old home is gone.
         self.unsettle(id);
         self.wait(turn, id);
@@ -294,11 +313,20 @@ impl Policy for Gandiva {
 
     fn forget(&mut self, turn: &mut Turn, id: JobId) {
         self.unsettle(id);
+        self.wait_no_more(turn, id);
+    }
+
+    fn adopt(&mut self, turn: &mut Turn, id: JobId) {
+        self.resize(turn);
+        self.forget(turn, id);
         let job = turn.state.job(id);
-        self.waiting.remove(class_of(job), Total(job.since_s), id);
+        if let Some(run) = job.run() {
+            self.settle(id, Placement::clone(&run.placement), job.gpus());
+        }
     }
 
     fn schedule(&mut self, turn: &mut Turn) {
+        self.resize(turn);
         if std::mem::take(&mut self.slice_over) {
             // Who has waited longest comes first, so that large gangs get their turn too.
             let mut spent = BTreeSet::new();
@@ -326,6 +354,8 @@ impl Policy for Gandiva {
             turn.set_timer(Timer::Round, turn.now() + self.options.slice_s);
         }
     }
+
+    saved_whole!(options);
 
     fn timer(&mut self, _turn: &mut Turn, _round: Timer) {
         self.slice_set = false;

@@ -1,6 +1,7 @@
 //! The policies, one file each. To add one: write its file, and add its line to [`TABLE`].
 
 use hither_core::Seconds;
+use serde_json::Value;
 
 use crate::event::Timer;
 use crate::job::JobId;
@@ -21,24 +22,62 @@ mod tiresias;
 pub use settings::Settings;
 
 /// Chooses who runs where. Called by [`crate::decide::Scheduler`], which keeps the books.
+///
+/// A policy that stops a job puts it back in line itself, or starts it at once somewhere else. For
+/// all else that happens to a job the scheduler calls one of the first three methods.
 pub trait Policy: Send {
-    /// The job waits from now on: it has arrived, or a failure took its GPUs.
+    /// The job waits from now on: it has arrived, lost its GPUs with a machine, or its start was
+    /// refused.
     fn enqueue(&mut self, turn: &mut Turn, id: JobId);
 
-    /// The job is over: finished or cancelled.
+    /// The job is over.
     fn forget(&mut self, turn: &mut Turn, id: JobId);
+
+    /// The job runs, though this policy did not just start it: its stop was refused.
+    fn adopt(&mut self, turn: &mut Turn, id: JobId) {
+        self.forget(turn, id);
+    }
 
     /// A timer that this policy set has run out.
     fn timer(&mut self, _turn: &mut Turn, _timer: Timer) {}
 
+    /// What the policy must not forget when it is started again. Its options are not part of that:
+    /// they come from the configuration. Nor are alarms, which the scheduler sets again.
+    fn save(&self) -> Value;
+
+    /// Takes what `save` gave.
+    fn load(&mut self, saved: Value) -> Result<(), serde_json::Error>;
+
     /// The state has changed: start and preempt.
     fn schedule(&mut self, turn: &mut Turn);
+
+    /// Whether the policy cannot do without true lengths. No real cluster can tell it those: such a
+    /// policy is a bound to compare with.
+    fn is_clairvoyant(&self) -> bool {
+        false
+    }
 
     /// How long a job may wait until no younger one overtakes it.
     fn overtaking_s_max(&self) -> Option<Seconds> {
         None
     }
 }
+
+/// `save` and `load` of a policy that serialises as a whole, but for its options.
+macro_rules! saved_whole {
+    ($($options:ident)?) => {
+        fn save(&self) -> serde_json::Value {
+            serde_json::to_value(self).expect("policies are plain values")
+        }
+
+        fn load(&mut self, saved: serde_json::Value) -> Result<(), serde_json::Error> {
+            let loaded: Self = serde_json::from_value(saved)?;
+            *self = Self { $($options: std::mem::take(&mut self.$options),)? ..loaded };
+            Ok(())
+        }
+    };
+}
+use saved_whole;
 
 #[derive(Debug)]
 pub struct Entry {

@@ -3,8 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::cluster::{Cluster, PoolId};
 use crate::job::JobId;
+use crate::order::pairs;
 use crate::state::JobState;
 
 /// Demand and GPU type: what decides where a job fits.
@@ -14,8 +17,10 @@ pub fn class_of(job: &JobState) -> Class {
     (job.gpus(), job.pool)
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(serialize = "K: Serialize", deserialize = "K: Deserialize<'de>"))]
 pub struct Queue<K: Ord + Copy> {
+    #[serde(with = "pairs")]
     classes: BTreeMap<Class, BTreeSet<(K, JobId)>>,
 }
 

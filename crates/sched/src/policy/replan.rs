@@ -1,41 +1,40 @@
 //! Preemptive policies that plan anew at every event: empty the cluster on paper, walk all jobs in
 //! order of priority, take all that fit, preempt the rest.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hither_core::record::Reason;
+use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Placement, PoolId};
+use crate::event::Why;
 use crate::job::JobId;
 use crate::state::Turn;
 
 /// Waiting jobs by priority; running ones are ranked when the plan is made, as their priority
 /// changes while they run.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(serialize = "K: Serialize", deserialize = "K: Deserialize<'de>"))]
 pub struct Ranks<K: Ord + Copy> {
     waiting: BTreeSet<(K, JobId)>,
-    key_of: Vec<Option<K>>,
+    key_of: BTreeMap<JobId, K>,
 }
 
 impl<K: Ord + Copy> Default for Ranks<K> {
     fn default() -> Self {
-        Self { waiting: BTreeSet::new(), key_of: Vec::new() }
+        Self { waiting: BTreeSet::new(), key_of: BTreeMap::new() }
     }
 }
 
 impl<K: Ord + Copy> Ranks<K> {
     pub fn insert(&mut self, key: K, id: JobId) {
         self.remove(id);
-        let index = id as usize;
-        if self.key_of.len() <= index {
-            self.key_of.resize(index + 1, None);
-        }
-        self.key_of[index] = Some(key);
+        self.key_of.insert(id, key);
         self.waiting.insert((key, id));
     }
 
     pub fn remove(&mut self, id: JobId) {
-        if let Some(key) = self.key_of.get_mut(id as usize).and_then(Option::take) {
+        if let Some(key) = self.key_of.remove(&id) {
             self.waiting.remove(&(key, id));
         }
     }
@@ -46,31 +45,35 @@ impl<K: Ord + Copy> Ranks<K> {
     }
 
     /// Plans and carries the plan out. `key` ranks a job as it is now, least first; `place` puts a
-    /// chosen job on free GPUs of the pool. Returns who started.
+    /// chosen job on free GPUs of the pool. Returns who started and who was preempted.
     pub fn replan(
         &mut self,
         turn: &mut Turn,
         key: impl Fn(&Turn, JobId) -> K,
         place: impl Fn(&Turn, JobId, PoolId) -> Option<Placement>,
-    ) -> Vec<JobId> {
+    ) -> (Vec<JobId>, BTreeSet<JobId>) {
         if self.waiting.is_empty() {
-            return Vec::new(); // nobody to preempt for
+            return Default::default(); // nobody to preempt for
         }
         let mut running: Vec<(K, JobId)> =
             turn.state.running.iter().map(|&id| (key(turn, id), id)).collect();
         running.sort_unstable();
         let ranked = merge(running.into_iter().peekable(), self.waiting.iter().copied().peekable());
         let (preempted, chosen) = choose(turn, ranked);
-        for id in preempted {
-            turn.preempt(id, Reason::Priority);
+        for &id in &preempted {
+            turn.preempt(id, Reason::Priority, Why::Outranked);
             self.insert(key(turn, id), id);
         }
-        for &(id, pool) in &chosen {
-            let placement = place(turn, id, pool).expect("the plan counted its GPUs");
+        let mut started = Vec::with_capacity(chosen.len());
+        for (id, pool) in chosen {
+            // GPUs that others took from under a job are missing when it has made room.
+            let Some(placement) = place(turn, id, pool) else { continue };
             self.remove(id);
-            turn.start(id, placement);
+            started.push(id);
+            let why = Why::Turn { tier: placement.tier };
+            turn.start(id, placement, why);
         }
-        chosen.into_iter().map(|(id, _)| id).collect()
+        (started, preempted)
     }
 }
 
@@ -94,19 +97,20 @@ fn choose<K>(
     let pools = 0..cluster.pool_count() as PoolId;
     let mut room: Vec<u32> = pools.map(|p| cluster.free_gpus(p)).collect();
     for &id in &turn.state.running {
-        room[turn.state.pool_of_run(id) as usize] += turn.state.job(id).gpus();
+        room[turn.state.pool_of_run(id) as usize] += turn.state.would_free(id);
     }
     let mut unchosen = turn.state.running.clone();
     let mut chosen = Vec::new();
     for (_, id) in ranked {
         let job = turn.state.job(id);
+        let wanted = if job.is_waiting() { job.gpus() } else { turn.state.would_free(id) };
         let pool = match job.run() {
             // A running job stays where it is, or makes room.
-            Some(_) => Some(turn.state.pool_of_run(id)).filter(|&p| room[p as usize] >= job.gpus()),
-            None => cluster.pools_for(job.pool).find(|&p| room[p as usize] >= job.gpus()),
+            Some(_) => Some(turn.state.pool_of_run(id)).filter(|&p| room[p as usize] >= wanted),
+            None => cluster.pools_for(job.pool).find(|&p| room[p as usize] >= wanted),
         };
         let Some(pool) = pool else { continue };
-        room[pool as usize] -= job.gpus();
+        room[pool as usize] -= wanted;
         if !unchosen.remove(&id) {
             chosen.push((id, pool));
         }

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::event::Timer;
 use crate::job::JobId;
 use crate::order::Total;
-use crate::policy::Policy;
 use crate::policy::replan::Ranks;
+use crate::policy::{Policy, saved_whole};
 use crate::state::Turn;
 
 pub const ABOUT: &str = "Themis: finish-time fairness with leases, for rigid gangs";
@@ -31,8 +31,9 @@ impl Default for Options {
 /// Leases that still hold first, then the most unfairly treated.
 type Rank = (bool, Total);
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Themis {
+    #[serde(skip)]
     options: Options,
     ranks: Ranks<Rank>,
     /// Whether this turn is an auction; otherwise free GPUs are given out and nobody is moved.
@@ -51,7 +52,9 @@ pub fn themis(options: &Options) -> Box<dyn Policy> {
 fn unfairness(turn: &Turn, id: JobId) -> f64 {
     let job = turn.state.job(id);
     let elapsed = turn.now() - job.job.submit_s;
-    (elapsed + job.remaining_at(turn.now())) / job.ideal_s().max(1.0)
+    let forecast = &turn.state.forecast;
+    let whole_s = forecast.whole_s(job, turn.now());
+    (elapsed + forecast.left_s(job, turn.now())) / whole_s.max(1.0)
 }
 
 impl Themis {
@@ -79,6 +82,8 @@ impl Policy for Themis {
             self.ranks.insert(self.rank(turn, id), id);
         }
     }
+
+    saved_whole!(options);
 
     fn schedule(&mut self, turn: &mut Turn) {
         let mut ranks = std::mem::take(&mut self.ranks);

@@ -1,6 +1,8 @@
 //! Tiresias (NSDI 2019): least attained service in two dimensions, discretised into queues, and
 //! placement that consolidates only models whose largest tensor is a large part of the whole.
 
+use std::collections::BTreeMap;
+
 use hither_core::Seconds;
 use serde::{Deserialize, Serialize};
 
@@ -8,8 +10,8 @@ use crate::cluster::{Placement, PoolId};
 use crate::event::Timer;
 use crate::job::JobId;
 use crate::order::Total;
-use crate::policy::Policy;
 use crate::policy::replan::Ranks;
+use crate::policy::{Policy, saved_whole};
 use crate::state::Turn;
 
 pub const ABOUT: &str = "Tiresias: discretised 2D-LAS, consolidates models with a skewed tensor";
@@ -44,23 +46,29 @@ pub fn gittins(options: &Options) -> Box<dyn Policy> {
 /// Queue; running before waiting; Gittins index, highest first. Then the order of submission.
 type Rank = (usize, bool, Total);
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Tiresias {
+    #[serde(skip)]
     options: Options,
     history: Option<History>,
     ranks: Ranks<Rank>,
     /// Service forgiven by a promotion, by job.
-    forgiven: Vec<f64>,
+    forgiven: BTreeMap<JobId, f64>,
 }
 
 impl Tiresias {
     fn new(options: &Options, history: Option<History>) -> Self {
-        Self { options: options.clone(), history, ranks: Ranks::default(), forgiven: Vec::new() }
+        Self {
+            options: options.clone(),
+            history,
+            ranks: Ranks::default(),
+            forgiven: BTreeMap::new(),
+        }
     }
 
     fn service(&self, turn: &Turn, id: JobId) -> f64 {
         let job = turn.state.job(id);
-        f64::from(job.gpus()) * job.held_at(turn.now()) - self.forgiven[id as usize]
+        f64::from(job.gpus()) * job.held_at(turn.now()) - self.forgiven.get(&id).unwrap_or(&0.0)
     }
 
     fn rank(&self, turn: &Turn, id: JobId) -> Rank {
@@ -105,16 +113,23 @@ fn place(turn: &Turn, id: JobId, pool: PoolId, skew: f64) -> Option<Placement> {
 
 impl Policy for Tiresias {
     fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
-        self.forgiven.resize(turn.state.jobs.len(), 0.0);
         self.ranks.insert(self.rank(turn, id), id);
         self.await_promotion(turn, id);
     }
 
     fn forget(&mut self, turn: &mut Turn, id: JobId) {
         self.ranks.remove(id);
+        self.forgiven.remove(&id);
         let job = turn.state.job(id);
         if let Some(history) = &mut self.history {
             history.add(f64::from(job.gpus()) * job.held_s);
+        }
+    }
+
+    fn adopt(&mut self, turn: &mut Turn, id: JobId) {
+        self.ranks.remove(id);
+        if let Some(at_s) = self.next_jump_s(turn, id) {
+            turn.set_timer(Timer::Job(id), at_s);
         }
     }
 
@@ -123,7 +138,7 @@ impl Policy for Tiresias {
         let job = turn.state.job(id);
         let patience_s = self.options.promote_knob * job.held_s;
         if job.is_waiting() && turn.now() >= job.since_s + patience_s {
-            self.forgiven[id as usize] = f64::from(job.gpus()) * job.held_s;
+            self.forgiven.insert(id, f64::from(job.gpus()) * job.held_s);
             self.ranks.insert(self.rank(turn, id), id);
         } else if job.run().is_some()
             && let Some(at_s) = self.next_jump_s(turn, id)
@@ -132,11 +147,12 @@ impl Policy for Tiresias {
         }
     }
 
+    saved_whole!(options);
+
     fn schedule(&mut self, turn: &mut Turn) {
         let mut ranks = std::mem::take(&mut self.ranks);
         let skew = self.options.skew;
-        let before = turn.actions.len();
-        let started = ranks.replan(
+        let (started, preempted) = ranks.replan(
             turn,
             |turn, id| self.rank(turn, id),
             |turn, id, pool| place(turn, id, pool, skew),
@@ -147,16 +163,17 @@ impl Policy for Tiresias {
                 turn.set_timer(Timer::Job(id), at_s);
             }
         }
-        for at in before..turn.actions.len() {
-            if let crate::event::Action::Preempt { job, .. } = turn.actions[at] {
-                self.await_promotion(turn, job);
-            }
+        for id in preempted {
+            self.await_promotion(turn, id);
         }
     }
 }
 
+/// Finished jobs that are remembered.
+const SERVICES_MAX: usize = 1 << 17;
+
 /// Total services of finished jobs: the distribution that the Gittins index is about.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct History {
     /// Sorted, and the sums of its prefixes.
     services: Vec<f64>,
@@ -171,6 +188,10 @@ impl History {
         if self.fresh.len() * 8 >= self.services.len() {
             self.services.append(&mut self.fresh);
             self.services.sort_by(f64::total_cmp);
+            // Every second one says as much of the distribution, and memory stays bounded.
+            if self.services.len() > SERVICES_MAX {
+                self.services = self.services.iter().copied().step_by(2).collect();
+            }
             self.prefix.clear();
             self.prefix.push(0.0);
             for s in &self.services {

@@ -85,5 +85,6 @@ fn ideal_s(job: &Job) -> f64 {
             let measured = job.profile.table.iter().find(|row| row.placement == [job.gpus]);
             count * measured.map_or(job.profile.compute_s, |row| row.step_s)
         }
+        Length::Unknown => 0.0,
     }
 }

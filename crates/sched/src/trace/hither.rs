@@ -52,6 +52,7 @@ pub fn write(jobs: &[Job]) -> String {
         let (iterations, duration) = match job.length {
             Length::Iterations(count) => (count.to_string(), String::new()),
             Length::Seconds(seconds) => (String::new(), seconds.to_string()),
+            Length::Unknown => (String::new(), String::new()),
         };
         writeln!(
             text,

@@ -11,9 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use hither_core::Seconds;
 use hither_core::record::Reason;
 use hither_core::topology::Tier;
+use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Placement, PoolId};
-use crate::event::{Action, Timer};
+use crate::event::{Action, Timer, Why};
 use crate::job::JobId;
 use crate::policy::Policy;
 use crate::policy::queue::{Class, class_of};
@@ -62,7 +63,9 @@ pub fn no_preempt(options: &Options) -> Box<dyn Policy> {
     auto(&Options { preempt: false, upgrade: false, ..options.clone() })
 }
 
+#[derive(Debug, Serialize, Deserialize)]
 struct Dally {
+    #[serde(skip)]
     options: Options,
     tuner: Tuner,
     waiting: Waiting,
@@ -92,7 +95,8 @@ impl Dally {
         let saved = self.serve_overdue(turn);
         while let Some((id, tier, pool)) = self.waiting.first_acceptor(&turn.state.cluster, &saved)
         {
-            self.accept(turn, id, tier, pool);
+            let why = settles_for(turn, id, tier);
+            self.accept(turn, id, tier, pool, why);
         }
         for id in self.waiting.decline(turn, &saved) {
             self.hold_out(turn, id);
@@ -100,14 +104,14 @@ impl Dally {
         self.waiting.set_alarms(turn);
     }
 
-    fn accept(&mut self, turn: &mut Turn, id: JobId, tier: Tier, pool: PoolId) {
+    fn accept(&mut self, turn: &mut Turn, id: JobId, tier: Tier, pool: PoolId, why: Why) {
         let gpus = turn.state.job(id).gpus();
         let placement = turn.state.cluster.place_at(gpus, pool, tier).expect("it was on offer");
         let left = self.waiting.leave(turn, id).expect("it waits");
         if let Some(waited_s) = left.held_out_s {
             self.tuner.observe(gpus, left.allowed, Wait { waited_s, got: tier <= left.allowed });
         }
-        turn.start(id, placement);
+        turn.start(id, placement, why);
     }
 
     /// The job's clock starts: from now on it holds out for its tier, for so long.
@@ -120,16 +124,19 @@ impl Dally {
             Timers::Auto => [Tier::Machine, Tier::Rack].map(|t| self.tuner.timer_s(gpus, t)),
         };
         // Holding out longer than the worse tier would cost the job cannot pay for itself.
-        let [here, next] = [tier as usize, tier as usize + 1].map(|t| job.iteration_s[t]);
-        let worth_s = match self.options.wait_while_worth {
-            true => (job.iterations - job.done) * (next - here),
-            false => f64::INFINITY,
+        let forecast = &turn.state.forecast;
+        let cost = forecast.step_cost(job, worse(tier));
+        let worth_s = match (cost, forecast.left(job, turn.now())) {
+            (Some((step_s, _)), Some(left)) if self.options.wait_while_worth => left * step_s,
+            _ => f64::INFINITY,
         };
-        self.waiting.start_clock(turn, id, timers[tier as usize].min(worth_s));
+        let cost = cost.map(|(_, share)| share);
+        let until_s = self.waiting.start_clock(turn, id, timers[tier as usize].min(worth_s));
+        turn.decline(id, Why::HoldsOut { tier, until_s, cost });
         if self.options.timers == Timers::Auto && self.reported.get(&gpus) != Some(&timers) {
             self.reported.insert(gpus, timers);
             let [machine_s, rack_s] = timers;
-            turn.actions.push(Action::Tuned { gpus, machine_s, rack_s });
+            turn.say(Action::Tuned { gpus, machine_s, rack_s }, Why::Learned);
         }
     }
 
@@ -140,7 +147,7 @@ impl Dally {
             let gpus = turn.state.job(id).gpus();
             self.tuner.observe(gpus, left.allowed, Wait { waited_s, got: false });
         }
-        let allowed = if left.allowed == Tier::Machine { Tier::Rack } else { Tier::Network };
+        let allowed = worse(left.allowed);
         self.join(turn, id, allowed);
         if allowed < Tier::Network {
             self.hold_out(turn, id);
@@ -148,7 +155,7 @@ impl Dally {
     }
 
     fn join(&mut self, turn: &Turn, id: JobId, allowed: Tier) {
-        let claim = self.options.score.claim(turn.state.job(id), turn.now());
+        let claim = self.options.score.claim(turn.state.job(id), &turn.state.forecast, turn.now());
         self.waiting.join(turn, id, claim, allowed);
     }
 
@@ -163,7 +170,10 @@ impl Dally {
             from = id + 1;
             let job = turn.state.job(id);
             match turn.state.cluster.best_pool(job.gpus(), job.pool) {
-                Some((tier, pool)) if saved.leaves(job.pool) => self.accept(turn, id, tier, pool),
+                Some((tier, pool)) if saved.leaves(job.pool) => {
+                    let waited_s = turn.now() - job.since_s;
+                    self.accept(turn, id, tier, pool, Why::Overdue { tier, waited_s });
+                }
                 _ => saved.save(job.pool),
             }
         }
@@ -196,7 +206,7 @@ impl Dally {
         Candidates::new(turn.state, |id| {
             let job = turn.state.job(id);
             let ripe = turn.state.worked_s(id).is_some_and(|s| s >= self.options.quantum_s);
-            ripe.then(|| self.options.score.claim(job, now))
+            ripe.then(|| self.options.score.claim(job, &turn.state.forecast, now))
         })
     }
 
@@ -214,7 +224,8 @@ impl Dally {
         if let Some((tier, pool)) = turn.state.cluster.best_pool(gpus, wanted)
             && tier <= allowed
         {
-            self.accept(turn, id, tier, pool);
+            let why = settles_for(turn, id, tier);
+            self.accept(turn, id, tier, pool, why);
             return true;
         }
         for tier in Tier::ALL.into_iter().filter(|t| (best..=allowed).contains(t)) {
@@ -223,19 +234,27 @@ impl Dally {
                 let Some(victims) = candidates.fewest(cluster, gpus, pool, tier, above) else {
                     continue;
                 };
-                self.evict(turn, candidates, &victims);
-                let tier = turn.state.cluster.offer_tier(gpus, pool).expect("room was made");
-                self.accept(turn, id, tier, pool);
+                self.evict(turn, candidates, &victims, id);
+                // Others may have taken GPUs from under the victims.
+                let Some(tier) = turn.state.cluster.offer_tier(gpus, pool) else { continue };
+                let why = Why::RoomMade { tier, victims: victims.len() as u32 };
+                self.accept(turn, id, tier, pool, why);
                 return true;
             }
         }
         false
     }
 
-    fn evict(&mut self, turn: &mut Turn, candidates: &mut Candidates, victims: &[JobId]) {
+    fn evict(
+        &mut self,
+        turn: &mut Turn,
+        candidates: &mut Candidates,
+        victims: &[JobId],
+        job: JobId,
+    ) {
         for &victim in victims {
             candidates.remove(turn.state, victim);
-            turn.preempt(victim, Reason::Priority);
+            turn.preempt(victim, Reason::Priority, Why::RoomFor { job });
             self.enqueue(turn, victim);
         }
     }
@@ -252,22 +271,16 @@ impl Dally {
             let Some(run) = job.run().filter(|run| settled && run.placement.tier > job.best) else {
                 continue;
             };
-            let (tier, profile) = (run.placement.tier, job.job.profile.clone());
-            let left = job.iterations - job.done_at(turn.now());
-            let saved_s = left * (1.0 / run.rate - job.iteration_s[job.best as usize]);
-            let pays = |saved_s: Seconds, restarts_s: Seconds| {
-                saved_s > self.options.upgrade_gain * restarts_s
-            };
-            if !pays(saved_s, profile.restart_s) {
+            let (tier, restart_s) = (run.placement.tier, job.job.profile.restart_s);
+            let pays = |saved_s: &Seconds| *saved_s > self.options.upgrade_gain * restart_s;
+            let forecast = &turn.state.forecast;
+            let Some(saved_s) = forecast.saving_s(turn.state, id, None).filter(pays) else {
                 continue;
-            }
-            let here_s = 1.0 / run.rate;
+            };
             if let Some(offer) = turn.state.offer_instead(id).filter(|offer| offer.tier < tier) {
-                let network = &turn.state.network;
-                let shape = network.shape(&turn.state.cluster, &offer);
-                let there_s = network.iteration_s(&profile, &shape);
-                if pays(left * (here_s - there_s), profile.restart_s) {
-                    move_to(turn, &mut candidates, id, offer);
+                let saved_s = turn.state.forecast.saving_s(turn.state, id, Some(&offer));
+                if let Some(saved_s) = saved_s.filter(pays) {
+                    move_to(turn, &mut candidates, id, offer, saved_s);
                     continue;
                 }
             }
@@ -287,7 +300,8 @@ impl Dally {
     ) {
         let job = turn.state.job(id);
         let (gpus, best, pool) = (job.gpus(), job.best, turn.state.pool_of_run(id));
-        let above = self.options.damping * self.options.score.claim(job, turn.now());
+        let above =
+            self.options.damping * self.options.score.claim(job, &turn.state.forecast, turn.now());
         let cluster = &turn.state.cluster;
         let Some(victims) = candidates.fewest(cluster, gpus, pool, best, above) else {
             return;
@@ -295,18 +309,40 @@ impl Dally {
         let restart_s = |id: JobId| turn.state.job(id).job.profile.restart_s;
         let restarts_s = restart_s(id) + victims.iter().map(|&v| restart_s(v)).sum::<f64>();
         if saved_s > self.options.upgrade_gain * restarts_s {
-            self.evict(turn, candidates, &victims);
-            let place = turn.state.cluster.place_at(gpus, pool, best).expect("room was made");
-            move_to(turn, candidates, id, place);
+            self.evict(turn, candidates, &victims, id);
+            if let Some(place) = turn.state.cluster.place_at(gpus, pool, best) {
+                move_to(turn, candidates, id, place, saved_s);
+            }
         }
     }
 }
 
 /// A job that has moved has only just begun there: nobody's victim.
-fn move_to(turn: &mut Turn, candidates: &mut Candidates, id: JobId, place: Placement) {
+fn move_to(
+    turn: &mut Turn,
+    candidates: &mut Candidates,
+    id: JobId,
+    place: Placement,
+    saved_s: Seconds,
+) {
+    let why = Why::Saves { tier: place.tier, saved_s };
     candidates.remove(turn.state, id);
-    turn.preempt(id, Reason::Upgrade);
-    turn.start(id, place);
+    turn.preempt(id, Reason::Upgrade, why);
+    turn.start(id, place, why);
+}
+
+/// The tier that a job accepts once it has held out for this one.
+fn worse(tier: Tier) -> Tier {
+    if tier == Tier::Machine { Tier::Rack } else { Tier::Network }
+}
+
+/// The reason to start a job on free GPUs of this tier.
+fn settles_for(turn: &Turn, id: JobId, tier: Tier) -> Why {
+    let job = turn.state.job(id);
+    match tier > job.best {
+        true => Why::Relented { tier, wanted: job.best, waited_s: turn.now() - job.since_s },
+        false => Why::Turn { tier },
+    }
 }
 
 impl Policy for Dally {
@@ -348,10 +384,23 @@ impl Policy for Dally {
             self.offer(turn);
         }
         let wanted = self.options.preempt || self.options.upgrade;
-        if wanted && !self.round_set && turn.state.waiting + turn.state.running.len() > 0 {
+        if wanted && !self.round_set && turn.state.unfinished > 0 {
             self.round_set = true;
             turn.set_timer(Timer::Round, turn.now() + self.options.round_s);
         }
+    }
+
+    fn save(&self) -> serde_json::Value {
+        serde_json::to_value(self).expect("policies are plain values")
+    }
+
+    fn load(&mut self, saved: serde_json::Value) -> Result<(), serde_json::Error> {
+        let Self { tuner, waiting, .. } = Self::new(self.options.clone());
+        let options = std::mem::take(&mut self.options);
+        *self = Self { options, ..serde_json::from_value(saved)? };
+        self.tuner.options = tuner.options;
+        self.waiting.pausing = waiting.pausing;
+        Ok(())
     }
 
     fn overtaking_s_max(&self) -> Option<Seconds> {

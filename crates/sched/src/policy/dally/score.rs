@@ -4,6 +4,7 @@
 use hither_core::Seconds;
 use serde::{Deserialize, Serialize};
 
+use crate::forecast::Forecast;
 use crate::state::JobState;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,12 +23,12 @@ pub enum Score {
 }
 
 impl Score {
-    pub fn claim(self, job: &JobState, now: Seconds) -> f64 {
+    pub fn claim(self, job: &JobState, forecast: &Forecast, now: Seconds) -> f64 {
         let gpus = f64::from(job.gpus());
         match self {
             Score::UsefulService => gpus * job.useful_at(now),
             Score::Slowdown => job.useful_at(now) / job.held_at(now).max(1.0),
-            Score::Sensitivity => 1.0 / job.sensitivity(),
+            Score::Sensitivity => 1.0 / forecast.sensitivity(job),
             Score::TwoDLas => gpus * job.held_at(now),
         }
     }

@@ -13,6 +13,8 @@ use hither_core::Seconds;
 use hither_core::topology::Tier;
 use serde::{Deserialize, Serialize};
 
+use crate::order::pairs;
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
@@ -42,18 +44,22 @@ impl Default for Options {
 }
 
 /// One wait for a tier: how long, and whether it ended in getting the tier.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Wait {
     pub waited_s: Seconds,
     pub got: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Tuner {
-    options: Options,
+    #[serde(skip)]
+    pub options: Options,
+    #[serde(with = "pairs")]
     exact: BTreeMap<(u32, Tier), VecDeque<Wait>>,
     /// By power of two that holds the demand.
+    #[serde(with = "pairs")]
     class: BTreeMap<(u32, Tier), VecDeque<Wait>>,
+    #[serde(with = "pairs")]
     all: BTreeMap<Tier, VecDeque<Wait>>,
 }
 

@@ -106,7 +106,7 @@ impl Candidates {
 fn domains(cluster: &Cluster, pool: PoolId, tier: Tier) -> Vec<Vec<MachineId>> {
     let of_pool = |m: &MachineId| {
         let machine = &cluster.machines[*m as usize];
-        machine.pool == pool && machine.up
+        machine.pool == pool && machine.is_up()
     };
     let machines = (0..cluster.machines.len() as MachineId).filter(of_pool);
     match tier {

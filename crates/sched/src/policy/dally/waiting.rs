@@ -6,34 +6,37 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hither_core::Seconds;
 use hither_core::topology::Tier;
+use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, PoolId};
 use crate::event::Timer;
 use crate::job::JobId;
-use crate::order::Total;
+use crate::order::{Total, pairs};
 use crate::policy::queue::{Class, class_of};
 use crate::state::Turn;
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Waiting {
+    #[serde(with = "pairs")]
     lines: BTreeMap<Class, Line>,
     /// By job, while it waits.
-    patience: Vec<Option<Patience>>,
+    patience: BTreeMap<JobId, Patience>,
     /// (since when, job), of all that wait and are not overdue.
     by_release: BTreeSet<(Total, JobId)>,
     overdue: BTreeSet<JobId>,
     /// Whether clocks stop while there is nothing to decline.
-    pausing: bool,
+    #[serde(skip)]
+    pub pausing: bool,
 }
 
 /// Waiting jobs of one demand.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Line {
     levels: [Level; 3],
 }
 
 /// Those of them that accept the same tiers now.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Level {
     by_claim: BTreeSet<(Total, JobId)>,
     /// Those whose clock has not started: nothing was offered to them yet.
@@ -46,7 +49,7 @@ struct Level {
 }
 
 /// Time that passes only while it runs.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy, Serialize, Deserialize)]
 struct Stopwatch {
     total_s: Seconds,
     since_s: Option<Seconds>,
@@ -66,12 +69,14 @@ impl Stopwatch {
 }
 
 /// How a job waits.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Patience {
     claim: Total,
+    /// Since when it waits.
+    since: Total,
     allowed: Tier,
     /// Since when it holds out for the tier, and until when, on its level's watch.
-    clock: Option<(Seconds, Seconds)>,
+    clock: Option<(Seconds, Total)>,
 }
 
 /// What is known of a job that no longer waits.
@@ -86,7 +91,7 @@ impl Waiting {
     pub fn new(pausing: bool) -> Self {
         Self {
             lines: BTreeMap::new(),
-            patience: Vec::new(),
+            patience: BTreeMap::new(),
             by_release: BTreeSet::new(),
             overdue: BTreeSet::new(),
             pausing,
@@ -94,7 +99,7 @@ impl Waiting {
     }
 
     pub fn allowed(&self, id: JobId) -> Tier {
-        self.patience[id as usize].expect("it waits").allowed
+        self.patience[&id].allowed
     }
 
     /// The job with the best claim that accepts what its demand can be offered.
@@ -147,14 +152,17 @@ impl Waiting {
         declined
     }
 
-    pub fn start_clock(&mut self, turn: &Turn, id: JobId, hold_out_s: Seconds) {
-        let patience = self.patience[id as usize].as_mut().expect("it waits");
+    /// The job holds out for so long from now on. Returns when it relents if its clock never
+    /// stops; `None`: never.
+    pub fn start_clock(&mut self, turn: &Turn, id: JobId, hold_out_s: Seconds) -> Option<Seconds> {
+        let patience = self.patience.get_mut(&id).expect("it waits");
         let line = self.lines.get_mut(&class_of(turn.state.job(id))).expect("it is in line");
         let level = &mut line.levels[patience.allowed as usize];
         let from_s = level.watch.read(turn.now());
-        patience.clock = Some((from_s, from_s + hold_out_s));
+        patience.clock = Some((from_s, Total(from_s + hold_out_s)));
         level.unoffered.remove(&id);
         level.deadlines.insert((Total(from_s + hold_out_s), id));
+        hold_out_s.is_finite().then_some(turn.now() + hold_out_s)
     }
 
     /// One alarm a level: for the job that relents first, if its clock runs.
@@ -176,14 +184,14 @@ impl Waiting {
     /// Whether the job has held out as long as it was going to. An alarm may be early: the watch
     /// may have stood still since it was set.
     pub fn is_time(&mut self, turn: &Turn, id: JobId) -> bool {
-        let Some(patience) = self.patience.get(id as usize).copied().flatten() else {
+        let Some(patience) = self.patience.get(&id).copied() else {
             return false;
         };
         let line = self.lines.get_mut(&class_of(turn.state.job(id))).expect("it is in line");
         let level = &mut line.levels[patience.allowed as usize];
         level.alarm = None;
         let now_s = level.watch.read(turn.now());
-        patience.clock.is_some_and(|(_, until_s)| now_s >= until_s - 1e-6)
+        patience.clock.is_some_and(|(_, until)| now_s >= until.0 - 1e-6)
     }
 
     pub fn join(&mut self, turn: &Turn, id: JobId, claim: f64, allowed: Tier) {
@@ -197,26 +205,26 @@ impl Waiting {
         let claim = Total(claim);
         line.levels[allowed as usize].by_claim.insert((claim, id));
         line.levels[allowed as usize].unoffered.insert(id);
-        self.by_release.insert((Total(job.since_s), id));
-        self.patience.resize(turn.state.jobs.len(), None);
-        self.patience[id as usize] = Some(Patience { claim, allowed, clock: None });
+        let since = Total(job.since_s);
+        self.by_release.insert((since, id));
+        self.patience.insert(id, Patience { claim, since, allowed, clock: None });
     }
 
     pub fn leave(&mut self, turn: &Turn, id: JobId) -> Option<Left> {
-        let patience = self.patience.get_mut(id as usize)?.take()?;
+        let patience = self.patience.remove(&id)?;
         let job = turn.state.job(id);
         let line = self.lines.get_mut(&class_of(job)).expect("it is in line");
         let level = &mut line.levels[patience.allowed as usize];
         level.by_claim.remove(&(patience.claim, id));
         level.unoffered.remove(&id);
-        let held_out_s = patience.clock.map(|(from_s, until_s)| {
-            level.deadlines.remove(&(Total(until_s), id));
+        let held_out_s = patience.clock.map(|(from_s, until)| {
+            level.deadlines.remove(&(until, id));
             level.watch.read(turn.now()) - from_s
         });
         if line.levels.iter().all(|l| l.by_claim.is_empty()) {
             self.lines.remove(&class_of(job));
         }
-        self.by_release.remove(&(Total(job.since_s), id));
+        self.by_release.remove(&(patience.since, id));
         self.overdue.remove(&id);
         Some(Left { allowed: patience.allowed, held_out_s })
     }

@@ -1,0 +1,209 @@
+//! What the scheduler believes of what it cannot know: how much of a job is left, and what a tier
+//! would cost it. Policies ask here and nowhere else.
+//!
+//! Costs come from the closed forms of an idle network and the job's profile, as told. Lengths come
+//! from the user if the user gave one; otherwise, and once a job has run past what was told, from
+//! jobs of the same size that ended lately.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use hither_core::Seconds;
+use hither_core::topology::Tier;
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::{Cluster, Placement, PoolId};
+use crate::job::{Job, JobId, Length};
+use crate::network::Network;
+use crate::order::Total;
+use crate::state::{JobState, Phase, State};
+
+/// What can be said of a job when it is submitted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// The GPU type that it asks for.
+    pub pool: Option<PoolId>,
+    /// The lowest tier that could ever hold it.
+    pub best: Tier,
+    /// Iteration time of a compact placement at each tier on an idle network; tiers below the best
+    /// count as the best. `None`: nobody knows its profile.
+    pub iteration_s: Option<[Seconds; 3]>,
+    /// Infinite if nobody knows its length.
+    pub iterations: f64,
+}
+
+impl Estimate {
+    /// `None` if the cluster could never hold the job.
+    pub fn new(job: &Job, cluster: &Cluster, network: &Network) -> Option<Self> {
+        let pool = match &job.gpu_type {
+            None => None,
+            Some(name) => Some(cluster.pool_named(name)?),
+        };
+        let best = cluster.best_tier(job.gpus, pool)?;
+        let largest = cluster.largest_pool(job.gpus, pool, best);
+        let at = |network: &Network, tier: Tier| {
+            network.iteration_s(&job.profile, &network.typical(job.gpus, largest, tier))
+        };
+        let known = job.profile.is_known();
+        let iterations = match job.length {
+            Length::Iterations(n) => n,
+            // Background traffic lengthens a job: what a trace recorded is its length without.
+            Length::Seconds(s) if known => s / at(&network.quiet(), best),
+            Length::Seconds(_) | Length::Unknown => f64::INFINITY,
+        };
+        let iteration_s = known.then(|| Tier::ALL.map(|tier| at(network, tier.max(best))));
+        Some(Self { pool, best, iteration_s, iterations })
+    }
+}
+
+/// Ended jobs that are remembered for each size.
+const ENDED_MAX: usize = 512;
+/// Fewer jobs that lasted longer say nothing of how much longer.
+const LONGER_MIN: usize = 8;
+/// What is left of a job of which nothing at all is known, at least.
+const LEFT_MIN_S: Seconds = 3600.0;
+
+/// Beliefs, and what they have been learned from.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Forecast {
+    /// Whether told lengths are true, so that a job which has done all of them is at its end.
+    pub exact: bool,
+    /// By power of two that holds the demand.
+    of_size: BTreeMap<u32, Ended>,
+    all: Ended,
+}
+
+impl Forecast {
+    /// Takes told lengths for the truth.
+    pub fn exact() -> Self {
+        Self { exact: true, ..Self::default() }
+    }
+
+    /// Iterations that the job still has to do; `None` if neither they nor its pace can be told.
+    pub fn left(&self, job: &JobState, now: Seconds) -> Option<f64> {
+        self.told_left(job, now).or_else(|| Some(self.expected_s(job, now) * pace(job)?))
+    }
+
+    /// Time that the job still needs at its best place if nothing disturbs it.
+    pub fn left_s(&self, job: &JobState, now: Seconds) -> Seconds {
+        match (self.told_left(job, now), job.iteration_s, pace(job)) {
+            (Some(left), Some(iteration_s), _) => left * iteration_s[0],
+            (Some(left), None, Some(pace)) => left / pace,
+            _ => self.expected_s(job, now),
+        }
+    }
+
+    /// Time that the whole job takes at its best place on an idle network.
+    pub fn whole_s(&self, job: &JobState, now: Seconds) -> Seconds {
+        match (self.told_left(job, now), job.iteration_s) {
+            (Some(_), Some(iteration_s)) => job.iterations * iteration_s[0],
+            _ => job.held_at(now) + self.left_s(job, now),
+        }
+    }
+
+    /// How much longer an iteration takes at the tier than at the next better one, in seconds and
+    /// as a share; `None`: nobody knows.
+    pub fn step_cost(&self, job: &JobState, tier: Tier) -> Option<(Seconds, f64)> {
+        let iteration_s = job.iteration_s?;
+        let [here, next] = [tier as usize - 1, tier as usize].map(|t| iteration_s[t]);
+        Some((next - here, next / here - 1.0))
+    }
+
+    /// How much longer an iteration takes at the worst tier than at the best.
+    pub fn sensitivity(&self, job: &JobState) -> f64 {
+        job.iteration_s.map_or(1.0, |iteration_s| iteration_s[2] / iteration_s[0])
+    }
+
+    /// Time that a running job saves over what is left of it if it goes on at the offered place, or
+    /// at its best tier, on an idle network; `None`: nobody knows.
+    pub fn saving_s(&self, state: &State, id: JobId, offer: Option<&Placement>) -> Option<Seconds> {
+        let job = state.job(id);
+        let Phase::Running(run) = &job.phase else { return None };
+        let best_s = job.iteration_s?[job.best as usize];
+        let there_s = offer.map_or(best_s, |place| {
+            let shape = state.network.shape(&state.cluster, place);
+            state.network.iteration_s(&job.job.profile, &shape)
+        });
+        let left = self.left(job, state.now).filter(|_| run.pace.rate > 0.0)?;
+        Some(left * (1.0 / run.pace.rate - there_s))
+    }
+
+    /// A job ended after having held its GPUs for so long.
+    pub(crate) fn learn(&mut self, gpus: u32, held_s: Seconds) {
+        self.of_size.entry(gpus.next_power_of_two()).or_default().add(held_s);
+        self.all.add(held_s);
+    }
+
+    /// What the user's word leaves to do. A job that has outrun it has no word any more.
+    fn told_left(&self, job: &JobState, now: Seconds) -> Option<f64> {
+        let left = job.iterations - job.done_at(now);
+        (job.iterations.is_finite() && (self.exact || left > 0.0)).then_some(left)
+    }
+
+    /// Mean time that jobs which got as far as this one went on for.
+    fn expected_s(&self, job: &JobState, now: Seconds) -> Seconds {
+        let held_s = job.held_at(now);
+        let of_size = self.of_size.get(&job.gpus().next_power_of_two());
+        of_size
+            .and_then(|ended| ended.residual_s(held_s))
+            .or_else(|| self.all.residual_s(held_s))
+            .unwrap_or(held_s.max(LEFT_MIN_S))
+    }
+}
+
+/// Iterations per second: as observed, else at the best place.
+fn pace(job: &JobState) -> Option<f64> {
+    let observed = match &job.phase {
+        Phase::Running(run) => Some(run.pace.rate).filter(|&rate| rate > 0.0),
+        _ => None,
+    };
+    observed.or_else(|| Some(1.0 / job.iteration_s?[0]))
+}
+
+/// How long the last jobs held their GPUs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+struct Ended {
+    in_order: VecDeque<Seconds>,
+    sorted: Vec<Seconds>,
+}
+
+impl Ended {
+    fn add(&mut self, held_s: Seconds) {
+        let at = |sorted: &[Seconds], s: Seconds| sorted.partition_point(|&t| Total(t) < Total(s));
+        if self.in_order.len() == ENDED_MAX
+            && let Some(oldest_s) = self.in_order.pop_front()
+        {
+            self.sorted.remove(at(&self.sorted, oldest_s));
+        }
+        self.in_order.push_back(held_s);
+        self.sorted.insert(at(&self.sorted, held_s), held_s);
+    }
+
+    /// Mean time that those which lasted longer than this went on for.
+    fn residual_s(&self, held_s: Seconds) -> Option<Seconds> {
+        let longer = &self.sorted[self.sorted.partition_point(|&s| s <= held_s)..];
+        let enough = longer.len() >= LONGER_MIN;
+        enough.then(|| longer.iter().map(|s| s - held_s).sum::<f64>() / longer.len() as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_residual_is_the_mean_of_those_that_lasted_longer() {
+        let mut ended = Ended::default();
+        (1..=10).for_each(|n| ended.add(f64::from(n) * 100.0));
+        assert_eq!(ended.residual_s(0.0), Some(550.0));
+        assert_eq!(ended.residual_s(200.0), Some((100.0 + 800.0) / 2.0));
+        assert_eq!(ended.residual_s(300.0), None);
+    }
+
+    #[test]
+    fn only_the_last_jobs_are_remembered() {
+        let mut ended = Ended::default();
+        (0..2000).for_each(|n| ended.add(if n < 1000 { 1.0 } else { 500.0 }));
+        assert_eq!((ended.in_order.len(), ended.sorted.len()), (ENDED_MAX, ENDED_MAX));
+        assert_eq!(ended.residual_s(0.0), Some(500.0));
+    }
+}
