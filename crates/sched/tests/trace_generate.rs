@@ -15,7 +15,7 @@ fn draw(settings: &Generate) -> Vec<Job> {
 fn seconds(job: &Job) -> f64 {
     match job.length {
         Length::Seconds(seconds) => seconds,
-        Length::Iterations(_) => panic!("the generator draws seconds"),
+        Length::Iterations(_) | Length::Unknown => panic!("the generator draws seconds"),
     }
 }
 
