@@ -23,7 +23,7 @@ pub struct Probe<'a> {
     pub round: u32,
     /// What workers draw, and what stands for all neighbours.
     pub fanout: Fanout,
-    pub full: Fanout,
+    pub full: &'a Fanout,
 }
 
 impl Probe<'_> {
@@ -44,8 +44,8 @@ impl Probe<'_> {
                 let global = nodes.iter().map(|node| globals[part][*node as usize]).collect();
                 let g = self.gradient(worker, nodes.clone(), self.full, &name);
                 let f = self.gradient(server, global, self.full, &name);
-                if half == 0 && self.fanout != self.full {
-                    let drawn = self.gradient(worker, nodes, self.fanout, &name);
+                if half == 0 && self.fanout != *self.full {
+                    let drawn = self.gradient(worker, nodes, &self.fanout, &name);
                     bias += f64::from(shares[part]) * dot(&difference(&drawn, &g), None);
                 }
                 cut[half].push(difference(&g, &f));
@@ -66,7 +66,7 @@ impl Probe<'_> {
         }
     }
 
-    fn gradient(&self, of: &mut Learner, nodes: Vec<u32>, fanout: Fanout, name: &str) -> Vec<f32> {
+    fn gradient(&self, of: &mut Learner, nodes: Vec<u32>, fanout: &Fanout, name: &str) -> Vec<f32> {
         of.gradient(self.model, self.weights, nodes, fanout, (self.seed, name))
     }
 }
