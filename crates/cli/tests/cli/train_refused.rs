@@ -41,7 +41,7 @@ fn directories_that_are_not_ours_stay() {
 fn flags_that_make_no_sense() {
     let place = Place::new();
     let (graph, out) = (place.graph(), place.path("out"));
-    let cases: [(&[&str], &str); 46] = [
+    let cases: &[(&[&str], &str)] = &[
         (&["--mode", "best"], "psgd-pa"),
         (&["--model", "rnn"], "appnp"),
         (&["--model", "sage,rnn"], "no layer is named `rnn`"),
