@@ -93,7 +93,7 @@ fn flags_that_make_no_sense() {
         (&["--checkpoint-every", "0"], "--checkpoint-every"),
         (&["--format", "excel"], "planetoid"),
     ];
-    for (more, told) in cases {
+    for (more, told) in cases.iter().copied() {
         refused(&[&["train", &graph, "-o", out.str()], more].concat(), told);
     }
     assert!(!out.exists(), "nothing is written before all is known to be right");
