@@ -27,7 +27,7 @@ pub struct Probe<'a> {
     pub round: u32,
     /// The neighbours that workers sample, and those that stand for all.
     pub fanout: Fanout,
-    pub full: Fanout,
+    pub full: &'a Fanout,
 }
 
 /// What a worker measures of itself.
@@ -55,8 +55,8 @@ impl Probe<'_> {
         let gradients = [0, 1].map(|half| {
             let (name, nodes) = self.nodes(part, half, &train);
             let g = self.gradient(worker, nodes.clone(), self.full, &name);
-            if half == 0 && self.fanout != self.full {
-                let drawn = self.gradient(worker, nodes, self.fanout, &name);
+            if half == 0 && self.fanout != *self.full {
+                let drawn = self.gradient(worker, nodes, &self.fanout, &name);
                 bias_squared = squared(&difference(&drawn, &g));
             }
             g
@@ -98,7 +98,7 @@ impl Probe<'_> {
         (name, nodes)
     }
 
-    fn gradient(&self, of: &mut Learner, nodes: Vec<u32>, fanout: Fanout, name: &str) -> Vec<f32> {
+    fn gradient(&self, of: &mut Learner, nodes: Vec<u32>, fanout: &Fanout, name: &str) -> Vec<f32> {
         of.gradient(self.model, self.weights, nodes, fanout, (self.seed, name))
     }
 }

@@ -216,7 +216,7 @@ impl Trainer {
             seed: self.settings.seed,
             round,
             fanout: self.settings.local.seen(),
-            full: self.settings.server.fanout,
+            full: &self.settings.server.fanout,
         };
         Some(probe.server_half(&parts, &mut self.server, squares.sum()))
     }
@@ -243,7 +243,7 @@ impl Trainer {
         let name = format!("judge/{round}");
         let nodes = draw(&self.server.train, JUDGES, &mut seed::stream(settings.seed, &name));
         let half = between(start, average, 0.5);
-        let (fanout, name) = (settings.server.fanout, (settings.seed, name.as_str()));
+        let (fanout, name) = (&settings.server.fanout, (settings.seed, name.as_str()));
         lowest(self.server.losses(&self.model, [start, &half, average], nodes, fanout, name))
     }
 

@@ -119,7 +119,7 @@ mod tests {
             rounds,
             local_steps: 10,
             rho: 1.0,
-            local: pace,
+            local: pace.clone(),
             server: pace,
             server_steps,
             optimiser: optim::Method::Adam,

@@ -322,10 +322,18 @@ fn modes_are_compared_at_equal_work_of_the_server() {
 #[test]
 fn every_model_and_mode_trains() {
     let place = Place::new();
-    for model in ["sage", "gcn", "gat", "appnp", "mlp", "sage,linear"] {
-        let words = ["--model", model, "--rounds", "2", "--heads", "2", "--json"];
-        let document = json_of(&place.train(&words));
-        assert!(document["test"]["mean"].as_f64().is_some(), "{model}");
+    let models = [("sage", "5,3"), ("gcn", "5"), ("gat", "all"), ("appnp", "3,2"), ("mlp", "1")];
+    for (model, fanout) in models {
+        let words = ["--model", model, "--fanout", fanout, "--server-fanout", fanout];
+        let more = ["--rounds", "6", "--lr", "0.05", "--heads", "2", "--json", "-o"];
+        let out = place.path(model);
+        let document = json_of(&place.train(&[&words[..], &more, &[out.str()]].concat()));
+        let losses: Vec<f64> =
+            metrics(&out).iter().filter_map(|row| row["loss"].as_f64()).collect();
+        assert!(losses[5] < 0.9 * losses[0], "{model}: {losses:?}");
+        // Four classes of equal size; neighbours tell them apart, features hardly.
+        let score = document["test"]["mean"].as_f64().expect("a score");
+        assert!(score > 0.3, "{model}: {score}");
     }
     let words = ["--modes", "all", "--rounds", "2", "--batch", "full", "--server-batch", "full"];
     let document = json_of(&place.compare(&[&words[..], &["--json"]].concat()));

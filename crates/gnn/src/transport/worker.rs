@@ -23,8 +23,8 @@ pub struct Worker {
 
 impl Worker {
     pub fn new(part: usize, learner: Learner, model: Arc<Model>, settings: &Settings) -> Self {
-        let (pace, full, seed) = (settings.local, settings.server.fanout, settings.seed);
-        Self { part, learner, model, pace, full, seed }
+        let (pace, full) = (settings.local.clone(), settings.server.fanout.clone());
+        Self { part, learner, model, pace, full, seed: settings.seed }
     }
 
     /// Takes the steps of a round, then measures drift if that is asked for.
@@ -43,7 +43,7 @@ impl Worker {
             seed: self.seed,
             round: order.round,
             fanout: self.pace.seen(),
-            full: self.full,
+            full: &self.full,
         };
         probe.worker_half(self.part, &mut self.learner)
     }
