@@ -189,10 +189,11 @@ fn only_what_helps_the_whole_graph_is_kept() {
     let (data, partition) = graph(Family::CutHomophily, 3000);
     let kept = |mode: Mode, server_steps: ServerSteps| -> Vec<f64> {
         let settings = settings(mode);
-        let local = Pace { batch: None, ..settings.local };
-        let rho = 1.0;
-        let settings =
-            Settings { rounds: 20, local_steps: 10, rho, local, server_steps, ..settings };
+        let local = Pace { batch: None, ..settings.local.clone() };
+        // On a graph this small a judgement costs as much as a few rounds of a worker.
+        let (rho, server_share) = (1.0, 8.0);
+        let settings = Settings { rounds: 20, local_steps: 10, rho, server_share, ..settings };
+        let settings = Settings { local, server_steps, ..settings };
         let mut trainer = Trainer::new(settings, model(&data), data.clone(), &partition);
         run(&mut trainer, 20);
         trainer.rounds.iter().map(|round| round.kept).collect()
