@@ -257,7 +257,7 @@ impl Trainer {
             let losses = learnt.iter().zip(&self.shares);
             losses.map(|(learnt, share)| learnt.loss * f64::from(*share)).sum()
         };
-        if !loss.is_finite() || self.global.params.iter().any(|param| !param.is_finite()) {
+        if !loss.is_finite() || !self.global.is_finite() {
             return Err(Error::Diverged { round, what: "the loss or a parameter" });
         }
         let bytes = self.bytes(&learnt);
