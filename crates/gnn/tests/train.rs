@@ -13,7 +13,7 @@ use hither_gnn::optim::Method;
 use hither_gnn::partition::{self, Partition};
 use hither_gnn::sample::{Fanout, Sampler, draw};
 use hither_gnn::train::{Mode, Settings, Trainer};
-use hither_gnn::{Dataset, Error, checkpoint, save};
+use hither_gnn::{Dataset, Error, Features, checkpoint, save};
 
 fn graph(family: Family, nodes: usize) -> (Arc<Dataset>, Partition) {
     let family = generate::Settings::of(family, nodes, 1);
@@ -250,7 +250,13 @@ fn a_model_comes_back_from_its_file() {
 fn a_stale_correction_keeps_variances_positive() {
     let server_steps = ServerSteps::Fixed(10);
     let settings = Settings { local_steps: 10, server_steps, ..settings(Mode::LlcgStale) };
-    let mut trainer = trainer(settings);
+    let (data, partition) = graph(Family::NoisyFeatures, 1500);
+    // Hidden units of small variance, far below the 1 that running variances start from.
+    let Features::Dense { values, dim } = &data.features else { panic!("dense features") };
+    let values: Vec<f32> = values.iter().map(|value| value / 100.0).collect();
+    let features = Features::Dense { values: values.into(), dim: *dim };
+    let data = Arc::new(Dataset { features, ..(*data).clone() });
+    let mut trainer = Trainer::new(settings, model(&data), data, &partition);
     run(&mut trainer, 2);
     let stats = &trainer.global.stats;
     assert!(stats.iter().all(|value| value.is_finite()), "{stats:?}");
