@@ -53,6 +53,8 @@ pub struct Learner {
 /// What some steps led to.
 pub struct Learnt {
     pub weights: Weights,
+    /// Steps taken.
+    pub steps: u32,
     /// Means over the steps.
     pub loss: f64,
     pub gradient_squared: f64,
@@ -76,6 +78,7 @@ impl Learner {
     ) -> Learnt {
         let mut learnt = Learnt {
             weights: weights.clone(),
+            steps: steps.count,
             loss: 0.0,
             gradient_squared: 0.0,
             bytes: Bytes::default(),

@@ -271,7 +271,7 @@ impl TrainArgs {
             bail!("--seed {} is too large for {} runs", run.seed, run.runs);
         }
         let auto = self.server.server_steps == ServerSteps::Auto;
-        let corrects = |mode: &Mode| matches!(mode, Mode::Llcg | Mode::LlcgStale);
+        let corrects = |mode: &Mode| mode.corrects_workers();
         if auto && run.probe_every == 0 && modes.iter().any(corrects) {
             bail!(
                 "--server-steps auto needs measurements of drift, which --probe-every 0 turns off; give \

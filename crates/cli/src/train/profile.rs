@@ -1,7 +1,7 @@
 //! The profile of a training run for the scheduler: a job whose iterations are rounds.
 
 use hither_core::record::train::RunRecord;
-use hither_gnn::train::Mode;
+use hither_gnn::mode::Mode;
 use hither_sched::job::Profile;
 
 /// Smallest compute time that the scheduler accepts.

@@ -129,7 +129,9 @@ fn a_run_writes_its_files() {
         assert!(read(out.join(tensors)).len() > 1000, "{tensors}");
     }
     let left = fs::read_dir(&out).expect("the directory").count();
-    assert_eq!(left, 9, "nothing else is left there");
+    assert_eq!(left, 10, "nothing else is left there");
+    let workers = fs::read_dir(out.join("checkpoint.workers")).expect("the workers' folder");
+    assert_eq!(workers.count(), 3, "one file per worker, of the last round alone");
 }
 
 #[test]
