@@ -143,7 +143,6 @@ impl<'a> Judge<'a> {
         let name = format!("judge/{round}");
         let mut nodes = draw(&server.train, count, &mut seed::stream(seed, &name));
         nodes.sort_unstable();
-        let name = format!("judge-neighbours/{round}");
         let batch = server.look_at(data, model, nodes.clone(), &Fanout::All, (seed, &name));
         Self { model, data, batch, nodes, ends: None, work: Work::default() }
     }

@@ -110,8 +110,7 @@ impl Probe<'_> {
         fanout: &Fanout,
         work: &mut Work,
     ) -> Vec<f32> {
-        // Neighbours come from a stream of their own, or they would follow from the nodes drawn.
-        let name = format!("probe-neighbours/{}", self.round);
+        let name = format!("probe/{}", self.round);
         let (gradient, took) =
             learner.gradient(self.model, self.weights, nodes, fanout, (self.seed, &name));
         *work += took;

@@ -8,6 +8,7 @@ use hither_core::record::train::{Bytes, Machine, Work};
 use hither_core::{Seconds, seed};
 use hither_kernels::vector;
 use rand::RngExt;
+use rand_pcg::Pcg64Mcg;
 
 use crate::Dataset;
 use crate::model::{Model, Pass, Weights};
@@ -161,7 +162,7 @@ impl Learner {
         fanout: &Fanout,
         name: (u64, &str),
     ) -> Batch<'a> {
-        self.sampler.batch(data, nodes, fanout, model.needs(), &mut seed::stream(name.0, name.1))
+        self.sampler.batch(data, nodes, fanout, model.needs(), &mut neighbour_stream(name))
     }
 
     /// The gradient over some nodes, without learning from it, and the work that it took.
@@ -188,6 +189,12 @@ fn left_over<'a>(nodes: &'a [u32], without: &[u32]) -> Cow<'a, [u32]> {
     }
     let is_left = |node: &u32| without.binary_search(node).is_err();
     Cow::Owned(nodes.iter().copied().filter(is_left).collect())
+}
+
+/// The stream that neighbours are drawn from. The caller may have drawn the nodes from the stream
+/// of the same name: the two must not repeat each other.
+fn neighbour_stream((seed, name): (u64, &str)) -> Pcg64Mcg {
+    seed::stream(seed, &format!("{name}/neighbours"))
 }
 
 /// What it takes to get the rows that are not at home: asked for by number, each once.

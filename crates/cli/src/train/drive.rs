@@ -114,7 +114,7 @@ fn write(trainer: &Trainer, record: &RunRecord, place: &Path) -> anyhow::Result<
     let outputs = trainer.model.infer(&best.weights, &trainer.data);
     save::embeddings(&place.join(EMBEDDINGS), &trainer.data, &outputs)?;
     predictions::write(&place.join(PREDICTIONS), &trainer.data, &outputs)?;
-    write_json(&place.join(PROFILE), &profile(trainer.settings.mode, record, current_num_threads()))
+    write_json(&place.join(PROFILE), &profile(record, current_num_threads()))
 }
 
 /// A bar on a terminal; elsewhere a line now and then.
