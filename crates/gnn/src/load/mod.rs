@@ -102,7 +102,6 @@ pub enum Format {
 impl Format {
     pub const ALL: [Self; 11] = [
         Self::Mapped,
-        Self::Partitioned,
         Self::Pyg,
         Self::Ogb,
         Self::Planetoid,
@@ -112,6 +111,7 @@ impl Format {
         Self::Musae,
         Self::GraphSaint,
         Self::Csv,
+        Self::Partitioned,
     ];
 
     pub fn name(self) -> &'static str {
