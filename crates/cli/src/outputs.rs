@@ -146,13 +146,8 @@ impl OutputDir {
     /// Looks at what is there and refuses what must stay. Creates nothing: inputs that turn out to be
     /// unusable must not leave an empty directory.
     pub fn open(dir: &Path, kind: Kind, existing: Existing) -> anyhow::Result<Self> {
-        if output::is_stdout(dir) {
-            bail!("-o {}: this command writes several files; give a directory", dir.display());
-        }
+        check_dir(dir)?;
         let mut opened = Self { path: dir.into(), lock: None, is_created: false };
-        if dir.exists() && !dir.is_dir() {
-            bail!("{} is not a directory; this command writes several files", dir.display());
-        }
         if dir.exists() {
             opened.take_lock()?;
             opened.check(kind, existing)?;
@@ -229,6 +224,17 @@ impl Drop for OutputDir {
             let _ = fs::remove_dir(&self.path);
         }
     }
+}
+
+/// Refuses what cannot hold several files: standard output, devices and files.
+pub fn check_dir(dir: &Path) -> anyhow::Result<()> {
+    if output::is_stdout(dir) {
+        bail!("-o {}: this command writes several files; give a directory", dir.display());
+    }
+    if dir.exists() && !dir.is_dir() {
+        bail!("{} is not a directory; this command writes several files", dir.display());
+    }
+    Ok(())
 }
 
 fn is_empty(dir: &Path) -> anyhow::Result<bool> {
