@@ -205,10 +205,10 @@ impl Order {
             trains[partition.of[*node as usize] as usize] += 1;
         }
         let (mut edges, mut train) = (0, 0);
-        for part in 0..order.parts() {
+        for (part, trained) in trains.into_iter().enumerate() {
             let inside = |old: &u32| order.inside(data, part, *old).count();
             edges += order.nodes(part).iter().map(inside).sum::<usize>();
-            train += trains[part];
+            train += trained;
             order.edge_starts.push(edges);
             order.train_starts.push(train);
         }
