@@ -142,8 +142,9 @@ impl<'a> Judge<'a> {
         let count = JUDGES.min(server.train.len() / JUDGES_SHARE_MAX).max(1);
         let name = format!("judge/{round}");
         let mut nodes = draw(&server.train, count, &mut seed::stream(seed, &name));
-        nodes.sort_unstable();
         let batch = server.look_at(data, model, nodes.clone(), &Fanout::All, (seed, &name));
+        // Only now: the batch has them as drawn, whatever their numbers are.
+        nodes.sort_unstable();
         Self { model, data, batch, nodes, ends: None, work: Work::default() }
     }
 

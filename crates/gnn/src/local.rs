@@ -182,7 +182,7 @@ impl Learner {
     }
 }
 
-/// `nodes` but those of `without`; both are in ascending order.
+/// `nodes` but those of `without`, which are in ascending order.
 fn left_over<'a>(nodes: &'a [u32], without: &[u32]) -> Cow<'a, [u32]> {
     if without.is_empty() {
         return Cow::Borrowed(nodes);
