@@ -35,7 +35,7 @@ pub fn read(dir: &Path) -> anyhow::Result<(Header, Vec<RunRecord>)> {
     let mut index = HashMap::new();
     for (at, run) in runs.iter().enumerate() {
         if index.insert(run.policy.clone(), at).is_some() {
-            bail!("{}: policy {} stands there twice", path.display(), run.policy);
+            bail!("{}: policy {} is listed twice", path.display(), run.policy);
         }
     }
     let empty = |summary| RunRecord { summary, jobs: Vec::new(), events: Vec::new() };
