@@ -234,7 +234,7 @@ def verdict(theirs, ours, goal):
 
 def bench_arguments(case, directory, ids_file, plan_file, output, levers):
     arguments = ["bench", case.stage, directory, "--ids", ids_file, "--batch", case.batch]
-    arguments += ["--threads", case.threads, "--write-output", output]
+    arguments += ["--threads", case.threads, "--write-output", output, "--force"]
     if case.stage == "bags":
         levers = levers or ("auto," + RENUMBERED if is_packed(case) else "auto")
         arguments += ["--plan-ids", plan_file, "--levers", levers]
