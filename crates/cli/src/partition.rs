@@ -24,12 +24,12 @@ use crate::{Common, outputs};
 Examples:
   hither partition flickr.npz --parts 8 -o flickr.parts
   hither partition flickr.npz --parts 8 --method all
-  hither partition soc-network.txt --parts 4 --method ldg       # a list of edges alone
+  hither partition soc-network.txt --parts 4 --method ldg    # edges alone
   hither train flickr.npz --partition-file flickr.parts -o out/
 
 The file holds one part number per line, in the order of the nodes, as gpmetis writes it. Methods:
   metis   multilevel; cuts the fewest edges
-  ldg     streaming: each node goes to the part with most of its neighbours, weighed by free room
+  ldg     streaming: each node joins most of its neighbours, if there is room
   fennel  streaming, with Fennel's penalty on the size of parts
   random  random parts of equal size
   label   nodes sorted by class and cut into equal pieces")]
