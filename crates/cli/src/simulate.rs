@@ -84,9 +84,6 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// From here on a run takes seconds: 10 to 120 µs per job, and for gandiva over a millisecond.
-const JOBS_MANY: usize = 20_000;
-
 /// The runs, and the notes that were printed before they began.
 fn simulate(args: &Args, common: &Common) -> anyhow::Result<(Header, Vec<RunRecord>, Vec<String>)> {
     let plan = Plan::new(&args.plan)?;
@@ -96,9 +93,7 @@ fn simulate(args: &Args, common: &Common) -> anyhow::Result<(Header, Vec<RunReco
     say_notes(common, &case.notes);
     let noun = if policies == 1 { "policy" } else { "policies" };
     common.say(&format!("replaying {} under {policies} {noun}", plural(case.jobs(), "job")));
-    if case.jobs() >= JOBS_MANY {
-        common.say("a long trace: allow seconds per policy, and minutes for gandiva");
-    }
+    case.say_if_long(common);
     let bar = common.bar(policies as u64, "policies");
     // No estimate of the time left: policies differ in speed many times over, so it would grow.
     bar.set_style(ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len}  {elapsed} gone")?);

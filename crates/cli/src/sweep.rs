@@ -57,7 +57,9 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let axes: Vec<Axis> = args.vary.iter().map(|v| Axis::parse(v)).collect::<Result<_, _>>()?;
     let grid = grid::cells(&axes)?;
     let plan = Plan::new(&args.plan)?;
-    say_notes(common, &plan.case(&plan.cell(), false)?.notes);
+    let case = plan.case(&plan.cell(), false)?;
+    say_notes(common, &case.notes);
+    case.say_if_long(common);
     // Wrong values are reported before the first simulation.
     let cells: Vec<Cell> =
         grid.iter().map(|values| grid::cell(&plan, &axes, values)).collect::<Result<_, _>>()?;
