@@ -151,7 +151,7 @@ impl File<'_> {
     fn said(&self, key: &str) -> Result<&str, Error> {
         let value = self.checkpoint.metadata.get(key).map(String::as_str);
         value.ok_or_else(|| {
-            bad(self.path, format!("its metadata have no `{key}`, so it is no graph of Hither's"))
+            bad(self.path, format!("its metadata have no `{key}`, so Hither did not write it"))
         })
     }
 
