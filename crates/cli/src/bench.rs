@@ -98,7 +98,7 @@ pub struct Subject {
     seed: u64,
 }
 
-/// Ids per bag for models that are no preset.
+/// Ids per bag for models that are not presets.
 const POOLING: usize = 80;
 
 /// What a bench takes beside the time of the measurement.

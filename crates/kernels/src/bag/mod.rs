@@ -91,7 +91,7 @@ pub enum Output<'a> {
     Bf16(&'a mut [bf16]),
 }
 
-/// What becomes of an id that no row has.
+/// What happens to an id that no row has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OutOfRange {
     /// The call fails, and says where.
