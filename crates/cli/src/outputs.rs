@@ -105,10 +105,12 @@ pub enum Kind {
     Sweep,
     Training,
     Model,
+    Parts,
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Simulation, Self::Sweep, Self::Training, Self::Model];
+    const ALL: [Self; 5] =
+        [Self::Simulation, Self::Sweep, Self::Training, Self::Model, Self::Parts];
 
     fn name(self) -> &'static str {
         match self {
@@ -116,6 +118,7 @@ impl Kind {
             Self::Sweep => "a sweep",
             Self::Training => "a training run",
             Self::Model => "a model",
+            Self::Parts => "a partitioned graph",
         }
     }
 
@@ -126,6 +129,7 @@ impl Kind {
             Self::Sweep => "manifest.json",
             Self::Training => "settings.json",
             Self::Model => "model.toml",
+            Self::Parts => hither_gnn::parts::stored::PARTS,
         }
     }
 

@@ -108,7 +108,9 @@ fn the_same_for_any_number_of_threads_and_in_a_file() {
         let path = dir.path().join(format!("{threads}.graph.safetensors"));
         pool.install(|| {
             let done = AtomicUsize::new(0);
-            let add = |nodes| drop(done.fetch_add(nodes, Ordering::Relaxed));
+            let add = |nodes| {
+                done.fetch_add(nodes, Ordering::Relaxed);
+            };
             generate::write(&settings, &path, &add).expect("written");
             assert_eq!(done.into_inner(), 2 * settings.nodes, "edges and features of each node");
             let written = std::fs::metadata(&path).expect("there").len();

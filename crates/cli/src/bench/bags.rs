@@ -41,7 +41,7 @@ pub struct Args {
     /// File of ids that choose the hot rows [default: the ids that are measured]
     #[arg(long, value_name = "FILE")]
     plan_ids: Option<PathBuf>,
-    /// Prefetch scheme: off, far:ROWS or near:ROWS:LINES [default: the fastest]
+    /// Prefetch scheme: off or HINT:BYTES:LINES, such as l2:32K:all [default: the fastest]
     #[arg(long, value_name = "SCHEME")]
     prefetch: Option<Prefetch>,
     /// Memory for all copies of hot rows, in MiB [default: half of the last-level cache]
