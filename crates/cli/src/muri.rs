@@ -121,7 +121,7 @@ fn record(
         fragmentation: 0.0,
         comm_s_total: 0.0,
         comm_share: 0.0,
-        tier_share: [1.0, 0.0, 0.0],
+        tier_share: vec![1.0, 0.0, 0.0],
         preemptions: outcome.preemptions,
         failures: 0,
         events: outcome.events,

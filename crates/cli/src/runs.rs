@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::bail;
-use hither_core::record::{ClusterRow, Header, MachineRow, RunRecord};
-use hither_core::topology::Topology;
+use hither_core::record::{ClusterRow, Header, LevelRow, MachineRow, RunRecord};
+use hither_core::topology::{Level, Topology};
 use hither_sched::network::Network;
 use hither_sched::policy::{Entry, Settings};
 use hither_sched::sim::{self, Faults, Options, Scenario};
@@ -269,13 +269,17 @@ impl Plan {
 pub fn header(trace: String, seed: u64, congestion: f64, topology: &Topology) -> Header {
     let machines = topology.machines.iter().map(|m| MachineRow {
         name: m.name.clone(),
-        rack: m.rack,
+        parent: m.parent,
         gpus: m.gpus,
         gpu_type: m.gpu_type.clone(),
     });
+    let level = |level: &Level| LevelRow {
+        name: level.name.clone(),
+        places: level.places.iter().map(|place| (place.name.clone(), place.parent)).collect(),
+    };
     let cluster = ClusterRow {
         name: topology.name.clone(),
-        racks: topology.racks.clone(),
+        levels: topology.levels.iter().map(level).collect(),
         machines: machines.collect(),
     };
     Header { hither: env!("CARGO_PKG_VERSION").into(), trace, seed, congestion, cluster }

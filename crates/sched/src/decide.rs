@@ -46,8 +46,8 @@ pub enum Error {
         "job {job} reports {done} iterations at {rate} per second; expected finite numbers of at least 0"
     )]
     NoProgress { job: JobId, done: f64, rate: f64 },
-    #[error("machine {name} joins rack {rack}; the next new rack is {next}")]
-    RackGap { name: String, rack: u32, next: usize },
+    #[error("machine {name} joins a place that is neither known nor the next new one")]
+    UnknownPlace { name: String },
 }
 
 /// All that a scheduler knows, for a file. The policy's options and the network are not part of it:
@@ -89,7 +89,7 @@ impl Scheduler {
         }
         policy.load(saved)?;
         state.network = fresh.network;
-        state.network.grow(state.cluster.rack_count);
+        state.network.grow(&state.cluster);
         state.checkpoints = fresh.checkpoints;
         let mut scheduler = Self::new(state, policy);
         let (_, mut turn) = scheduler.turn();
@@ -144,12 +144,11 @@ impl Scheduler {
                 self.state.cluster.resize(machine, gpus);
                 Ok(())
             }
-            Event::Added(machine) => {
-                let next = self.state.cluster.rack_count;
-                if machine.rack as usize > next {
-                    return Err(Error::RackGap { name: machine.name, rack: machine.rack, next });
+            Event::Added { machine, around } => {
+                if !self.state.cluster.could_join(&machine, around) {
+                    return Err(Error::UnknownPlace { name: machine.name });
                 }
-                self.state.add_machine(&machine);
+                self.state.add_machine(&machine, around);
                 Ok(())
             }
         }

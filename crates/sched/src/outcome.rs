@@ -48,19 +48,19 @@ pub struct Recorder {
     events: Vec<EventRow>,
     meters: Vec<Meter>,
     gauge: Gauge,
-    tier_gpu_s: [f64; 3],
+    tier_gpu_s: Vec<f64>,
     event_count: u64,
     extrapolated: BTreeSet<String>,
 }
 
 impl Recorder {
-    pub fn new(jobs: usize, keep_events: bool) -> Self {
+    pub fn new(jobs: usize, levels: usize, keep_events: bool) -> Self {
         Self {
             keep_events,
             events: Vec::new(),
             meters: vec![Meter::default(); jobs],
             gauge: Gauge::default(),
-            tier_gpu_s: [0.0; 3],
+            tier_gpu_s: vec![0.0; levels],
             event_count: 0,
             extrapolated: BTreeSet::new(),
         }
@@ -118,9 +118,10 @@ impl Recorder {
                     self.meters[job as usize].failures += 1;
                     self.note(now, Happening::Preempt { job, reason: Reason::Failure });
                 }
-                Action::Tuned { gpus, machine_s, rack_s } => {
-                    let (gpus, machine_s, rack_s) = (*gpus, *machine_s, *rack_s);
-                    self.note(now, Happening::Timers { gpus, machine_s, rack_s });
+                Action::Tuned { gpus, timers_s } => {
+                    let names = state.cluster.levels.iter().map(|level| format!("{level}_s"));
+                    let timers_s = names.zip(timers_s.iter().copied()).collect();
+                    self.note(now, Happening::Timers { gpus: *gpus, timers_s });
                 }
                 Action::Decline { .. } | Action::SetTimer { .. } => {}
             }
@@ -154,7 +155,7 @@ impl Recorder {
         self.gauge.busy += u64::from(state.job(id).gpus());
         if self.keep_events {
             let machines = machines(placement);
-            let tier = placement.tier as u8;
+            let tier = placement.tier.0;
             self.note(now, Happening::Start { job: id, tier, machines });
         }
     }
@@ -169,7 +170,7 @@ impl Recorder {
         let gpus = state.job(id).gpus();
         self.gauge.busy -= u64::from(gpus);
         if let (Some(placement), true) = (&meter.placement, gpus > 1) {
-            self.tier_gpu_s[placement.tier as usize] += (now - meter.run_since_s) * f64::from(gpus);
+            self.tier_gpu_s[placement.tier.level()] += (now - meter.run_since_s) * f64::from(gpus);
         }
     }
 
@@ -210,7 +211,7 @@ impl Recorder {
             fragmentation: ratio(self.gauge.fragmentation_s, makespan_s),
             comm_s_total,
             comm_share: ratio(comm_s_total, run_s_total),
-            tier_share: self.tier_gpu_s.map(|t| ratio(t, tier_total)),
+            tier_share: self.tier_gpu_s.iter().map(|&t| ratio(t, tier_total)).collect(),
             preemptions: rows.iter().map(|r| u64::from(r.preemptions)).sum(),
             failures: rows.iter().map(|r| u64::from(r.failures)).sum(),
             events: self.event_count,
@@ -257,7 +258,7 @@ fn job_row(id: u32, truth: &Truth, meter: &Meter, now: Seconds) -> JobRow {
         queue_s: (finish_s - job.submit_s - meter.held_s).max(0.0),
         comm_s: meter.comm_s,
         ideal_s: truth.ideal_s(),
-        tier: meter.placement.as_ref().map_or(0, |p| p.tier as u8),
+        tier: meter.placement.as_ref().map_or(0, |p| p.tier.0),
         preemptions: meter.preemptions,
         failures: meter.failures,
         state: if finished { JobState::Finished } else { JobState::Cancelled },

@@ -421,5 +421,5 @@ fn reasons_can_be_read() {
     let start = world.asks(1810.0);
     let why = start[0].why.to_string();
     assert_eq!(why, "takes one rack after 1800 s of waiting for one machine");
-    assert!(matches!(start[0].why, Why::Relented { tier: Tier::Rack, .. }));
+    assert!(matches!(start[0].why, Why::Relented { tier: Tier(1), .. }));
 }

@@ -3,10 +3,10 @@
 mod common;
 
 use common::{assert_close, placed, profile, topology};
-use hither_core::topology::{AllReduce, Links, Tier, Topology};
+use hither_core::topology::{AllReduce, LEVELS_MAX, Link, Tier, Topology};
 use hither_sched::cluster::Cluster;
 use hither_sched::job::{Measured, Profile};
-use hither_sched::network::{Network, Shape, Share, measured_step_s};
+use hither_sched::network::{Network, Shape, measured_step_s};
 use proptest::prelude::*;
 
 const S: f64 = 1.5e9;
@@ -15,7 +15,7 @@ const S: f64 = 1.5e9;
 /// half of both uplinks, 6.25 GB/s; 150 GB/s inside a machine.
 fn common_cluster(all_reduce: AllReduce) -> Topology {
     let mut topology = Topology::uniform(2, 2, 4);
-    topology.links = Links { all_reduce, ..Links::default() };
+    topology.all_reduce = all_reduce;
     topology
 }
 
@@ -31,13 +31,13 @@ const RACK: &[(u32, u32)] = &[(0, 4), (1, 4)];
 #[test]
 fn links_follow_from_the_topology() {
     let network = Network::new(&common_cluster(AllReduce::Hierarchical), 1.0);
-    assert_eq!((network.gpu, network.nic, network.core), (150e9, 12.5e9, 6.25e9));
-    assert_eq!(network.uplinks, [6.25e9, 6.25e9]);
+    assert_eq!(network.links, [vec![150e9], vec![12.5e9; 4], vec![6.25e9; 2]]);
+    assert_eq!(network.cores, [vec![], vec![f64::INFINITY; 2], vec![6.25e9]]);
     // A rack of three machines and one of a single one: uplinks follow the number of cards.
     let mut uneven = topology(&[(0, 1), (0, 1), (0, 1), (1, 1)]);
-    uneven.links.uplink_gbit = None;
+    uneven.levels[2].link = Link::Oversubscribed(4.0);
     let network = Network::new(&uneven, 1.0);
-    assert_eq!(network.uplinks, [0.75e9, 0.25e9]);
+    assert_eq!(network.links[2], [0.75e9, 0.25e9]);
 }
 
 #[test]
@@ -55,11 +55,11 @@ fn hierarchical_all_reduce_by_hand() {
 fn a_single_card_cannot_fill_a_faster_uplink() {
     // One machine in each rack: the card's 1 GB/s counts, not the uplink's 4.
     let mut topology = topology(&[(0, 4), (1, 4)]);
-    topology.links.uplink_gbit = Some(32.0);
+    topology.levels[2].link = Link::Gbit(32.0);
     assert_close(cost_s(&topology, &[(0, 4), (1, 4)]), 1.5);
     // Two machines in each: 1.5 s over the cards, then 2 GB/s over the uplinks.
     let mut topology = common::topology(&[(0, 4), (0, 4), (1, 4), (1, 4)]);
-    topology.links.uplink_gbit = Some(32.0);
+    topology.levels[2].link = Link::Gbit(32.0);
     assert_close(cost_s(&topology, ALL), 1.5 + 0.75);
 }
 
@@ -79,9 +79,8 @@ fn uneven_placements_cost_what_their_widest_part_costs() {
     let cluster = Cluster::new(&topology);
     let network = Network::new(&topology, 1.0);
     let shape = network.shape(&cluster, &placed(&cluster, &[(3, 1), (0, 2), (1, 3)]));
-    let want = (6, 3, 2, 2, 3);
-    let got = (shape.gpus, shape.machine_gpus, shape.rack_machines, shape.racks, shape.machines);
-    assert_eq!(got, want);
+    assert_eq!((shape.gpus, shape.machines, shape.tier()), (6, 3, Tier(2)));
+    assert_eq!(shape.parts[..3], [3, 2, 2]);
 }
 
 #[test]
@@ -120,10 +119,14 @@ fn congestion_slows_everything_outside_the_machines() {
     let topology = common_cluster(AllReduce::Hierarchical);
     let cluster = Cluster::new(&topology);
     let busy = Network::new(&topology, 10.0);
-    assert_eq!((busy.gpu, busy.nic, busy.core), (150e9, 1.25e9, 0.625e9));
+    assert_eq!((busy.links[0][0], busy.links[1][0], busy.cores[2][0]), (150e9, 1.25e9, 0.625e9));
     let shape = busy.shape(&cluster, &placed(&cluster, ALL));
     assert_close(busy.all_reduce_s(S, &shape), 0.015 + 10.0 * 0.6 + 46e-6);
-    assert_eq!(busy.quiet(), Network::new(&topology, 1.0));
+    let quiet = Network::new(&topology, 1.0);
+    let largest = [4, 8, 16, 0, 0, 0];
+    for tier in Tier::all(3) {
+        assert_eq!(busy.typical_quiet(12, largest, tier), quiet.typical(12, largest, tier));
+    }
 }
 
 #[test]
@@ -133,8 +136,8 @@ fn traffic_by_hand() {
     let network = Network::new(&topology, 1.0);
     let traffic = |network: &Network, slots| {
         let shape = network.shape(&cluster, &placed(&cluster, slots));
-        let Share { nic, uplink } = network.traffic(S, &shape);
-        (nic / S, uplink / S)
+        let traffic = network.traffic(S, &shape);
+        (traffic[1] / S, traffic[2] / S)
     };
     assert_eq!(traffic(&network, &[(0, 4)]), (0.0, 0.0));
     assert_eq!(traffic(&network, RACK), (1.0, 0.0));
@@ -149,15 +152,15 @@ fn traffic_by_hand() {
 fn typical_shapes_are_compact() {
     let network = Network::new(&common_cluster(AllReduce::Hierarchical), 1.0);
     let shape = |gpus, tier| {
-        let s = network.typical(gpus, [4, 8, 16], tier);
-        (s.machine_gpus, s.rack_machines, s.racks)
+        let s = network.typical(gpus, [4, 8, 16, 0, 0, 0], tier);
+        (s.parts[0], s.parts[1], s.parts[2])
     };
-    assert_eq!(shape(4, Tier::Machine), (4, 1, 1));
-    assert_eq!(shape(4, Tier::Rack), (2, 2, 1));
-    assert_eq!(shape(4, Tier::Network), (2, 1, 2));
-    assert_eq!(shape(8, Tier::Rack), (4, 2, 1));
-    assert_eq!(shape(16, Tier::Network), (4, 2, 2));
-    assert_eq!(shape(1, Tier::Network).2, 1, "one GPU spans nothing");
+    assert_eq!(shape(4, Tier::MACHINE), (4, 1, 1));
+    assert_eq!(shape(4, Tier(1)), (2, 2, 1));
+    assert_eq!(shape(4, Tier(2)), (2, 1, 2));
+    assert_eq!(shape(8, Tier(1)), (4, 2, 1));
+    assert_eq!(shape(16, Tier(2)), (4, 2, 2));
+    assert_eq!(shape(1, Tier(2)).2, 1, "one GPU spans nothing");
 }
 
 fn measured(rows: &[(&[u32], f64)]) -> Profile {
@@ -167,13 +170,13 @@ fn measured(rows: &[(&[u32], f64)]) -> Profile {
 }
 
 fn spread(slots: &[u32]) -> Shape {
+    let mut parts = [1; LEVELS_MAX];
+    (parts[0], parts[1]) = (slots.iter().copied().max().unwrap_or(0), slots.len() as u32);
     Shape {
         gpus: slots.iter().sum(),
-        machine_gpus: slots.iter().copied().max().unwrap_or(0),
-        rack_machines: slots.len() as u32,
-        racks: 1,
         machines: slots.len() as u32,
-        share: Share { nic: 1e9, uplink: 0.5e9 },
+        parts,
+        share: [f64::INFINITY, 1e9, 0.5e9, 0.5e9, 0.5e9, 0.5e9],
     }
 }
 
@@ -240,8 +243,10 @@ proptest! {
         table: bool,
     ) {
         let mut topology = topology(&[(0, 4), (0, 4), (1, 4), (1, 4), (2, 4), (2, 4)]);
-        topology.links.all_reduce = if ring { AllReduce::Ring } else { AllReduce::Hierarchical };
-        topology.links.latency_us = [1.0, 5.0, 15.0];
+        topology.all_reduce = if ring { AllReduce::Ring } else { AllReduce::Hierarchical };
+        for (level, latency_us) in topology.levels.iter_mut().zip([1.0, 5.0, 15.0]) {
+            level.latency_us = latency_us;
+        }
         let cluster = Cluster::new(&topology);
         let slots: Vec<(u32, u32)> = slots.into_iter().collect();
         let mut model = Profile { overlap, ..profile(gigabytes) };

@@ -55,6 +55,15 @@ impl Settings {
                 return Err(Error { option, found: value.to_string(), expected });
             }
         }
+        for (level, timer_s) in &dally.level_s {
+            if !(*timer_s >= 0.0) {
+                return Err(Error {
+                    option: "dally.level_s",
+                    found: format!("{level} = {timer_s}"),
+                    expected: "a number of at least 0".into(),
+                });
+            }
+        }
         let thresholds = &self.tiresias.thresholds;
         if !thresholds.iter().all(|t| *t > 0.0) || !thresholds.is_sorted() {
             return Err(Error {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hither_core::Seconds;
 use hither_core::record::{Happening, JobRow, Reason, RunRecord};
-use hither_core::topology::{Links, Machine, Topology};
+use hither_core::topology::{AllReduce, Level, Link, Machine, Place, Topology};
 use hither_sched::cluster::{Cluster, Placement, Slot};
 use hither_sched::job::{Job, Length, Profile};
 use hither_sched::policy::{self, Settings};
@@ -28,22 +28,23 @@ pub fn typed_topology(machines: &[(u32, u32, &str)]) -> Topology {
     let racks = machines.iter().map(|m| m.0 + 1).max().unwrap_or(0);
     let machine = |(at, &(rack, gpus, kind)): (usize, &(u32, u32, &str))| Machine {
         name: format!("m{at}"),
-        rack,
+        parent: rack,
         gpus,
         gpu_type: kind.into(),
     };
+    let mut levels = Level::common(3);
+    levels.iter_mut().for_each(|level| level.latency_us = 0.0);
+    levels[0].link = Link::Gbit(f64::INFINITY);
+    levels[1].link = Link::Gbit(8.0);
+    (levels[2].link, levels[2].core) = (Link::Gbit(4.0), Some(Link::Gbit(8e6)));
+    levels[1].places =
+        (0..racks).map(|r| Place { name: format!("r{r}"), parent: 0 }).collect();
+    levels[2].places = vec![Place { name: "network".into(), parent: 0 }];
     Topology {
         name: "by hand".into(),
-        racks: (0..racks).map(|r| format!("r{r}")).collect(),
+        levels,
         machines: machines.iter().enumerate().map(machine).collect(),
-        links: Links {
-            gpu_gbit: f64::INFINITY,
-            nic_gbit: 8.0,
-            uplink_gbit: Some(4.0),
-            core_gbit: Some(8e6),
-            latency_us: [0.0; 3],
-            ..Links::default()
-        },
+        all_reduce: AllReduce::Hierarchical,
     }
 }
 

@@ -103,20 +103,12 @@ impl Candidates {
     }
 }
 
+/// The machines of the pool that are up, by the place of this level that holds them.
 fn domains(cluster: &Cluster, pool: PoolId, tier: Tier) -> Vec<Vec<MachineId>> {
-    let of_pool = |m: &MachineId| {
-        let machine = &cluster.machines[*m as usize];
-        machine.pool == pool && machine.is_up()
-    };
-    let machines = (0..cluster.machines.len() as MachineId).filter(of_pool);
-    match tier {
-        Tier::Machine => machines.map(|m| vec![m]).collect(),
-        Tier::Rack => {
-            let mut racks = vec![Vec::new(); cluster.rack_count];
-            machines.for_each(|m| racks[cluster.machines[m as usize].rack as usize].push(m));
-            racks.retain(|r| !r.is_empty());
-            racks
-        }
-        Tier::Network => vec![machines.collect()],
+    let mut domains = vec![Vec::new(); cluster.places(tier.level())];
+    for machine in cluster.machines.iter().filter(|m| m.pool == pool && m.is_up()) {
+        domains[machine.within[tier.level()] as usize].push(machine.within[0]);
     }
+    domains.retain(|domain| !domain.is_empty());
+    domains
 }
