@@ -255,6 +255,19 @@ impl Cluster {
         self.pools[pool as usize].free
     }
 
+    /// Free GPUs of a type in one place.
+    pub fn free_in(&self, pool: PoolId, tier: Tier, place: PlaceId) -> u32 {
+        let machine = |id: PlaceId| &self.machines[id as usize];
+        match tier.level() {
+            0 if machine(place).pool == pool => machine(place).free,
+            0 => 0,
+            level => {
+                let places = self.pools[pool as usize].place_free.get(level);
+                places.map_or(self.free_gpus(pool), |free| free[place as usize])
+            }
+        }
+    }
+
     /// GPUs of the type, or of the largest if any will do: no gang can be larger.
     pub fn most_gpus(&self, gpu_type: Option<&str>) -> u64 {
         let named = |name: &String| gpu_type.is_none_or(|wanted| name == wanted);
