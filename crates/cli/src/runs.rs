@@ -100,7 +100,7 @@ pub fn load(text: &str) -> Result<f64, String> {
 /// Everything that is read from files, once.
 pub struct Plan {
     pub topology: Topology,
-    /// Decisions of the cluster's reader: GPUs assumed, levels flattened.
+    /// Decisions of the cluster's reader: GPUs assumed, switches joined.
     cluster_notes: Vec<String>,
     pub workload: Workload,
     pub policies: Vec<&'static Entry>,
