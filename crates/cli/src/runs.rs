@@ -153,6 +153,16 @@ impl Plan {
         })
     }
 
+    /// The same settings, if the cluster has all levels that they name.
+    fn level_timers(&self, settings: Settings) -> anyhow::Result<Settings> {
+        if let Some(name) = settings.unknown_level(&self.topology.levels) {
+            let levels = self.topology.levels.iter().map(|level| level.name.as_str());
+            let levels = levels.collect::<Vec<_>>().join(", ");
+            bail!("dally.level_s.{name}: the cluster has no such level; its levels are {levels}");
+        }
+        Ok(settings)
+    }
+
     /// The cell that the flags alone describe.
     pub fn cell(&self) -> Cell {
         let ScenarioArgs { seed, congestion, load, rate, .. } = self.args;
@@ -210,7 +220,7 @@ impl Plan {
             topology: &self.topology,
             scenario: Scenario { jobs, faults, ..Scenario::default() },
             options,
-            settings: settings::settings(&cell.settings)?,
+            settings: self.level_timers(settings::settings(&cell.settings)?)?,
             notes,
         })
     }

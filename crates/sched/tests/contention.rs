@@ -336,3 +336,112 @@ proptest! {
         }
     }
 }
+
+/// Max-min rates by the rule of the smallest bottleneck: the link with the least for each of its flows
+/// stops them all; a demand is a link of its own.
+fn bottlenecks(capacity: &[f64], demands: &[Demand]) -> Vec<f64> {
+    let mut rates: Vec<Option<f64>> = vec![None; demands.len()];
+    while rates.contains(&None) {
+        let share = |link: usize| {
+            let (mut left, mut weight) = (capacity[link], 0.0);
+            for (demand, rate) in demands.iter().zip(&rates) {
+                for &(_, w) in demand.links.iter().filter(|l| l.0 == link) {
+                    match rate {
+                        Some(rate) => left -= rate * w,
+                        None => weight += w,
+                    }
+                }
+            }
+            if weight > 0.0 { left.max(0.0) / weight } else { f64::INFINITY }
+        };
+        let shares: Vec<f64> = (0..capacity.len()).map(share).collect();
+        let open = |at: &usize| rates[*at].is_none();
+        let fair = |at: usize| {
+            let links = demands[at].links.iter().map(|l| shares[l.0]);
+            links.fold(demands[at].most, f64::min)
+        };
+        let all: Vec<(usize, f64)> =
+            (0..demands.len()).filter(open).map(|at| (at, fair(at))).collect();
+        let least = all.iter().map(|a| a.1).fold(f64::INFINITY, f64::min);
+        for (at, rate) in all {
+            if rate <= least * (1.0 + 1e-12) {
+                rates[at] = Some(least);
+            }
+        }
+    }
+    rates.into_iter().flatten().collect()
+}
+
+/// The bursts of all jobs on one level, from all its links at once.
+fn plain_shares(wire: &Wire, level: usize) -> BTreeMap<JobId, f64> {
+    let (links, cores) = (&wire.network.links[level], &wire.network.cores[level]);
+    let capacity: Vec<f64> = links.iter().chain(cores).copied().collect();
+    let mut ids = Vec::new();
+    let mut demands = Vec::new();
+    for (&id, (model, placement)) in &wire.running {
+        let shape = wire.network.shape(&wire.cluster, placement);
+        if placement.tier.level() < level {
+            continue;
+        }
+        let mut loads: BTreeMap<usize, f64> = BTreeMap::new();
+        let mut parts: Vec<(u32, u32)> = placement
+            .slots
+            .iter()
+            .map(|s| wire.cluster.machines[s.machine as usize].within)
+            .map(|within| (within[level - 1], within[level]))
+            .collect();
+        parts.sort_unstable();
+        parts.dedup();
+        for (part, place) in parts {
+            loads.insert(part as usize, 1.0);
+            *loads.entry(links.len() + place as usize).or_default() += 1.0;
+        }
+        let alone_s = wire.network.iteration_s(model, &shape);
+        let most = wire.network.traffic(model.gradient_bytes, &shape)[level] / alone_s;
+        demands.push(Demand { links: loads.into_iter().collect(), most });
+        ids.push(id);
+    }
+    let rates = bottlenecks(&capacity, &demands);
+    let burst = |at: usize| {
+        let on = |&(link, weight): &(usize, f64)| {
+            let room = capacity[link];
+            let used = load(&demands, &rates, link);
+            let all = load(&demands, &vec![1.0; demands.len()], link);
+            let full = used >= room * (1.0 - 1e-9);
+            let crossing = demands.iter().zip(&rates).filter(|(d, _)| d.links.iter().any(|l| l.0 == link));
+            let level = if full { crossing.map(|(_, r)| *r).fold(0.0, f64::max) } else { 0.0 };
+            let spare = rates[at] + (room - used).max(0.0) / weight;
+            spare.max(level).max(room / all).min(room / weight)
+        };
+        demands[at].links.iter().filter(|l| capacity[l.0].is_finite()).map(on).fold(f64::INFINITY, f64::min)
+    };
+    ids.into_iter().enumerate().map(|(at, id)| (id, burst(at))).collect()
+}
+
+proptest! {
+    #[test]
+    fn shares_at_any_depth_are_those_of_a_plain_max_min(
+        (topology, jobs) in common::any_tree().prop_flat_map(|t| {
+            let job = (0.01..20.0f64, common::some_slots(t.machines.len()));
+            (Just(t), prop::collection::vec(job, 1..8))
+        }),
+        stops in prop::collection::vec(0..8u32, 0..4),
+    ) {
+        let mut wire = Wire::new(&topology);
+        for (id, (gigabytes, slots)) in (0..).zip(jobs) {
+            wire.start(id, gigabytes, &slots);
+        }
+        for id in stops {
+            if wire.running.contains_key(&id) {
+                wire.stop(id);
+            }
+        }
+        for level in 1..topology.levels.len() {
+            for (id, want) in plain_shares(&wire, level) {
+                let got = wire.shares[&id][level];
+                let same = got == want || (got / want - 1.0).abs() < 1e-6;
+                prop_assert!(same, "job {id} at level {level}: {got} {want}");
+            }
+        }
+    }
+}

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use common::{assert_close, placed, profile, topology};
 use hither_core::topology::{AllReduce, LEVELS_MAX, Link, Tier, Topology};
 use hither_sched::cluster::Cluster;
@@ -265,4 +267,96 @@ proptest! {
             prop_assert_eq!(busy, quiet);
         }
     }
+}
+
+/// Bytes a second of the link of a part inside a level, straight from the description.
+fn plain_link(topology: &Topology, level: usize, part: u32) -> f64 {
+    let parts_of = |at: usize| -> Vec<u32> {
+        match at {
+            0 => (0..topology.machines.len() as u32).collect(),
+            _ => (0..topology.levels[at].places.len() as u32).collect(),
+        }
+    };
+    match topology.levels[level].link {
+        Link::Gbit(gbit) => gbit * 1e9 / 8.0,
+        Link::Oversubscribed(factor) if level == 1 => {
+            let gpus = f64::from(topology.machines[part as usize].gpus);
+            gpus * plain_link(topology, 0, 0) / factor
+        }
+        Link::Oversubscribed(factor) => {
+            let parent = |p: u32| match level {
+                2 => topology.machines[p as usize].parent,
+                _ => topology.levels[level - 2].places[p as usize].parent,
+            };
+            let inside = parts_of(level - 2).into_iter().filter(|&p| parent(p) == part);
+            inside.map(|p| plain_link(topology, level - 1, p)).sum::<f64>() / factor
+        }
+    }
+}
+
+/// The all-reduce as docs/simulator.md writes it: a sum over levels, from sets of places.
+fn plain_all_reduce_s(topology: &Topology, slots: &[(u32, u32)]) -> f64 {
+    let within: Vec<Vec<u32>> = slots.iter().map(|s| topology.within(s.0 as usize)).collect();
+    let mut parts = f64::from(slots.iter().map(|s| s.1).max().expect("a slot"));
+    let cost_s = |n: f64, bandwidth: f64, level: usize| {
+        2.0 * (n - 1.0) / n * S / bandwidth
+            + 2.0 * (n - 1.0) * topology.levels[level].latency_us * 1e-6
+    };
+    let mut sum_s = cost_s(parts, plain_link(topology, 0, 0), 0);
+    let mut below = f64::INFINITY;
+    for level in 1..topology.levels.len() {
+        let mut used: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        within.iter().for_each(|w| drop(used.entry(w[level]).or_default().insert(w[level - 1])));
+        let mut bandwidth = parts * below;
+        for (&place, inside) in &used {
+            for &part in inside {
+                bandwidth = bandwidth.min(plain_link(topology, level, part));
+            }
+            let all: BTreeSet<u32> = (0..topology.machines.len())
+                .map(|m| topology.within(m))
+                .filter(|w| w[level] == place)
+                .map(|w| w[level - 1])
+                .collect();
+            let core = match topology.levels[level].core {
+                None => f64::INFINITY,
+                Some(Link::Gbit(gbit)) => gbit * 1e9 / 8.0,
+                Some(Link::Oversubscribed(factor)) => {
+                    all.iter().map(|&p| plain_link(topology, level, p)).sum::<f64>() / factor
+                }
+            };
+            bandwidth = bandwidth.min(core / inside.len() as f64);
+        }
+        parts = used.values().map(BTreeSet::len).max().expect("a place") as f64;
+        sum_s += cost_s(parts, bandwidth, level);
+        below = bandwidth;
+        if used.len() == 1 {
+            break;
+        }
+    }
+    sum_s
+}
+
+proptest! {
+    #[test]
+    fn hierarchical_all_reduce_at_any_depth(
+        (topology, slots) in common::any_tree()
+            .prop_flat_map(|t| { let slots = common::some_slots(t.machines.len()); (Just(t), slots) }),
+    ) {
+        let (got, want) = (cost_s(&topology, &slots), plain_all_reduce_s(&topology, &slots));
+        prop_assert!((got / want - 1.0).abs() < 1e-9 || got == want, "{got} {want}");
+    }
+}
+
+#[test]
+fn four_levels_by_hand() {
+    // Two pods of two racks of two machines of four GPUs: cards 12.5 GB/s, racks 2 × 12.5 / 4 = 6.25,
+    // pods 2 × 6.25 / 2 = 6.25, core half of both pods, 6.25.
+    let topology = Topology::regular(&[2, 2, 2, 4]);
+    let rack = 0.015 + 6e-6 + 0.12 + 10e-6;
+    assert_close(cost_s(&topology, RACK), rack);
+    // A pod: 1.5 GB over uplinks of 6.25 GB/s, and 2 messages of 15 µs.
+    assert_close(cost_s(&topology, ALL), rack + 0.24 + 30e-6);
+    // Both pods: two on a core of 6.25 GB/s have 3.125 each, and 2 messages of 25 µs.
+    let both: Vec<(u32, u32)> = (0..8).map(|machine| (machine, 4)).collect();
+    assert_close(cost_s(&topology, &both), rack + 0.24 + 30e-6 + 0.48 + 50e-6);
 }

@@ -1,5 +1,6 @@
 //! Options of all policies that have any, as `--set policy.option=value` or TOML gives them.
 
+use hither_core::topology::Level;
 use serde::{Deserialize, Serialize};
 
 use super::{dally, gandiva, themis, tiresias};
@@ -26,6 +27,12 @@ pub struct Error {
 }
 
 impl Settings {
+    /// The first level that has a timer and is not among these.
+    pub fn unknown_level(&self, levels: &[Level]) -> Option<&str> {
+        let mut named = self.dally.level_s.keys();
+        named.find(|name| levels.iter().all(|level| level.name != **name)).map(String::as_str)
+    }
+
     /// Refuses values with which a policy would stand still, or silently not do what it says.
     pub fn check(&self) -> Result<(), Error> {
         let (dally, tuner) = (&self.dally, &self.dally.tuner);

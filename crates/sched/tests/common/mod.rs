@@ -10,6 +10,7 @@ use hither_sched::cluster::{Cluster, Placement, Slot};
 use hither_sched::job::{Job, Length, Profile};
 use hither_sched::policy::{self, Settings};
 use hither_sched::sim::{Error, Options, Scenario, simulate};
+use proptest::prelude::*;
 
 /// Every start but the first costs this much in the jobs built here.
 pub const RESTART_S: Seconds = 10.0;
@@ -142,6 +143,35 @@ pub fn preemptions(record: &RunRecord) -> Vec<(Seconds, u32, Reason)> {
 pub fn placed(cluster: &Cluster, slots: &[(u32, u32)]) -> Placement {
     let slots: Vec<Slot> = slots.iter().map(|&(machine, gpus)| Slot { machine, gpus }).collect();
     Placement { tier: cluster.tier_of(&slots), slots }
+}
+
+/// A regular tree of two to six levels with any links: stated or oversubscribed, with cores or without.
+pub fn any_tree() -> impl Strategy<Value = Topology> {
+    let link = |fast: f64| {
+        prop_oneof![
+            (1.0..fast).prop_map(Link::Gbit),
+            (1.0..4.0f64).prop_map(Link::Oversubscribed),
+        ]
+    };
+    let level = (link(50.0), prop::option::of(link(100.0)), 0.0..50.0f64);
+    let sizes = (2..=6usize).prop_flat_map(|depth| {
+        let widest: u32 = if depth > 4 { 2 } else { 3 };
+        prop::collection::vec(1..=widest, depth)
+    });
+    (sizes, prop::collection::vec(level, 6)).prop_map(|(sizes, drawn)| {
+        let mut topology = Topology::regular(&sizes);
+        for (level, (link, core, latency_us)) in topology.levels.iter_mut().zip(drawn).skip(1) {
+            (level.link, level.core, level.latency_us) = (link, core, latency_us);
+        }
+        topology
+    })
+}
+
+/// Some of these machines, with one to four GPUs on each.
+pub fn some_slots(machines: usize) -> impl Strategy<Value = Vec<(u32, u32)>> {
+    let most = machines.min(12);
+    prop::collection::btree_map(0..machines as u32, 1..5u32, 1..=most)
+        .prop_map(|slots| slots.into_iter().collect())
 }
 
 /// Equal to rounding.
