@@ -82,7 +82,8 @@ impl ClusterRow {
         if let Some(machine) = machines.find(|m| m.parent as usize >= places(1)) {
             return Some(&machine.name);
         }
-        let inner = self.levels.iter().enumerate().skip(1).take(self.levels.len().saturating_sub(2));
+        let inner =
+            self.levels.iter().enumerate().skip(1).take(self.levels.len().saturating_sub(2));
         inner
             .flat_map(|(level, row)| row.places.iter().map(move |place| (level, place)))
             .find(|(level, place)| place.1 as usize >= places(level + 1))

@@ -237,8 +237,10 @@ mod tests {
 
     #[test]
     fn timers_hold_until_they_change() {
-        let timers_s = |machine_s| [("machine_s".into(), machine_s), ("rack_s".into(), 60.0)].into();
-        let set = |t, machine_s| at(t, Happening::Timers { gpus: 8, timers_s: timers_s(machine_s) });
+        let timers_s =
+            |machine_s| [("machine_s".into(), machine_s), ("rack_s".into(), 60.0)].into();
+        let set =
+            |t, machine_s| at(t, Happening::Timers { gpus: 8, timers_s: timers_s(machine_s) });
         let events = [at(0.0, Happening::Finish { job: 0 }), set(50.0, 30.0), set(75.0, 10.0)];
         let curves = timers(&cluster(), &events);
         assert_eq!(curves.len(), 1);

@@ -226,7 +226,8 @@ mod tests {
     use hither_core::record::{LevelRow, MachineRow, Reason};
 
     fn cluster() -> ClusterRow {
-        let machine = |parent| MachineRow { name: "m".into(), parent, gpus: 4, gpu_type: "x".into() };
+        let machine =
+            |parent| MachineRow { name: "m".into(), parent, gpus: 4, gpu_type: "x".into() };
         ClusterRow {
             name: "c".into(),
             levels: LevelRow::racks(["r0", "r1"]),

@@ -435,9 +435,8 @@ impl Cluster {
     /// The tier that these slots span.
     pub fn tier_of(&self, slots: &[Slot]) -> Tier {
         let [first, rest @ ..] = slots else { return Tier::MACHINE };
-        let within = |slot: &Slot, tier: Tier| {
-            self.machines[slot.machine as usize].within[tier.level()]
-        };
+        let within =
+            |slot: &Slot, tier: Tier| self.machines[slot.machine as usize].within[tier.level()];
         let holds_all = |&tier: &Tier| rest.iter().all(|s| within(s, tier) == within(first, tier));
         self.tiers().find(holds_all).expect("the network holds all")
     }

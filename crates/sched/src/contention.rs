@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hither_core::topology::LEVELS_MAX;
 
-use crate::cluster::{Cluster, Placement, PlaceId};
+use crate::cluster::{Cluster, PlaceId, Placement};
 use crate::job::{JobId, Profile};
 use crate::network::{Network, Shape};
 
@@ -142,7 +142,8 @@ impl Contention {
                 }
             }
         }
-        let number = |spot: Spot| sharing.numbers[spot as usize].expect("all were visited") as usize;
+        let number =
+            |spot: Spot| sharing.numbers[spot as usize].expect("all were visited") as usize;
         let demand = |id: &JobId| {
             let flow = &self.flows[id];
             let links = flow.spots[level - 1].iter().map(|&(s, load)| (number(s), load)).collect();

@@ -4,7 +4,7 @@
 use hither_core::Seconds;
 use hither_core::topology::{AllReduce, LEVELS_MAX, Level, Link, Tier, Topology};
 
-use crate::cluster::{Cluster, Placement, PlaceId};
+use crate::cluster::{Cluster, PlaceId, Placement};
 use crate::job::Profile;
 
 /// Bytes a second in a gigabit a second.
@@ -71,8 +71,10 @@ impl Network {
             topology.machines.iter().map(|m| vec![gpu * f64::from(m.gpus)]).collect();
         let mut parents: Vec<PlaceId> = topology.machines.iter().map(|m| m.parent).collect();
         for Level { link, core, places, .. } in &topology.levels[1..] {
-            let links: Vec<f64> =
-                behind.iter().map(|b| bandwidth(*link, congestion, || together(b, &behind))).collect();
+            let links: Vec<f64> = behind
+                .iter()
+                .map(|b| bandwidth(*link, congestion, || together(b, &behind)))
+                .collect();
             let mut held = vec![Vec::new(); places.len()];
             links.iter().zip(&parents).for_each(|(&link, &p)| held[p as usize].push(link));
             let core = |held: &Vec<f64>| match core {
@@ -98,7 +100,9 @@ impl Network {
                 let links = &self.links[level];
                 average.links[level] = match links.first() {
                     // A sum would round what all machines have alike.
-                    Some(&first) if level == 1 && links.iter().all(|&l| l == first) => first * factor,
+                    Some(&first) if level == 1 && links.iter().all(|&l| l == first) => {
+                        first * factor
+                    }
                     _ => mean(links, factor),
                 };
                 average.cores[level] = mean(&self.cores[level], factor);
@@ -180,8 +184,7 @@ impl Network {
 
     /// Time to sum `bytes` over all GPUs of the shape.
     pub fn all_reduce_s(&self, bytes: f64, shape: &Shape) -> Seconds {
-        let latency_s =
-            |n: u32, level: usize| 2.0 * f64::from(n - 1) * self.latency_s[level];
+        let latency_s = |n: u32, level: usize| 2.0 * f64::from(n - 1) * self.latency_s[level];
         let tier = shape.tier().level();
         match self.all_reduce {
             AllReduce::Hierarchical => {
@@ -211,8 +214,8 @@ impl Network {
                 // The parts of a place share the work of what leaves the place.
                 let mut leaving = 0.0;
                 for level in (1..=tier).rev() {
-                    traffic[level] =
-                        around(shape.parts[level]) * bytes + leaving / f64::from(shape.parts[level]);
+                    traffic[level] = around(shape.parts[level]) * bytes
+                        + leaving / f64::from(shape.parts[level]);
                     leaving = traffic[level];
                 }
             }
@@ -263,12 +266,8 @@ fn together(links: &[f64], all: &[Vec<f64>]) -> f64 {
 }
 
 fn compact(gpus: u32, largest: [u32; LEVELS_MAX], tier: Tier, average: &Average) -> Shape {
-    let mut shape = Shape {
-        gpus,
-        machines: 1,
-        parts: [1; LEVELS_MAX],
-        share: [f64::INFINITY; LEVELS_MAX],
-    };
+    let mut shape =
+        Shape { gpus, machines: 1, parts: [1; LEVELS_MAX], share: [f64::INFINITY; LEVELS_MAX] };
     shape.share[0] = average.links[0];
     // Places that are used on a level; below the machines, GPUs.
     let mut used = gpus;

@@ -3,7 +3,7 @@
 
 use hither_core::topology::Tier;
 
-use crate::cluster::{Cluster, MachineId, Placement, PlaceId, Pool, PoolId, Slot};
+use crate::cluster::{Cluster, MachineId, PlaceId, Placement, Pool, PoolId, Slot};
 
 impl Cluster {
     /// The best placement that is free now: lowest tier, best fit inside it.

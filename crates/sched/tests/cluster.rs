@@ -51,7 +51,12 @@ impl Plain {
     }
 
     /// Free GPUs of the pool in each place of a level, of those inside the given place if any.
-    fn rooms(&self, pool: PoolId, level: usize, inside: Option<(usize, u32)>) -> BTreeMap<u32, u32> {
+    fn rooms(
+        &self,
+        pool: PoolId,
+        level: usize,
+        inside: Option<(usize, u32)>,
+    ) -> BTreeMap<u32, u32> {
         let mut rooms = BTreeMap::new();
         for (machine, free) in self.holes(pool) {
             let within = &self.machines[machine].0;

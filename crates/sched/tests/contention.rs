@@ -408,12 +408,18 @@ fn plain_shares(wire: &Wire, level: usize) -> BTreeMap<JobId, f64> {
             let used = load(&demands, &rates, link);
             let all = load(&demands, &vec![1.0; demands.len()], link);
             let full = used >= room * (1.0 - 1e-9);
-            let crossing = demands.iter().zip(&rates).filter(|(d, _)| d.links.iter().any(|l| l.0 == link));
+            let crossing =
+                demands.iter().zip(&rates).filter(|(d, _)| d.links.iter().any(|l| l.0 == link));
             let level = if full { crossing.map(|(_, r)| *r).fold(0.0, f64::max) } else { 0.0 };
             let spare = rates[at] + (room - used).max(0.0) / weight;
             spare.max(level).max(room / all).min(room / weight)
         };
-        demands[at].links.iter().filter(|l| capacity[l.0].is_finite()).map(on).fold(f64::INFINITY, f64::min)
+        demands[at]
+            .links
+            .iter()
+            .filter(|l| capacity[l.0].is_finite())
+            .map(on)
+            .fold(f64::INFINITY, f64::min)
     };
     ids.into_iter().enumerate().map(|(at, id)| (id, burst(at))).collect()
 }

@@ -121,7 +121,11 @@ fn assumed_gpus_are_told() {
 fn blocks_and_yaml() {
     let Cluster { topology, notes } = read_all(&[BLOCKS, "NodeName=gpu[01-08] Gres=gpu:8\n"]);
     assert_eq!((racks(&topology), topology.gpus()), (vec!["block1", "block2"], 64));
-    assert_eq!(level_names(&topology), ["machine", "block", "network"], "8 nodes are all there are");
+    assert_eq!(
+        level_names(&topology),
+        ["machine", "block", "network"],
+        "8 nodes are all there are"
+    );
     assert!(notes.is_empty(), "{notes:?}");
     let Cluster { topology, notes } = read_all(&[YAML]);
     assert_eq!((racks(&topology), topology.gpus()), (vec!["leaf1", "leaf2"], 64));
@@ -195,10 +199,7 @@ fn levels_by_name() {
                   [[pod]]\nname = \"odd\"\n[[pod.rack]]\n[[pod.rack.machine]]\nname = \"big\"\ngpus = 16\n";
     let topology = read(nested, 1);
     assert_eq!(places(&topology, 2), [("pod0", 0), ("pod1", 0), ("odd", 0)]);
-    assert_eq!(
-        places(&topology, 1),
-        [("r1", 0), ("r2", 0), ("r3", 1), ("r4", 1), ("rack4", 2)]
-    );
+    assert_eq!(places(&topology, 1), [("r1", 0), ("r2", 0), ("r3", 1), ("r4", 1), ("rack4", 2)]);
     assert_eq!((rack_sizes(&topology), topology.gpus()), (vec![2, 2, 2, 2, 1], 48));
     assert_eq!(topology.levels[3].link, Link::Oversubscribed(3.0));
     assert_eq!(topology.levels[3].core, None, "a core that never fills");
@@ -227,7 +228,10 @@ fn wrong_levels_are_refused() {
         (two.clone() + "latency_us = nan\n" + end, "level.latency_us"),
         (two.replacen("\n[[level]]", "\ncore_gbit = 3\n[[level]]", 1) + end, "nothing else"),
         (two.clone() + "[network]\nnic_gbit = 3\n" + end, "only all_reduce beside [[level]]"),
-        (two.clone() + "[[rack]]\nmachines = 1\ngpus = 1\n", "one of name, network, level, [[machine]]"),
+        (
+            two.clone() + "[[rack]]\nmachines = 1\ngpus = 1\n",
+            "one of name, network, level, [[machine]]",
+        ),
         (two.clone() + "machine = 3\n", "found \"machine\""),
         (two.clone() + "[[machine]]\ncount = 2\n", "gpus of a machine"),
         (two.clone() + "[[machine]]\ngpus = 2\nracks = 2\n", "found \"racks\""),

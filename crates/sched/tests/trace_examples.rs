@@ -13,10 +13,7 @@ fn clusters() {
         (include_str!("../../../examples/cluster-4level.toml"), 4, 16, 128, 1024),
     ] {
         let cluster = topo::read(&[(text.as_bytes(), "example")], None).unwrap().topology;
-        assert_eq!(
-            (cluster.levels.len(), cluster.levels[1].places.len()),
-            (levels, racks)
-        );
+        assert_eq!((cluster.levels.len(), cluster.levels[1].places.len()), (levels, racks));
         assert_eq!((cluster.machines.len(), cluster.gpus()), (machines, gpus));
     }
 }

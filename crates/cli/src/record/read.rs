@@ -8,8 +8,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use csv::StringRecord;
-use hither_core::topology::LEVELS_MAX;
 use hither_core::record::{EventRow, Happening, Header, JobRow, JobState, RunRecord, Summary};
+use hither_core::topology::LEVELS_MAX;
 use serde::Deserialize;
 
 use super::{CANCELLED, COLUMNS, EVENTS, FINISHED, JOBS, SUMMARY};

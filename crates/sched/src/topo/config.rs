@@ -82,7 +82,10 @@ impl<'de> Deserialize<'de> for Parts {
 
             fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Parts, E> {
                 u32::try_from(number).map(Parts::Number).map_err(|_| {
-                    E::invalid_value(serde::de::Unexpected::Signed(number), &"a number from 0 to 2^32")
+                    E::invalid_value(
+                        serde::de::Unexpected::Signed(number),
+                        &"a number from 0 to 2^32",
+                    )
                 })
             }
 
@@ -107,9 +110,12 @@ pub(super) fn read(source: Source<'_>) -> Result<Cluster, Error> {
     let mut builder = Builder::new(source, name, levels);
     builder.topology.all_reduce = root.network.as_ref().map(|n| n.all_reduce).unwrap_or_default();
     let top = builder.topology.levels.len() - 1;
-    if let Some(key) = root.parts.iter().map(|(key, _)| key).find(|key| {
-        *key.get_ref() != builder.topology.levels[top - 1].name
-    }) {
+    if let Some(key) = root
+        .parts
+        .iter()
+        .map(|(key, _)| key)
+        .find(|key| *key.get_ref() != builder.topology.levels[top - 1].name)
+    {
         return Err(unknown(&builder, top, key));
     }
     for (_, parts) in &root.parts {
@@ -219,8 +225,14 @@ fn equal_parts(
             (None, _) => return Err(unknown(builder, level, key)),
             (Some(inner), Parts::Entries(_)) => {
                 return match entry.gpus.is_some() || entry.parts.len() > 1 {
-                    true => fail(format!("gpus and numbers in the [[…{}]] entries", levels[0].name)),
-                    false => fail(format!("[[…{}]] around [[…{}]]", levels[inner + 1].name, key.get_ref())),
+                    true => {
+                        fail(format!("gpus and numbers in the [[…{}]] entries", levels[0].name))
+                    }
+                    false => fail(format!(
+                        "[[…{}]] around [[…{}]]",
+                        levels[inner + 1].name,
+                        key.get_ref()
+                    )),
                 };
             }
             (Some(_), Parts::Number(_)) => {}
@@ -290,9 +302,7 @@ fn numbers_and_names(
             Ok((count, Some(numbered.into_iter())))
         }
         Some(name) if level > 0 => wrong("name", name, format!("one name, or {all} names")),
-        Some(name) => {
-            wrong("name", name, format!("a host list of {all} names, one per {kind}"))
-        }
+        Some(name) => wrong("name", name, format!("a host list of {all} names, one per {kind}")),
     }
 }
 

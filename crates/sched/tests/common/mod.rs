@@ -38,8 +38,7 @@ pub fn typed_topology(machines: &[(u32, u32, &str)]) -> Topology {
     levels[0].link = Link::Gbit(f64::INFINITY);
     levels[1].link = Link::Gbit(8.0);
     (levels[2].link, levels[2].core) = (Link::Gbit(4.0), Some(Link::Gbit(8e6)));
-    levels[1].places =
-        (0..racks).map(|r| Place { name: format!("r{r}"), parent: 0 }).collect();
+    levels[1].places = (0..racks).map(|r| Place { name: format!("r{r}"), parent: 0 }).collect();
     levels[2].places = vec![Place { name: "network".into(), parent: 0 }];
     Topology {
         name: "by hand".into(),
@@ -148,10 +147,7 @@ pub fn placed(cluster: &Cluster, slots: &[(u32, u32)]) -> Placement {
 /// A regular tree of two to six levels with any links: stated or oversubscribed, with cores or without.
 pub fn any_tree() -> impl Strategy<Value = Topology> {
     let link = |fast: f64| {
-        prop_oneof![
-            (1.0..fast).prop_map(Link::Gbit),
-            (1.0..4.0f64).prop_map(Link::Oversubscribed),
-        ]
+        prop_oneof![(1.0..fast).prop_map(Link::Gbit), (1.0..4.0f64).prop_map(Link::Oversubscribed),]
     };
     let level = (link(50.0), prop::option::of(link(100.0)), 0.0..50.0f64);
     let sizes = (2..=6usize).prop_flat_map(|depth| {

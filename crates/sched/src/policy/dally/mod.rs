@@ -200,7 +200,13 @@ impl Dally {
     fn preempt(&mut self, turn: &mut Turn) {
         let mut candidates = self.candidates(turn);
         if let Some(id) = self.waiting.overdue(turn.now(), self.options.overdue_s, 0) {
-            self.preempt_for(turn, &mut candidates, id, f64::NEG_INFINITY, turn.state.cluster.widest());
+            self.preempt_for(
+                turn,
+                &mut candidates,
+                id,
+                f64::NEG_INFINITY,
+                turn.state.cluster.widest(),
+            );
             return;
         }
         let mut hopeless: BTreeSet<(Class, Tier)> = BTreeSet::new();

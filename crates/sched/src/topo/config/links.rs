@@ -120,7 +120,8 @@ fn set(
         between("latency_us", latency_us, 0.0, 1e9)?;
         level.latency_us = latency_us;
     }
-    if inside.is_empty() && (level.core.is_some() || matches!(level.link, Link::Oversubscribed(_))) {
+    if inside.is_empty() && (level.core.is_some() || matches!(level.link, Link::Oversubscribed(_)))
+    {
         let expected = "gbit between the GPUs of the first level, and nothing else";
         return Err(wrong("gbit", name, expected));
     }
@@ -153,8 +154,9 @@ fn three_levels(source: Source<'_>, network: Option<&Network>) -> Result<Vec<Lev
 
 /// The first key of `[network]` that describes links.
 fn given(network: &Network) -> Option<&'static str> {
-    let Network { gpu_gbit, nic_gbit, uplink_gbit, core_gbit, oversubscription, latency_us, .. } =
-        network;
+    let Network {
+        gpu_gbit, nic_gbit, uplink_gbit, core_gbit, oversubscription, latency_us, ..
+    } = network;
     let keys = [
         ("gpu_gbit", gpu_gbit.is_some()),
         ("nic_gbit", nic_gbit.is_some()),
