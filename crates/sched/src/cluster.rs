@@ -255,12 +255,10 @@ impl Cluster {
         self.pools[pool as usize].free
     }
 
-    /// Free GPUs of a type in one place.
+    /// Free GPUs of a type in one place; a machine has but one type.
     pub fn free_in(&self, pool: PoolId, tier: Tier, place: PlaceId) -> u32 {
-        let machine = |id: PlaceId| &self.machines[id as usize];
         match tier.level() {
-            0 if machine(place).pool == pool => machine(place).free,
-            0 => 0,
+            0 => self.machines[place as usize].free,
             level => {
                 let places = self.pools[pool as usize].place_free.get(level);
                 places.map_or(self.free_gpus(pool), |free| free[place as usize])

@@ -203,7 +203,7 @@ fn a_placement_that_lies_about_its_tier() {
     let spread = forge.placed(&[(0, 2), (1, 2)]);
     let tier = hither_core::topology::Tier(1);
     let placement = Arc::new(Placement { tier, ..spread });
-    caught(forge.claims(0.0, &[Action::Start { job: 0, placement }]), "not of tier Rack");
+    caught(forge.claims(0.0, &[Action::Start { job: 0, placement }]), "not of tier Tier(1)");
 }
 
 #[test]

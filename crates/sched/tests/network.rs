@@ -306,7 +306,9 @@ fn plain_all_reduce_s(topology: &Topology, slots: &[(u32, u32)]) -> f64 {
     let mut below = f64::INFINITY;
     for level in 1..topology.levels.len() {
         let mut used: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
-        within.iter().for_each(|w| drop(used.entry(w[level]).or_default().insert(w[level - 1])));
+        for path in &within {
+            used.entry(path[level]).or_default().insert(path[level - 1]);
+        }
         let mut bandwidth = parts * below;
         for (&place, inside) in &used {
             for &part in inside {

@@ -251,7 +251,9 @@ fn a_continued_blank_line_swallows_nothing() {
 #[test]
 fn tables() {
     let cluster = read(include_str!("data/switches.csv"), 8);
-    assert_eq!((racks(&cluster), rack_sizes(&cluster)), (vec!["S1", "S2"], vec![2, 1]));
+    // The S1 of another aggregation switch is another rack.
+    assert_eq!(places(&cluster, 1), [("P1-S1", 0), ("S2", 0), ("P2-S1", 1)]);
+    assert_eq!(places(&cluster, 2), [("P1", 0), ("P2", 0)]);
     let cluster = read(include_str!("data/spec.csv"), 8);
     assert_eq!((rack_sizes(&cluster), cluster.gpus()), (vec![3, 3], 24));
 }

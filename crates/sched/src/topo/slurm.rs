@@ -254,7 +254,28 @@ impl<'a> Slurm<'a> {
                 return Err(upper.place.error("a switch that has a line of its own").found(name));
             }
         }
-        Ok(())
+        self.check_cycles()
+    }
+
+    /// Takes away switches whose switches below are all taken away, until none is left.
+    fn check_cycles(&self) -> Result<(), Error> {
+        let mut done: HashSet<&str> = self.leaves.iter().map(|leaf| leaf.name.as_str()).collect();
+        let mut left: Vec<&Upper<'_>> = self.uppers.iter().collect();
+        loop {
+            let before = left.len();
+            let is_done =
+                |upper: &&Upper<'_>| upper.children.iter().all(|c| done.contains(c.as_str()));
+            let (ready, rest): (Vec<_>, Vec<_>) = left.into_iter().partition(is_done);
+            done.extend(ready.iter().map(|upper| upper.name.as_str()));
+            left = rest;
+            match left.first() {
+                None => return Ok(()),
+                Some(upper) if left.len() == before => {
+                    return Err(upper.place.error("no switch below itself").found(&upper.name));
+                }
+                Some(_) => {}
+            }
+        }
     }
 
     fn build(mut self, first: Source<'a>, gpus_per_machine: Option<u32>) -> Result<Cluster, Error> {

@@ -11,7 +11,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::ops::Range;
 
 use hither_core::topology::Tier;
 
@@ -223,23 +222,32 @@ impl Candidates {
 // ---- domains of one GPU type, numbered ----
 
 fn domain_count(cluster: &Cluster, tier: Tier) -> usize {
-    cluster.pool_count() * cluster.places(tier.level())
+    match tier {
+        Tier::MACHINE => cluster.machines.len(),
+        _ => cluster.pool_count() * cluster.places(tier.level()),
+    }
 }
 
 fn domain_of(cluster: &Cluster, tier: Tier, id: MachineId) -> usize {
     let machine = &cluster.machines[id as usize];
-    let first = machine.pool as usize * cluster.places(tier.level());
-    first + machine.within[tier.level()] as usize
+    match tier {
+        Tier::MACHINE => id as usize,
+        _ => {
+            let first = machine.pool as usize * cluster.places(tier.level());
+            first + machine.within[tier.level()] as usize
+        }
+    }
 }
 
-fn domains(cluster: &Cluster, pool: PoolId, tier: Tier) -> Range<usize> {
+fn domains(cluster: &Cluster, pool: PoolId, tier: Tier) -> impl Iterator<Item = usize> {
     let places = cluster.places(tier.level());
-    let first = pool as usize * places;
-    first..first + places
+    let first = if tier == Tier::MACHINE { 0 } else { pool as usize * places };
+    let of_pool = move |&d: &usize| tier != Tier::MACHINE || cluster.machines[d].pool == pool;
+    (first..first + places).filter(of_pool)
 }
 
 fn free_in(cluster: &Cluster, pool: PoolId, tier: Tier, domain: usize) -> u32 {
-    let place = domain - domains(cluster, pool, tier).start;
+    let place = domain % cluster.places(tier.level());
     cluster.free_in(pool, tier, place as PlaceId)
 }
 
