@@ -5,6 +5,8 @@ mod tree;
 
 use std::collections::{HashMap, HashSet};
 
+use hither_core::topology::LEVELS_MAX;
+
 use super::{Builder, Cluster, GPUS_ASSUMED, MACHINES_MAX, hosts, names_shown, tables, yaml};
 use crate::trace::Error;
 use crate::trace::table::{GPUS_MAX, Source};
@@ -261,7 +263,8 @@ impl<'a> Slurm<'a> {
     fn check_cycles(&self) -> Result<(), Error> {
         let mut done: HashSet<&str> = self.leaves.iter().map(|leaf| leaf.name.as_str()).collect();
         let mut left: Vec<&Upper<'_>> = self.uppers.iter().collect();
-        loop {
+        // Deeper trees are refused anyway.
+        for _ in 0..=LEVELS_MAX {
             let before = left.len();
             let is_done =
                 |upper: &&Upper<'_>| upper.children.iter().all(|c| done.contains(c.as_str()));
@@ -276,6 +279,7 @@ impl<'a> Slurm<'a> {
                 Some(_) => {}
             }
         }
+        Ok(())
     }
 
     fn build(mut self, first: Source<'a>, gpus_per_machine: Option<u32>) -> Result<Cluster, Error> {

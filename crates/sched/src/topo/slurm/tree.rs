@@ -4,7 +4,7 @@
 //! to it as each other: they are one place. A switch that skips levels stands alone in a place of
 //! each level that it skips.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use hither_core::topology::{LEVELS_MAX, Level};
 
@@ -106,21 +106,21 @@ impl Slurm<'_> {
     }
 
     fn switches(&self) -> Result<Tree, Error> {
-        let groups = Groups::new(self);
+        let mut groups = Groups::new(self);
         let heights = groups.heights().ok_or_else(|| {
             let upper = &self.uppers[0];
             upper.place.error("switches in the shape of a tree").found(&upper.name)
         })?;
         let leaves = self.leaves.len();
         let highest = heights.iter().copied().max().unwrap_or(1);
-        let ids: Vec<usize> = groups.ids().collect();
+        let ids = groups.ids();
         let roots: Vec<usize> =
             ids.iter().copied().filter(|&id| groups.around[id].is_none()).collect();
         // One switch above all others is the network. A leaf is always a rack.
         let root = roots.first().copied().filter(|&id| roots.len() == 1 && id >= leaves);
         let levels = if root.is_some() { highest + 1 } else { highest + 2 };
         if levels > LEVELS_MAX {
-            let upper = &self.uppers[groups.members(ids[ids.len() - 1] - leaves)[0]];
+            let upper = &self.uppers[ids[ids.len() - 1] - leaves];
             let expected = format!("at most {} levels of switches", LEVELS_MAX - 1);
             return Err(upper.place.error(expected).found(&levels.saturating_sub(1).to_string()));
         }
@@ -139,16 +139,13 @@ impl Slurm<'_> {
             }
             place[id] = tree.add(heights[id], name, at);
         }
-        for id in ids.into_iter().filter(|&id| id >= leaves) {
-            let members = groups.members(id - leaves);
-            if members.len() > 1 {
-                let names: Vec<&str> =
-                    members.iter().map(|&at| self.uppers[at].name.as_str()).collect();
-                tree.notes.push(format!(
-                    "switches that share switches below them are one place: {}",
-                    crate::topo::names_shown(&names)
-                ));
-            }
+        for members in groups.members().values().filter(|members| members.len() > 1) {
+            let names: Vec<&str> =
+                members.iter().map(|&at| self.uppers[at].name.as_str()).collect();
+            tree.notes.push(format!(
+                "switches that share switches below them are one place: {}",
+                crate::topo::names_shown(&names)
+            ));
         }
         Ok(tree)
     }
@@ -165,8 +162,8 @@ impl Slurm<'_> {
 /// group, which has the number of its first member.
 struct Groups {
     leaves: usize,
-    /// By upper switch: the first member of its group.
-    first: Vec<usize>,
+    /// By upper switch: an earlier member of its group, or itself if it is the first.
+    earlier: Vec<usize>,
     /// By number: the group around it.
     around: Vec<Option<usize>>,
 }
@@ -184,50 +181,63 @@ impl Groups {
         let below: Vec<Vec<usize>> = slurm.uppers.iter().map(below).collect();
         let mut groups = Self {
             leaves,
-            first: (0..below.len()).collect(),
+            earlier: (0..below.len()).collect(),
             around: vec![None; leaves + below.len()],
         };
-        while !groups.join(&below) {}
+        while groups.join(&below) {}
         groups
     }
 
-    /// Finds the group around each group, and joins two that are around the same one. Returns whether
-    /// there was nothing to join.
+    /// The number of the group of an upper switch.
+    fn group(&mut self, upper: usize) -> usize {
+        let mut at = upper;
+        while self.earlier[at] != at {
+            self.earlier[at] = self.earlier[self.earlier[at]];
+            at = self.earlier[at];
+        }
+        self.leaves + at
+    }
+
+    /// Finds the group around each group, and joins those that are around the same one. Returns
+    /// whether there were any to join.
     fn join(&mut self, below: &[Vec<usize>]) -> bool {
         self.around.fill(None);
+        let mut joined = false;
         for (upper, children) in below.iter().enumerate() {
-            let group = self.first[upper];
             for &child in children {
+                let group = self.group(upper);
                 let child = match child.checked_sub(self.leaves) {
-                    Some(upper) => self.leaves + self.first[upper],
+                    Some(upper) => self.group(upper),
                     None => child,
                 };
-                if child == self.leaves + group {
-                    continue; // it stands in its own group
-                }
-                match self.around[child] {
-                    Some(other) if other != self.leaves + group => {
-                        let (a, b) = (other - self.leaves, group);
-                        let (keep, drop) = (a.min(b), a.max(b));
-                        self.first.iter_mut().filter(|f| **f == drop).for_each(|f| *f = keep);
-                        return false;
+                let other = self.around[child].map(|other| self.group(other - self.leaves));
+                match other {
+                    _ if child == group => {} // it stands in its own group
+                    Some(other) if other != group => {
+                        let (first, second) = (other.min(group), other.max(group));
+                        self.earlier[second - self.leaves] = first - self.leaves;
+                        joined = true;
                     }
-                    _ => self.around[child] = Some(self.leaves + group),
+                    _ => self.around[child] = Some(group),
                 }
             }
         }
-        true
+        joined
     }
 
     /// Numbers of leaves and groups.
-    fn ids(&self) -> impl Iterator<Item = usize> {
-        let groups = self.first.iter().enumerate().filter(|(at, first)| at == *first);
-        (0..self.leaves).chain(groups.map(|(at, _)| self.leaves + at))
+    fn ids(&self) -> Vec<usize> {
+        let groups = (0..self.earlier.len()).filter(|&at| self.earlier[at] == at);
+        (0..self.leaves).chain(groups.map(|at| self.leaves + at)).collect()
     }
 
-    /// Upper switches of a group.
-    fn members(&self, group: usize) -> Vec<usize> {
-        (0..self.first.len()).filter(|&at| self.first[at] == group).collect()
+    /// Upper switches by group.
+    fn members(&mut self) -> BTreeMap<usize, Vec<usize>> {
+        let mut members: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for upper in 0..self.earlier.len() {
+            members.entry(self.group(upper)).or_default().push(upper);
+        }
+        members
     }
 
     /// 1 for leaves, and for groups one more than the highest inside; `None` if one is inside itself.
