@@ -71,7 +71,13 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let text = serde_json::to_string_pretty(&document)? + "\n";
     // The seed of a generator file is known only to the runs.
     let seed = finished.first().and_then(|cell| cell.runs.first()).map_or(0, |run| run.seed);
-    let header = runs::header(plan.workload.name(), seed, plan.cell().congestion, &plan.topology);
+    let header = runs::header(
+        plan.workload.name(),
+        seed,
+        plan.cell().congestion,
+        &plan.topology,
+        BTreeMap::new(), // the page lists those of the manifest
+    );
     let page = Sweep {
         header: &header,
         settings: store::settings(&manifest, &axes),

@@ -21,6 +21,10 @@ pub struct Header {
     /// Factor by which background traffic slows every shared link.
     pub congestion: f64,
     pub cluster: ClusterRow,
+    /// Everything else that the figures depend on: options of the scenario, the network and the
+    /// policies, by the name of the option. Files of earlier versions have none.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
 }
 
 /// The cluster as the report draws it: the levels of its tree from the inside out, and the machines.
@@ -116,6 +120,10 @@ impl From<ClusterFile> for ClusterRow {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     pub policy: String,
+    /// Whether the policy is given the true length of every job by definition, as no real cluster
+    /// can: a bound, not a rival.
+    #[serde(default)]
+    pub clairvoyant: bool,
     pub seed: u64,
     /// Jobs in the trace.
     pub jobs: u64,
@@ -130,13 +138,15 @@ pub struct Summary {
     pub makespan_s: Seconds,
     /// Share of the GPU time up to the makespan that was allocated to jobs.
     pub gpu_utilisation: f64,
-    /// Time-average of the share of free GPUs that lie in partly used machines.
-    pub fragmentation: f64,
-    /// Sum over jobs of exposed communication time.
-    pub comm_s_total: Seconds,
+    /// Time-average of the share of free GPUs that lie in partly used machines; `None` if the
+    /// simulator does not place jobs on machines.
+    pub fragmentation: Option<f64>,
+    /// Sum over jobs of exposed communication time; `None` without a model of the network.
+    pub comm_s_total: Option<Seconds>,
     /// That sum over the sum of running time.
-    pub comm_share: f64,
-    /// Shares of multi-GPU jobs' GPU time by the tier of their placement, from the machine outward.
+    pub comm_share: Option<f64>,
+    /// Shares of multi-GPU jobs' GPU time by the tier of their placement, from the machine outward;
+    /// empty without a model of the network.
     pub tier_share: Vec<f64>,
     pub preemptions: u64,
     /// Restarts forced by failing machines.
@@ -174,8 +184,8 @@ pub struct JobRow {
     pub run_s: Seconds,
     /// Time submitted without GPUs.
     pub queue_s: Seconds,
-    /// Exposed communication time.
-    pub comm_s: Seconds,
+    /// Exposed communication time; `None` without a model of the network.
+    pub comm_s: Option<Seconds>,
     /// Running time on an idle network at the job's best tier without restarts: the ideal.
     pub ideal_s: Seconds,
     /// Worst tier of the last placement.
@@ -226,10 +236,20 @@ pub enum Happening {
         job: u32,
         tier: u8,
         machines: Vec<(u32, u32)>,
+        /// The policy's reason, as a sentence; files of earlier versions have none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<String>,
+    },
+    /// The job could have had GPUs and holds out for better ones.
+    Decline {
+        job: u32,
+        why: String,
     },
     Preempt {
         job: u32,
         reason: Reason,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<String>,
     },
     Finish {
         job: u32,

@@ -185,7 +185,7 @@ mod tests {
         // 4 of 4 GPUs from 10.3 to 57.9 of 100 seconds, whatever the grid cuts.
         let events = [
             at(0.0, Happening::Arrive { job: 0, gpus: 4 }),
-            at(10.3, Happening::Start { job: 0, tier: 0, machines: vec![(0, 4)] }),
+            at(10.3, Happening::Start { job: 0, tier: 0, machines: vec![(0, 4)], why: None }),
             at(57.9, Happening::Finish { job: 0 }),
             at(100.0, Happening::Arrive { job: 1, gpus: 1 }),
         ];

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::curve::{OverTime, Timers, bounds, cdf, log_grid, over_time, timers};
 use crate::format::{rounded, tiers};
 use crate::page::Group;
-use crate::{pack, span};
+use crate::{history, pack, span};
 
 /// Colours in the page's palette: `--c0` and on in report.css.
 pub const COLOURS: usize = 8;
@@ -64,6 +64,8 @@ struct RunData {
     jobs: usize,
     names: usize,
     models: usize,
+    history: usize,
+    reasons: usize,
 }
 
 /// Packed columns, each stored once, because all policies of a trace share the names of its jobs.
@@ -110,6 +112,7 @@ pub fn data(groups: &[Group], labels: &[String]) -> (Data, Vec<String>) {
             run.jobs.iter().zip(0..).map(|(job, at)| (job.job, at)).collect();
         let schedule = span::schedule(cluster, &run.events, &position);
         let (jobs, names, models) = job_blocks(run, &mut blocks);
+        let (history, reasons) = history::blocks(&run.events, &position);
         RunData {
             label: labels[i].clone(),
             colour,
@@ -127,6 +130,8 @@ pub fn data(groups: &[Group], labels: &[String]) -> (Data, Vec<String>) {
             jobs,
             names,
             models,
+            history: blocks.add(history),
+            reasons: blocks.add(reasons),
         }
     };
     let run_data = runs.iter().enumerate().map(run_data).collect();

@@ -7,6 +7,7 @@
 mod curve;
 mod data;
 mod format;
+mod history;
 mod label;
 mod metric;
 mod pack;

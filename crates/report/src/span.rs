@@ -100,7 +100,7 @@ pub fn schedule(
 impl Builder<'_> {
     fn apply(&mut self, now: i64, what: &Happening) {
         match what {
-            Happening::Start { job, tier, machines } => {
+            Happening::Start { job, tier, machines, .. } => {
                 self.end(now, *job);
                 self.start(now, *job, *tier, machines);
             }
@@ -113,7 +113,7 @@ impl Builder<'_> {
                 self.down.entry(*machine).or_insert(now);
             }
             Happening::MachineUp { machine } => self.up(now, *machine),
-            Happening::Arrive { .. } | Happening::Timers { .. } => {}
+            Happening::Arrive { .. } | Happening::Decline { .. } | Happening::Timers { .. } => {}
         }
     }
 
@@ -240,7 +240,7 @@ mod tests {
     }
 
     fn start(t: f64, job: u32, machines: &[(u32, u32)]) -> EventRow {
-        at(t, Happening::Start { job, tier: 0, machines: machines.to_vec() })
+        at(t, Happening::Start { job, tier: 0, machines: machines.to_vec(), why: None })
     }
 
     fn spans(events: &[EventRow]) -> Vec<(i64, i64, i64, i64, i64, i64)> {
@@ -282,7 +282,7 @@ mod tests {
     fn restarts_in_place_merge_and_the_unfinished_end_with_the_record() {
         let events = [
             start(0.0, 0, &[(1, 4)]),
-            at(1.0, Happening::Preempt { job: 0, reason: Reason::TimeSlice }),
+            at(1.0, Happening::Preempt { job: 0, reason: Reason::TimeSlice, why: None }),
             start(1.0, 0, &[(1, 4)]),
             at(2.0, Happening::MachineDown { machine: 0 }),
             at(5.0, Happening::Arrive { job: 1, gpus: 1 }),

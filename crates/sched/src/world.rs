@@ -81,6 +81,7 @@ impl Beliefs {
             Lengths::Noisy(sigma) => Length::Iterations(iterations * factor(sigma)),
         };
         let profile = match self.profiles {
+            true if self.profile_error == 0.0 => job.profile.clone(),
             true => {
                 let mut profile = Profile::clone(&job.profile);
                 let slower = factor(self.profile_error);

@@ -153,9 +153,9 @@ fn gpus_that_are_booked_twice() {
 #[test]
 fn a_machine_that_is_listed_twice_or_for_nothing() {
     let mut forge = two_machines(vec![job(0.0, 4, 100.0)]);
-    caught(forge.claims_start(0, &[(0, 2), (0, 2)]), "in vain");
+    caught(forge.claims_start(0, &[(0, 2), (0, 2)]), "listed twice or without");
     let mut forge = two_machines(vec![job(0.0, 4, 100.0)]);
-    caught(forge.claims_start(0, &[(0, 4), (1, 0)]), "in vain");
+    caught(forge.claims_start(0, &[(0, 4), (1, 0)]), "listed twice or without");
 }
 
 #[test]

@@ -23,9 +23,9 @@ const COLUMNS: [Column; 18] = [
     ("queue_max_s", |s| s.queue_s.max),
     ("makespan_s", |s| s.makespan_s),
     ("gpu_utilisation", |s| s.gpu_utilisation),
-    ("fragmentation", |s| s.fragmentation),
-    ("comm_s_total", |s| s.comm_s_total),
-    ("comm_share", |s| s.comm_share),
+    ("fragmentation", |s| s.fragmentation.unwrap_or(f64::NAN)),
+    ("comm_s_total", |s| s.comm_s_total.unwrap_or(f64::NAN)),
+    ("comm_share", |s| s.comm_share.unwrap_or(f64::NAN)),
 ];
 const COUNTS: [Column; 3] = [
     ("preemptions", |s| s.preemptions as f64),

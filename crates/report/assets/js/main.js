@@ -99,6 +99,7 @@ function main() {
   listenToPolicies();
   listenToHeadings();
   listenToSchedule();
+  listenToHistory();
 
   const everyRun = RUNS.map((_, i) => i);
   options(schedule.select, everyRun, 0);

@@ -45,6 +45,7 @@ pub fn header(seed: u64, racks: u32, machines_per_rack: u32) -> Header {
             levels: LevelRow::racks((0..racks).map(|r| format!("rack{r:02}"))),
             machines: (0..racks * machines_per_rack).map(machine).collect(),
         },
+        settings: Default::default(),
     }
 }
 
@@ -131,7 +132,7 @@ pub fn record(header: &Header, habit: &Habit, jobs: u32) -> RunRecord {
             finish_s: now,
             run_s: 0.0,
             queue_s: 0.0,
-            comm_s: 0.0,
+            comm_s: Some(0.0),
             ideal_s: work_s,
             tier: 0,
             preemptions: 0,
@@ -280,7 +281,10 @@ impl Run<'_> {
         let slow = [1.0, 1.15, 1.6][usize::from(tier)];
         let end = now + self.work_s[job as usize] * slow;
         self.push(end, Due::Finish(job, self.starts[job as usize]));
-        self.event(now, Happening::Start { job, tier, machines });
+        self.event(
+            now,
+            Happening::Start { job, tier, machines, why: Some("it is its turn".into()) },
+        );
     }
 
     fn stop(&mut self, now: f64, job: u32, reason: Option<Reason>) {
@@ -292,7 +296,7 @@ impl Run<'_> {
         }
         row.run_s += held;
         let slow = [1.0, 1.15, 1.6][usize::from(row.tier)];
-        row.comm_s += held * (1.0 - 1.0 / slow);
+        *row.comm_s.get_or_insert(0.0) += held * (1.0 - 1.0 / slow);
         if row.gpus > 1 {
             self.tier_gpu_s[usize::from(row.tier)] += held * f64::from(row.gpus);
         }
@@ -308,7 +312,10 @@ impl Run<'_> {
                 self.starts[at] += 1;
                 self.work_s[at] = (self.work_s[at] - held / slow).max(1.0);
                 self.queue.push_back(job);
-                self.event(now, Happening::Preempt { job, reason });
+                self.event(
+                    now,
+                    Happening::Preempt { job, reason, why: Some("makes room for job 0".into()) },
+                );
             }
         }
     }
@@ -320,7 +327,7 @@ impl Run<'_> {
         let gpus: u32 = self.header.cluster.machines.iter().map(|m| m.gpus).sum();
         let busy: f64 = self.jobs.iter().map(|j| j.run_s * f64::from(j.gpus)).sum();
         let run_s: f64 = self.jobs.iter().map(|j| j.run_s).sum();
-        let comm_s_total: f64 = self.jobs.iter().map(|j| j.comm_s).sum();
+        let comm_s_total: f64 = self.jobs.iter().filter_map(|j| j.comm_s).sum();
         let multi: f64 = self.tier_gpu_s.iter().sum();
         Summary {
             policy: self.habit.name.into(),
@@ -332,9 +339,10 @@ impl Run<'_> {
             queue_s: of(|j| j.queue_s),
             makespan_s: end,
             gpu_utilisation: busy / (end * f64::from(gpus)),
-            fragmentation: 0.2,
-            comm_s_total,
-            comm_share: comm_s_total / run_s,
+            clairvoyant: false,
+            fragmentation: Some(0.2),
+            comm_s_total: Some(comm_s_total),
+            comm_share: Some(comm_s_total / run_s),
             tier_share: self.tier_gpu_s.map(|s| s / multi).to_vec(),
             preemptions: self.jobs.iter().map(|j| u64::from(j.preemptions)).sum(),
             failures: 0,

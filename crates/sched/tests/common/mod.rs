@@ -132,7 +132,7 @@ pub fn starts(record: &RunRecord, id: u32) -> Vec<(Seconds, u8)> {
 /// (when, job, why) of every preemption.
 pub fn preemptions(record: &RunRecord) -> Vec<(Seconds, u32, Reason)> {
     let preempt = |e: &hither_core::record::EventRow| match e.what {
-        Happening::Preempt { job, reason } => Some((e.t, job, reason)),
+        Happening::Preempt { job, reason, .. } => Some((e.t, job, reason)),
         _ => None,
     };
     record.events.iter().filter_map(preempt).collect()

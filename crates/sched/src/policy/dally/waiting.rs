@@ -229,7 +229,7 @@ impl Waiting {
         Some(Left { allowed: patience.allowed, held_out_s })
     }
 
-    /// Of the jobs that have waited for so long, the oldest that is not older than `from`.
+    /// Of the jobs that have waited for so long, the first with an id of at least `from`.
     pub fn overdue(&mut self, now: Seconds, overdue_s: Seconds, from: JobId) -> Option<JobId> {
         while let Some(&(Total(since_s), id)) = self.by_release.first()
             && now - since_s >= overdue_s
