@@ -29,7 +29,7 @@ pub fn read(dir: &Path) -> anyhow::Result<(Header, Vec<RunRecord>)> {
     })?;
     let Summaries { header, runs } = summaries;
     if let Some(name) = header.cluster.stray() {
-        bail!("{}: {name} stands in a place that is not there", path.display());
+        bail!("{}: {name} is in a place that is not listed", path.display());
     }
     let mut index = HashMap::new();
     for (at, run) in runs.iter().enumerate() {
