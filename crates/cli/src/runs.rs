@@ -16,10 +16,13 @@ use hither_sched::world::{Beliefs, ERROR_MAX, Lengths};
 use rustix::time::{ClockId, clock_gettime};
 use toml::{Table, Value};
 
+use crate::Common;
 use crate::inputs::{ClusterArgs, Pace, TraceArgs, Workload, number};
 use crate::settings::{self, PolicyArgs};
 
 const HOUR_S: f64 = 3600.0;
+/// From here on a run takes seconds: 10 to 120 µs per job, and for gandiva over a millisecond.
+const JOBS_MANY: usize = 20_000;
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct PlanArgs {
@@ -333,6 +336,13 @@ impl Case<'_> {
     /// How many jobs there are to run.
     pub fn jobs(&self) -> usize {
         self.scenario.jobs.len()
+    }
+
+    /// Tells what to expect of a long trace, before the first run.
+    pub fn say_if_long(&self, common: &Common) {
+        if self.jobs() >= JOBS_MANY {
+            common.say("a long trace: allow seconds per simulation, and minutes for gandiva");
+        }
     }
 
     pub fn run(&self, entry: &Entry) -> Result<RunRecord, sim::Error> {

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use hither_core::record::Summary;
+use hither_report::plural;
 use hither_report::sweep::{self, Sweep};
 use indicatif::ProgressStyle;
 use rayon::prelude::*;
@@ -25,9 +26,10 @@ use store::{Finished, Store};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  hither sweep trace.csv --policy dally,tiresias --vary congestion=1,2,4,8 -o out/
-  hither sweep workload.toml --policy dally,fifo --vary load=0.5..1.5 --vary seed=1..5 -o out/
-  hither sweep trace.csv --policy dally --vary dally.score=slowdown,2d-las -o out/
+  hither sweep trace.csv --policy dally,fifo --vary congestion=1,2,4,8 -o out/
+  hither sweep workload.toml --policy dally,fifo --vary load=0.5..1.5 \\
+      --vary seed=1..5 -o out/
+  hither sweep trace.csv --vary dally.score=slowdown,2d-las -o out/
 
 VALUES is a list (1,2,4) or a range: FROM..TO takes five values, FROM..TO:STEP every STEP, and a range \
 of seeds every seed. Several --vary make a grid of all combinations; each cell runs under every policy. \
@@ -55,7 +57,9 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let axes: Vec<Axis> = args.vary.iter().map(|v| Axis::parse(v)).collect::<Result<_, _>>()?;
     let grid = grid::cells(&axes)?;
     let plan = Plan::new(&args.plan)?;
-    say_notes(common, &plan.case(&plan.cell(), false)?.notes);
+    let case = plan.case(&plan.cell(), false)?;
+    say_notes(common, &case.notes);
+    case.say_if_long(common);
     // Wrong values are reported before the first simulation.
     let cells: Vec<Cell> =
         grid.iter().map(|values| grid::cell(&plan, &axes, values)).collect::<Result<_, _>>()?;
@@ -143,14 +147,9 @@ fn finish(
 /// How much work is ahead.
 fn announcement(cells: usize, policies: usize, done: usize) -> String {
     let total = cells * policies;
-    let plural =
-        |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
-    let mut text = format!(
-        "{} × {} = {}",
-        plural(cells, "cell", "cells"),
-        plural(policies, "policy", "policies"),
-        plural(total, "simulation", "simulations"),
-    );
+    let noun = if policies == 1 { "policy" } else { "policies" };
+    let (cells, simulations) = (plural(cells, "cell"), plural(total, "simulation"));
+    let mut text = format!("{cells} × {policies} {noun} = {simulations}");
     if done > 0 {
         text.push_str(&format!("; {} done before", done * policies));
     }

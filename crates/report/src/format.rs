@@ -107,6 +107,7 @@ pub fn gpus(header: &Header) -> usize {
     header.cluster.machines.iter().map(|m| m.gpus as usize).sum()
 }
 
+/// A number with its noun: `1 job`, `2 jobs`.
 pub fn plural(n: usize, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }

@@ -74,6 +74,7 @@ const L3_BYTES: usize = 32 << 20;
 const TRIAL_SHARE: f64 = 0.4;
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    args.rounds.check()?;
     let tried: Vec<Setting> = args.levers.0.concat();
     let copies = layouts::copies(&tried) as f64;
     let needs = Needs { copies, half_on_disk: false, seconds: args.rounds.seconds };

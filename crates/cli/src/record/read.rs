@@ -30,7 +30,7 @@ pub fn read(dir: &Path) -> anyhow::Result<(Header, Vec<RunRecord>)> {
     let racks = header.cluster.racks.len();
     let stray = header.cluster.machines.iter().find(|m| m.rack as usize >= racks);
     if let Some(machine) = stray {
-        bail!("{}: machine {} stands in a rack that is not there", path.display(), machine.name);
+        bail!("{}: machine {} is in a rack that is not listed", path.display(), machine.name);
     }
     let mut index = HashMap::new();
     for (at, run) in runs.iter().enumerate() {

@@ -10,7 +10,7 @@ use super::{Builder, Cluster, MACHINES_MAX, hosts, tables};
 use crate::trace::Error;
 use crate::trace::table::Source;
 
-/// For files that are no TOML, and perhaps were not meant to be.
+/// For files that are not TOML, and perhaps were not meant to be.
 const KNOWN: &str = "other files that describe a cluster: Slurm's topology.conf, topology.yaml, \
                      slurm.conf and gres.conf, and CSV with the columns ip and ASW";
 

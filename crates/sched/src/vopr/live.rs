@@ -419,7 +419,7 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
-    /// What becomes of a start; `None`: its job is over, and that is news enough.
+    /// What happens to a start; `None`: its job is over, and that is news enough.
     fn start(
         &mut self,
         decision: DecisionId,
