@@ -14,7 +14,7 @@ use crate::optim::Optimiser;
 use crate::sample::{Batch, Fanout, Needs, Sampler, draw};
 
 /// How a learner takes its steps.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Pace {
     /// Nodes a step; none: the whole graph, all training nodes.
     pub batch: Option<usize>,
@@ -25,7 +25,7 @@ pub struct Pace {
 impl Pace {
     /// Neighbours that a step sees: whole graphs are not drawn from.
     pub fn seen(&self) -> Fanout {
-        if self.batch.is_none() { Fanout::All } else { self.fanout }
+        if self.batch.is_none() { Fanout::All } else { self.fanout.clone() }
     }
 }
 
@@ -52,6 +52,8 @@ pub struct Learner {
 /// What some steps led to.
 pub struct Learnt {
     pub weights: Weights,
+    /// Steps taken.
+    pub steps: u32,
     /// Means over the steps.
     pub loss: f64,
     pub gradient_squared: f64,
@@ -75,6 +77,7 @@ impl Learner {
     ) -> Learnt {
         let mut learnt = Learnt {
             weights: weights.clone(),
+            steps: steps.count,
             loss: 0.0,
             gradient_squared: 0.0,
             bytes: Bytes::default(),
@@ -93,10 +96,10 @@ impl Learner {
             let batch = match pace.batch {
                 None if home.is_none() => Batch::whole(data, train, needs),
                 // Of a graph that is not all its own, a learner fetches what its nodes need.
-                None => sampler.batch(data, train.clone(), Fanout::All, needs, &mut random),
+                None => sampler.batch(data, train.clone(), &Fanout::All, needs, &mut random),
                 Some(size) => {
                     let seeds = draw(train, size, &mut random);
-                    sampler.batch(data, seeds, pace.fanout, needs, &mut random)
+                    sampler.batch(data, seeds, &pace.fanout, needs, &mut random)
                 }
             };
             (batch, random.random::<u64>())
@@ -129,7 +132,7 @@ impl Learner {
         model: &Model,
         weights: [&Weights; N],
         nodes: Vec<u32>,
-        fanout: Fanout,
+        fanout: &Fanout,
         name: (u64, &str),
     ) -> [f64; N] {
         let mut random = seed::stream(name.0, name.1);
@@ -143,7 +146,7 @@ impl Learner {
         model: &Model,
         weights: &Weights,
         nodes: Vec<u32>,
-        fanout: Fanout,
+        fanout: &Fanout,
         name: (u64, &str),
     ) -> Vec<f32> {
         let mut random = seed::stream(name.0, name.1);

@@ -71,6 +71,15 @@ impl Kind {
         }
     }
 
+    /// Hops of neighbours that a layer of this kind takes; a propagation takes `steps`.
+    pub fn hops(self, steps: usize) -> usize {
+        match self {
+            Self::Sage | Self::Gcn | Self::Gat => 1,
+            Self::Propagate => steps,
+            Self::Linear => 0,
+        }
+    }
+
     /// What `--model NAME --layers N` stands for: a family, or layers separated by commas.
     pub fn stack(name: &str, layers: usize) -> Result<Vec<Self>, String> {
         match name {

@@ -36,7 +36,7 @@ fn settings(mode: Mode) -> Settings {
         rounds: 4,
         local_steps: 3,
         rho: 1.2,
-        local: pace,
+        local: pace.clone(),
         server: Pace { fanout: Fanout::All, ..pace },
         server_steps: ServerSteps::Auto,
         optimiser: Method::Adam,

@@ -33,7 +33,7 @@ impl<'a> Case<'a> {
 
     /// The partition that a mode works on; modes with one machine have one part.
     pub fn cut(&self, mode: Mode) -> anyhow::Result<Cut> {
-        if matches!(mode, Mode::Single | Mode::ServerOnly) {
+        if !mode.is_distributed() {
             let of = vec![0; self.data.graph.nodes()];
             return Ok(Cut {
                 partition: Partition { of, parts: 1 },

@@ -129,7 +129,9 @@ fn a_run_writes_its_files() {
         assert!(read(out.join(tensors)).len() > 1000, "{tensors}");
     }
     let left = fs::read_dir(&out).expect("the directory").count();
-    assert_eq!(left, 9, "nothing else is left there");
+    assert_eq!(left, 10, "nothing else is left there");
+    let workers = fs::read_dir(out.join("checkpoint.workers")).expect("the workers' folder");
+    assert_eq!(workers.count(), 3, "one file per worker, of the last round alone");
 }
 
 #[test]
@@ -320,10 +322,18 @@ fn modes_are_compared_at_equal_work_of_the_server() {
 #[test]
 fn every_model_and_mode_trains() {
     let place = Place::new();
-    for model in ["sage", "gcn", "gat", "appnp", "mlp", "sage,linear"] {
-        let words = ["--model", model, "--rounds", "2", "--heads", "2", "--json"];
-        let document = json_of(&place.train(&words));
-        assert!(document["test"]["mean"].as_f64().is_some(), "{model}");
+    let models = [("sage", "5,3"), ("gcn", "5"), ("gat", "all"), ("appnp", "3,2"), ("mlp", "1")];
+    for (model, fanout) in models {
+        let words = ["--model", model, "--fanout", fanout, "--server-fanout", fanout];
+        let more = ["--rounds", "6", "--lr", "0.05", "--heads", "2", "--json", "-o"];
+        let out = place.path(model);
+        let document = json_of(&place.train(&[&words[..], &more, &[out.str()]].concat()));
+        let losses: Vec<f64> =
+            metrics(&out).iter().filter_map(|row| row["loss"].as_f64()).collect();
+        assert!(losses[5] < 0.9 * losses[0], "{model}: {losses:?}");
+        // Four classes of equal size; neighbours tell them apart, features hardly.
+        let score = document["test"]["mean"].as_f64().expect("a score");
+        assert!(score > 0.3, "{model}: {score}");
     }
     let words = ["--modes", "all", "--rounds", "2", "--batch", "full", "--server-batch", "full"];
     let document = json_of(&place.compare(&[&words[..], &["--json"]].concat()));

@@ -39,14 +39,14 @@ impl Norm {
         let targets = 0..hop.targets();
         let (source, target, own) = match self {
             Self::Neighbours => {
-                (None, targets.map(|i| 1.0 / hop.seen(i).max(1) as f32).collect(), None)
+                (None, targets.map(|i| 1.0 / hop.drawn(i).max(1) as f32).collect(), None)
             }
             Self::Mean => {
-                let shares: Vec<f32> = targets.map(|i| 1.0 / (1 + hop.seen(i)) as f32).collect();
+                let shares: Vec<f32> = targets.map(|i| 1.0 / (1 + hop.drawn(i)) as f32).collect();
                 (None, shares.clone(), Some(shares))
             }
             Self::Symmetric => {
-                let stand_for = |i| hop.degree(i) as f32 / hop.seen(i).max(1) as f32;
+                let stand_for = |i| hop.degree(i) as f32 / hop.drawn(i).max(1) as f32;
                 let target = targets.clone().map(|i| hop.roots[i] * stand_for(i)).collect();
                 let own = targets.map(|i| hop.roots[i] * hop.roots[i]).collect();
                 (Some(&hop.roots[..]), target, Some(own))
