@@ -6,6 +6,7 @@
 
 pub mod command;
 pub mod read;
+pub mod testbed;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
@@ -75,7 +76,7 @@ impl Slurm {
 
     fn read_nodes(&mut self) -> Result<(), Error> {
         let partitions = self.partitions();
-        let text = self.commands.ask("sinfo", &["-h", "-a", "-N", "-p", &partitions, "-o", read::NODE])?;
+        let text = self.commands.ask("sinfo", &["-h", "-N", "-p", &partitions, "-o", read::NODE])?;
         if text.trim().is_empty() {
             let known = self.commands.ask("sinfo", &["-h", "-a", "-o", "%R"])?;
             let known = known.split_whitespace().collect::<Vec<_>>().join(", ");
