@@ -97,8 +97,7 @@ fn status_of(journal: &Journal) -> anyhow::Result<Status> {
 }
 
 fn get_status(state: &StateArgs, common: &Common) -> anyhow::Result<Status> {
-    let status =
-        ask(&state.home(), "/status.json", common, |_, status| Ok(Some(status.clone())))?;
+    let status = ask(&state.home(), "/status.json", common, |_, status| Ok(Some(status.clone())))?;
     status.context("the scheduler does not answer")
 }
 
@@ -109,8 +108,7 @@ fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     rows.for_each(|row| {
         table.add_row(row);
     });
-    let lines: Vec<String> =
-        table.to_string().lines().map(|line| line.trim_end().to_owned()).collect();
+    let lines: Vec<String> = table.to_string().lines().map(|line| line.trim().to_owned()).collect();
     lines.join("\n") + "\n"
 }
 
@@ -131,8 +129,10 @@ pub fn queue(args: &QueueArgs, common: &Common) -> anyhow::Result<ExitCode> {
         outputs::print_json(&status.jobs)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let header =
-        ["JOBID", "NAME", "USER", "GPUS", "PHASE", "TIME", "TIER", "BEST", "TIMER", "NODES", "REASON"];
+    let header = [
+        "JOBID", "NAME", "USER", "GPUS", "PHASE", "TIME", "TIER", "BEST", "TIMER", "NODES",
+        "REASON",
+    ];
     let rows = status.jobs.iter().map(|row| {
         let nodes: Vec<&str> = row.nodes.iter().map(|(node, _)| node.as_str()).collect();
         vec![
@@ -161,7 +161,8 @@ pub fn nodes(args: &NodesArgs, common: &Common) -> anyhow::Result<ExitCode> {
     }
     let header = ["NODE", "RACK", "STATE", "TYPE", "GPUS", "FREE", "OTHERS", "JOBS"];
     let rows = status.machines.iter().map(|row| {
-        let jobs: Vec<String> = row.jobs.iter().map(|(job, gpus)| format!("{job}:{gpus}")).collect();
+        let jobs: Vec<String> =
+            row.jobs.iter().map(|(job, gpus)| format!("{job}:{gpus}")).collect();
         vec![
             row.node.clone(),
             row.rack.clone(),

@@ -154,8 +154,7 @@ fn open(args: &Args, journal: Journal, common: &Common) -> anyhow::Result<Driver
         cluster: String::new(),
         epoch_s: now_s.floor(),
     };
-    let limits =
-        Limits { start_s: args.start_limit_s, grace_s: args.grace_s, ..Limits::default() };
+    let limits = Limits { start_s: args.start_limit_s, grace_s: args.grace_s, ..Limits::default() };
     let options = Options { limits, act: args.act, keep_s: args.keep_days * 86_400.0 };
     Ok(Driver::open(slurm, journal, &topology, setup, library, options, now_s)?)
 }
@@ -217,7 +216,7 @@ fn dry_run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         }
     }
     for order in &step.orders {
-        if let Order::HandOver { job } = order {
+        if let Order::HandOver { job, .. } = order {
             text.push_str(&format!("job {job}: is released to Slurm's own scheduler\n"));
         }
     }

@@ -46,7 +46,9 @@ pub fn run(args: &Args, _: &Common) -> anyhow::Result<ExitCode> {
     let commands = Commands { bin: args.slurm_bin.clone(), limit: Duration::from_secs(30) };
     let shown = commands.ask("scontrol", &["show", "job", job])?;
     let records = read::records(&shown);
-    let Some(record) = records.into_values().next() else { bail!("job {job} is not known to Slurm") };
+    let Some(record) = records.into_values().next() else {
+        bail!("job {job} is not known to Slurm")
+    };
     let mut wish = Wish::parse(&record.comment);
     wish.done = Some(args.done);
     // Milliseconds are more than Slurm's own clocks have.

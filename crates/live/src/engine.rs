@@ -65,6 +65,15 @@ pub enum Stands {
     Over(End),
 }
 
+impl SeenJob {
+    /// The order that leaves the job to the engine. Nodes that a user asked for stay: only jobs
+    /// of a free shape are ever bound by Hither.
+    pub fn hand_over(&self, job: &Key) -> Order {
+        let unbind = matches!(self.wants, Wants::Gpus { .. }) && !self.required.is_empty();
+        Order::HandOver { job: job.clone(), unbind }
+    }
+}
+
 /// The GPUs that a job asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -96,8 +105,8 @@ pub enum Order {
     Bind { job: Key, nodes: Vec<String> },
     /// Let the engine start a job where it is bound to.
     Release { job: Key },
-    /// Let the engine start a job wherever it likes.
-    HandOver { job: Key },
+    /// Let the engine start a job wherever it likes. `unbind`: where it was bound to no longer holds.
+    HandOver { job: Key, unbind: bool },
     /// Keep a waiting job from starting.
     Hold { job: Key },
     /// Tell a running job to write a checkpoint.
@@ -111,7 +120,7 @@ impl Order {
         match self {
             Order::Bind { job, .. }
             | Order::Release { job }
-            | Order::HandOver { job }
+            | Order::HandOver { job, .. }
             | Order::Hold { job }
             | Order::Signal { job, .. }
             | Order::Requeue { job } => job,

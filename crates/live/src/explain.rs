@@ -35,7 +35,9 @@ pub fn explain(
             _ if !seen.managed => "is in a partition that Hither does not manage".into(),
             (Wants::Nothing, _) => "asks for no GPUs: Slurm places it".into(),
             (Wants::Shape(shape), _) => {
-                format!("asks for a fixed shape ({shape}): Slurm places it; `--gpus=N` would let Hither")
+                format!(
+                    "asks for a fixed shape ({shape}): Slurm places it; `--gpus=N` would let Hither"
+                )
             }
             _ if seen.is_early => "waits for its dependency or its begin time".into(),
             _ => "is left to Slurm".into(),
@@ -47,7 +49,8 @@ pub fn explain(
 }
 
 fn standing(row: &JobRow) -> String {
-    let nodes: Vec<String> = row.nodes.iter().map(|(node, gpus)| format!("{node}:{gpus}")).collect();
+    let nodes: Vec<String> =
+        row.nodes.iter().map(|(node, gpus)| format!("{node}:{gpus}")).collect();
     let nodes = nodes.join(" ");
     match row.phase.as_str() {
         "waiting" => format!("has waited for {:.0} s: {}", row.since_s, row.why),

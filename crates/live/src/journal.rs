@@ -157,8 +157,11 @@ impl Journal {
     }
 
     fn parse<T: DeserializeOwned>(&self, turn: u64, bytes: &[u8]) -> Result<T, Error> {
-        serde_json::from_slice(bytes)
-            .map_err(|error| Error::Content { path: self.path.clone(), turn, error })
+        serde_json::from_slice(bytes).map_err(|error| Error::Content {
+            path: self.path.clone(),
+            turn,
+            error,
+        })
     }
 
     /// Number of the next turn.

@@ -99,8 +99,8 @@ fn about_job(
             news.freed.push(Event::Ended { job: id, how: End::Cancelled });
         }
         (Phase::Starting(start), Stands::Running) => {
-            let as_decided = seen.holds.is_empty()
-                || view.places.is_at(&start.run.placement, &seen.holds);
+            let as_decided =
+                seen.holds.is_empty() || view.places.is_at(&start.run.placement, &seen.holds);
             let is_ready = start.after.iter().all(|stop| !view.state.in_flight.contains_key(stop));
             if as_decided && is_ready {
                 news.settled.push(Event::Started(start.decision));
@@ -130,7 +130,9 @@ fn about_job(
             let kept = Wish::parse(&seen.comment).saved;
             news.freed.push(Event::Stopped { decision: stop.decision, kept });
         }
-        (Phase::Stopping(stop), Stands::Running) if is_unstoppable(patience, stop.decision, seen) => {
+        (Phase::Stopping(stop), Stands::Running)
+            if is_unstoppable(patience, stop.decision, seen) =>
+        {
             news.notes.push(format!("job {key} cannot be requeued: it runs on"));
             news.settled.push(Event::Refused(stop.decision));
         }
@@ -151,8 +153,7 @@ pub fn is_requeued(seen: &SeenJob) -> bool {
 /// A job runs that the books do not have running there.
 fn found(view: View<'_>, id: JobId, job: &JobState, seen: &SeenJob, news: &mut News) {
     let placement = view.places.placement(&view.state.cluster, &seen.holds);
-    let is_gang =
-        |gpus: u32| seen.holds.iter().map(|(_, gpus)| gpus).sum::<u32>() == gpus;
+    let is_gang = |gpus: u32| seen.holds.iter().map(|(_, gpus)| gpus).sum::<u32>() == gpus;
     match placement.filter(|_| is_gang(job.gpus())) {
         Some(placement) => {
             news.settled.push(Event::Found { job: id, placement: Arc::new(placement) });

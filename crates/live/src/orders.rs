@@ -136,7 +136,7 @@ pub fn orders(view: View<'_>, patience: &mut Patience, limits: &Limits) -> Vec<O
         let order = match (seen.stands, waits) {
             (Stands::Queued, Some(true)) if is_requeued(seen) => Order::Hold { job: key.clone() },
             (Stands::Held, None) if !seen.is_early && is_left_alone(view, patience, key, seen) => {
-                Order::HandOver { job: key.clone() }
+                seen.hand_over(key)
             }
             _ => continue,
         };

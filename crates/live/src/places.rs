@@ -45,7 +45,8 @@ impl Places {
 
     /// The placement that these GPUs make; `None` if one of the nodes is not managed.
     pub fn placement(&self, cluster: &Cluster, holds: &[(String, u32)]) -> Option<Placement> {
-        let slot = |(name, gpus): &(String, u32)| Some(Slot { machine: self.id(name)?, gpus: *gpus });
+        let slot =
+            |(name, gpus): &(String, u32)| Some(Slot { machine: self.id(name)?, gpus: *gpus });
         let mut slots: Vec<Slot> = holds.iter().map(slot).collect::<Option<_>>()?;
         slots.sort_unstable_by_key(|slot| slot.machine);
         let tier = cluster.tier_of(&slots);

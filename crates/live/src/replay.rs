@@ -41,8 +41,8 @@ pub fn fresh(topology: &Topology) -> State {
 }
 
 pub fn policy(setup: &Setup) -> Result<Box<dyn Policy>, Error> {
-    let entry = policy::find(&setup.policy)
-        .ok_or_else(|| Error::UnknownPolicy(setup.policy.clone()))?;
+    let entry =
+        policy::find(&setup.policy).ok_or_else(|| Error::UnknownPolicy(setup.policy.clone()))?;
     let settings: Settings =
         toml::from_str(&setup.settings).map_err(|error| Error::Setup(error.to_string()))?;
     Ok((entry.build)(&settings))

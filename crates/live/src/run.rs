@@ -89,8 +89,15 @@ impl<E: Engine> Run<E> {
                     self.looked_s = Some(unix_s());
                     self.beat();
                     for said in step.said {
-                        let job = if said.job.is_empty() { String::new() } else { format!("job {}: ", said.job) };
-                        let text = said.text.strip_prefix(&format!("job {} ", said.job)).unwrap_or(&said.text);
+                        let job = if said.job.is_empty() {
+                            String::new()
+                        } else {
+                            format!("job {}: ", said.job)
+                        };
+                        let text = said
+                            .text
+                            .strip_prefix(&format!("job {} ", said.job))
+                            .unwrap_or(&said.text);
                         say(&format!("{job}{text}"));
                         self.log.push_back(said);
                     }
@@ -179,7 +186,12 @@ impl<E: Engine> Run<E> {
     }
 
     fn explain(&self, job: &str) -> Answer {
-        match crate::explain::explain(&self.status(), &self.driver.journal, Some(&self.driver.seen), job) {
+        match crate::explain::explain(
+            &self.status(),
+            &self.driver.journal,
+            Some(&self.driver.seen),
+            job,
+        ) {
             Ok(Some(explanation)) => Answer::json(&explanation),
             Ok(None) => Answer::text(404, &format!("no job {job} is known\n")),
             Err(error) => Answer::text(500, &format!("{error}\n")),

@@ -107,7 +107,9 @@ fn converse(read: impl Read, mut write: impl Write, send: &Sender<Question>) {
     // The rest of the head says nothing that matters, but has to be taken off the line.
     lines.by_ref().take_while(|line| !line.is_empty()).for_each(drop);
     let answer = match first.split(' ').collect::<Vec<_>>()[..] {
-        ["GET", "/", _] => Answer { status: 200, kind: "text/html; charset=utf-8", body: PAGE.into() },
+        ["GET", "/", _] => {
+            Answer { status: 200, kind: "text/html; charset=utf-8", body: PAGE.into() }
+        }
         ["GET", path, _] => ask(path, send),
         [_, _, _] => Answer::text(405, "only GET is understood\n"),
         _ => Answer::text(400, "not a request\n"),

@@ -202,7 +202,11 @@ pub fn metrics(source: Source<'_>, counters: &Counters, looked_s: Option<Seconds
         ("hither_turns_total", "Decisions asked for.", counters.turns),
         ("hither_starts_total", "Starts decided.", counters.starts),
         ("hither_stops_total", "Stops decided.", counters.stops),
-        ("hither_refusals_total", "Decisions that the cluster did not carry out.", counters.refusals),
+        (
+            "hither_refusals_total",
+            "Decisions that the cluster did not carry out.",
+            counters.refusals,
+        ),
         ("hither_orders_total", "Orders given to the cluster.", counters.orders),
         ("hither_complaints_total", "Orders that the cluster rejected.", counters.complaints),
         ("hither_failures_total", "Looks and orders without an answer.", counters.failures),

@@ -115,7 +115,10 @@ mod tests {
     #[test]
     fn bad_words_are_kept_apart() {
         let wish = Wish::parse("hither: iterations=-3 signal=$(rm) speed=9 done=nan model=");
-        assert_eq!(wish.unknown, ["iterations=-3", "signal=$(rm)", "speed=9", "done=nan", "model="]);
+        assert_eq!(
+            wish.unknown,
+            ["iterations=-3", "signal=$(rm)", "speed=9", "done=nan", "model="]
+        );
         assert_eq!(Wish { unknown: Vec::new(), ..wish }, Wish::default());
     }
 

@@ -88,9 +88,8 @@ pub fn run(args: &ReleaseArgs, common: &Common) -> anyhow::Result<ExitCode> {
 }
 
 fn orders(args: &ReleaseArgs, home: &Home) -> anyhow::Result<Orders> {
-    let told: Option<Orders> = std::fs::read(home.heartbeat())
-        .ok()
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let told: Option<Orders> =
+        std::fs::read(home.heartbeat()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let mut orders = match told {
         Some(orders) => orders,
         None if args.slurm.partition.is_empty() => {
@@ -111,14 +110,14 @@ fn watch(args: &ReleaseArgs, home: &Home, common: &Common) -> anyhow::Result<Exi
     let taken = run::lock(&guard_lock(home)).context("cannot lock")?;
     let Some(_lock) = taken else { return Ok(ExitCode::SUCCESS) }; // another guard watches
     loop {
-        let Ok(orders) = orders(args, home) else {
-            std::thread::sleep(Duration::from_secs(1));
+        // The scheduler that started this guard may not have seen the cluster yet.
+        let (Ok(orders), Some(silence)) = (orders(args, home), run::silence(home)) else {
             if !home.0.exists() {
                 return Ok(ExitCode::SUCCESS);
             }
+            std::thread::sleep(Duration::from_secs(1));
             continue;
         };
-        let Some(silence) = run::silence(home) else { return Ok(ExitCode::SUCCESS) };
         let left_s = orders.after_s - silence.as_secs_f64();
         if left_s > 0.0 {
             std::thread::sleep(Duration::from_secs_f64(left_s.clamp(0.2, 30.0)));
@@ -144,7 +143,7 @@ fn release(orders: &Orders) -> anyhow::Result<usize> {
     let mut slurm = Slurm::connect(config)?;
     let seen = slurm.observe()?;
     let held = seen.jobs.iter().filter(|(_, job)| job.managed && job.stands == Stands::Held);
-    let orders: Vec<Order> = held.map(|(key, _)| Order::HandOver { job: key.clone() }).collect();
+    let orders: Vec<Order> = held.map(|(key, job)| job.hand_over(key)).collect();
     slurm.act(&orders)?;
     Ok(orders.len())
 }

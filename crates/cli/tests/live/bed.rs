@@ -137,7 +137,8 @@ impl Bed {
         let folder = tempfile::tempdir_in(self.folder()).unwrap().keep();
         for name in ["squeue", "sinfo", "scontrol", "scancel"] {
             let path = folder.join(name);
-            let script = format!("#!/bin/bash\nname={name}\n{lines}\nexec /usr/bin/{name} \"$@\"\n");
+            let script =
+                format!("#!/bin/bash\nname={name}\n{lines}\nexec /usr/bin/{name} \"$@\"\n");
             fs::write(&path, script).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         }
@@ -145,7 +146,9 @@ impl Bed {
     }
 
     pub fn await_log(&self, text: &str, seconds: u64) {
-        until(&format!("the log to say {text:?}"), seconds, || self.log().contains(text).then_some(()));
+        until(&format!("the log to say {text:?}"), seconds, || {
+            self.log().contains(text).then_some(())
+        });
     }
 
     pub fn log(&self) -> String {
@@ -182,7 +185,8 @@ impl Bed {
 
     /// State by job, as Slurm has it.
     pub fn states(&self) -> BTreeMap<String, String> {
-        let text = self.slurm.ask("squeue", &["-h", "-t", "all", "-o", "%i %T"]).unwrap_or_default();
+        let text =
+            self.slurm.ask("squeue", &["-h", "-t", "all", "-o", "%i %T"]).unwrap_or_default();
         let pair = |line: &str| {
             let (job, state) = line.split_once(' ')?;
             Some((job.to_owned(), state.trim().to_owned()))

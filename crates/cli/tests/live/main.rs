@@ -2,5 +2,6 @@
 
 mod bed;
 mod kills;
+mod page;
 mod story;
 mod trouble;

@@ -6,9 +6,22 @@ use crate::bed::{Bed, until};
 
 /// Timers of seconds, so that a story takes less than a minute.
 pub const FAST: &[&str] = &[
-    "--set", "dally.timers=fixed", "--set", "dally.machine_s=30", "--set", "dally.rack_s=1",
-    "--set", "dally.wait_while_worth=false", "--set", "dally.round_s=1", "--set", "dally.quantum_s=3",
-    "--release-after-s", "0", "--grace-s", "0.5",
+    "--set",
+    "dally.timers=fixed",
+    "--set",
+    "dally.machine_s=30",
+    "--set",
+    "dally.rack_s=1",
+    "--set",
+    "dally.wait_while_worth=false",
+    "--set",
+    "dally.round_s=1",
+    "--set",
+    "dally.quantum_s=3",
+    "--release-after-s",
+    "0",
+    "--grace-s",
+    "0.5",
 ];
 
 fn row(bed: &Bed, job: &str) -> Option<Value> {
@@ -26,9 +39,8 @@ fn racks(nodes: &str) -> usize {
 #[test]
 fn gangs_wait_are_placed_preempted_upgraded_and_all_complete() {
     let bed = Bed::new(2, 4, 4);
-    let others = ["n[0-2]", "n[4-6]"].map(|nodes| {
-        bed.submit_foreign(&["-N3", "--gpus-per-node=4", "-w", nodes], 60)
-    });
+    let others = ["n[0-2]", "n[4-6]"]
+        .map(|nodes| bed.submit_foreign(&["-N3", "--gpus-per-node=4", "-w", nodes], 60));
     others.iter().for_each(|job| bed.await_state(job, "RUNNING", 10));
     let mut scheduler = bed.schedule(FAST);
 
@@ -55,7 +67,10 @@ fn gangs_wait_are_placed_preempted_upgraded_and_all_complete() {
     let patient = bed.submit(4, 30, &["--comment=hither: model=vgg16"]);
     let why = until("the patient job to decline", 10, || {
         let row = row(&bed, &patient)?;
-        row["why"].as_str().filter(|why| why.contains("holds out for one machine")).map(str::to_owned)
+        row["why"]
+            .as_str()
+            .filter(|why| why.contains("holds out for one machine"))
+            .map(str::to_owned)
     });
     assert!(why.contains("it takes less in"), "{why}");
     let at = bed.first_start(&patient).nodes;
@@ -67,7 +82,9 @@ fn gangs_wait_are_placed_preempted_upgraded_and_all_complete() {
     let stops: Vec<_> = bed.marks().into_iter().filter(|m| m.what == "stop").collect();
     let victim = stops.last().unwrap().clone();
     assert_eq!(at, victim.nodes);
-    assert!(bed.told(&["explain", &victim.job]).contains(&format!("makes room for job {newcomer}")));
+    assert!(
+        bed.told(&["explain", &victim.job]).contains(&format!("makes room for job {newcomer}"))
+    );
 
     jobs.extend([short, patient, newcomer]);
     jobs.extend(long);

@@ -33,8 +33,11 @@ fn errors_name_what_is_wrong_and_the_remedy() {
     assert!(told.contains(&format!("job {job}: starts on n0:2: it is its turn")), "{told}");
     assert_eq!(bed.states()[&job], "PENDING");
     // A user who may not change jobs is told so.
-    let denied = bed.wrapped("[ \"$1\" != -Q ] || { echo \"Access/permission denied for job 1\" >&2; exit 1; }");
-    let denied = bed.refused(&["schedule", "--act", "--slurm-bin", &denied, "--release-after-s", "0"]);
+    let denied = bed.wrapped(
+        "[ \"$1\" != -Q ] || { echo \"Access/permission denied for job 1\" >&2; exit 1; }",
+    );
+    let denied =
+        bed.refused(&["schedule", "--act", "--slurm-bin", &denied, "--release-after-s", "0"]);
     assert!(denied.contains("run as SlurmUser, root or an operator"), "{denied}");
     // Bad journals are named.
     std::fs::write(bed.folder().join("bad"), b"not a journal").unwrap();

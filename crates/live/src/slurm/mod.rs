@@ -76,7 +76,8 @@ impl Slurm {
 
     fn read_nodes(&mut self) -> Result<(), Error> {
         let partitions = self.partitions();
-        let text = self.commands.ask("sinfo", &["-h", "-N", "-p", &partitions, "-o", read::NODE])?;
+        let text =
+            self.commands.ask("sinfo", &["-h", "-N", "-p", &partitions, "-o", read::NODE])?;
         if text.trim().is_empty() {
             let known = self.commands.ask("sinfo", &["-h", "-a", "-o", "%R"])?;
             let known = known.split_whitespace().collect::<Vec<_>>().join(", ");
@@ -98,7 +99,10 @@ impl Slurm {
             // A job that has gone in the meantime is no failure; the next squeue will not list it.
             let printed = self.commands.run("scontrol", &["-d"], &input)?;
             records.extend(read::records(&printed.out));
-            if records.is_empty() && !printed.err.is_empty() && !printed.err.contains("Invalid job id") {
+            if records.is_empty()
+                && !printed.err.is_empty()
+                && !printed.err.contains("Invalid job id")
+            {
                 let message = one_line(&printed.err);
                 return Err(Error::Unreachable { command: "scontrol show job".into(), message });
             }
@@ -124,7 +128,8 @@ impl Slurm {
         self.known.retain(|key, _| listed.contains(key));
         for row in rows {
             let array = row.key.split('_').next().unwrap_or("");
-            let record = records.remove(&row.key).or_else(|| records.get(&format!("{array}_*")).cloned());
+            let record =
+                records.remove(&row.key).or_else(|| records.get(&format!("{array}_*")).cloned());
             let managed = row.partitions.iter().any(|p| self.config.partitions.contains(p));
             let job = match record {
                 Some(record) => joined(&row, record, managed, now_s),
@@ -198,7 +203,8 @@ impl Engine for Slurm {
         if again {
             self.records_due = now + RECORDS_EVERY;
         }
-        let text = self.commands.ask("squeue", &["-h", "-a", "-r", "-t", "all", "-o", read::ROW])?;
+        let text =
+            self.commands.ask("squeue", &["-h", "-a", "-r", "-t", "all", "-o", read::ROW])?;
         let rows = read::rows(&text)?;
         let stale: Vec<&Key> =
             rows.iter().filter(|row| self.is_stale(row, again)).map(|row| &row.key).collect();
@@ -253,9 +259,10 @@ fn lines(order: &Order, input: &mut String) {
             )
         }
         Order::Release { job } => format!("release {job}\n"),
-        Order::HandOver { job } => {
+        Order::HandOver { job, unbind: true } => {
             format!("update jobid={job} reqnodelist= numnodes=1 starttime=now\nrelease {job}\n")
         }
+        Order::HandOver { job, unbind: false } => format!("release {job}\n"),
         Order::Hold { job } => format!("hold {job}\n"),
         Order::Requeue { job } => format!("requeuehold {job}\n"),
         Order::Signal { .. } => return,

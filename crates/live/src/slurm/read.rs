@@ -33,7 +33,8 @@ pub fn rows(text: &str) -> Result<Vec<Row>, Error> {
 }
 
 fn row(line: &str) -> Result<Row, Error> {
-    let wrong = || Error::Output { command: "squeue".into(), line: line.chars().take(120).collect() };
+    let wrong =
+        || Error::Output { command: "squeue".into(), line: line.chars().take(120).collect() };
     let fields: Vec<&str> = line.splitn(8, '|').map(str::trim).collect();
     let [key, state, priority, partitions, required, nodes, started, reason] = fields[..] else {
         return Err(wrong());
@@ -42,7 +43,8 @@ fn row(line: &str) -> Result<Row, Error> {
         return Err(wrong());
     }
     let stands = stands(state, priority == "0").ok_or_else(wrong)?;
-    let known = |text: &str| if matches!(text, "(null)" | "N/A" | "None") { "" } else { text }.into();
+    let known =
+        |text: &str| if matches!(text, "(null)" | "N/A" | "None") { "" } else { text }.into();
     Ok(Row {
         key: key.into(),
         stands,
@@ -125,8 +127,16 @@ fn title(line: &str) -> (Key, String) {
 }
 
 /// Lines that hold one field each, whose text is the user's.
-const FREE: [&str; 8] =
-    ["Comment=", "Command=", "WorkDir=", "StdErr=", "StdIn=", "StdOut=", "AdminComment=", "Features="];
+const FREE: [&str; 8] = [
+    "Comment=",
+    "Command=",
+    "WorkDir=",
+    "StdErr=",
+    "StdIn=",
+    "StdOut=",
+    "AdminComment=",
+    "Features=",
+];
 
 fn body<'a>(line: &'a str, record: &mut Record, fields: &mut HashMap<&'a str, &'a str>) {
     let line = line.trim();
@@ -195,7 +205,10 @@ pub fn gpus(text: &str) -> Option<(u32, Option<String>)> {
     let mut total = 0;
     let mut gpu_type = None;
     for item in items(text) {
-        let item = item.trim().strip_prefix("gres").map_or(item, |rest| rest.trim_start_matches([':', '/']));
+        let item = item
+            .trim()
+            .strip_prefix("gres")
+            .map_or(item, |rest| rest.trim_start_matches([':', '/']));
         let item = item.split('(').next().unwrap_or(item);
         let mut parts = item.split([':', '=']);
         if parts.next() != Some("gpu") {
@@ -277,7 +290,8 @@ pub fn version(text: &str) -> Option<(u32, u32)> {
 /// the nodes below its switches.
 pub fn topology_conf(text: &str) -> String {
     let mut conf = String::new();
-    for line in text.lines().filter(|l| l.starts_with("SwitchName=") || l.starts_with("BlockName=")) {
+    for line in text.lines().filter(|l| l.starts_with("SwitchName=") || l.starts_with("BlockName="))
+    {
         let is_upper = line.contains(" Switches=");
         let keeps = |word: &&str| {
             ["SwitchName=", "BlockName=", "Switches="].iter().any(|key| word.starts_with(key))
@@ -367,7 +381,8 @@ JobId=1 JobName=a JobState=COMPLETED b
 
     #[test]
     fn nodes_and_versions() {
-        let nodes = nodes("n0|idle|gpu:a100:4(S:0)\nn1|drained*|gpu:4\nlogin|idle|(null)\n").unwrap();
+        let nodes =
+            nodes("n0|idle|gpu:a100:4(S:0)\nn1|drained*|gpu:4\nlogin|idle|(null)\n").unwrap();
         assert_eq!(nodes.len(), 2);
         assert_eq!((nodes["n0"].gpus, nodes["n0"].status), (4, Status::Up));
         assert_eq!(nodes["n1"].status, Status::Draining);
@@ -380,6 +395,9 @@ JobId=1 JobName=a JobState=COMPLETED b
     fn upper_switches_keep_only_their_switches() {
         let shown = "SwitchName=r0 Level=0 LinkSpeed=1 Nodes=n[0-3]\n\
                      SwitchName=top Level=1 LinkSpeed=1 Nodes=n[0-7] Switches=r[0-1]\n";
-        assert_eq!(topology_conf(shown), "SwitchName=r0 Nodes=n[0-3]\nSwitchName=top Switches=r[0-1]\n");
+        assert_eq!(
+            topology_conf(shown),
+            "SwitchName=r0 Nodes=n[0-3]\nSwitchName=top Switches=r[0-1]\n"
+        );
     }
 }

@@ -11,7 +11,13 @@ use std::time::{Duration, Instant};
 
 /// Slurm takes any character devices for GPUs; all nodes may name the same ones.
 const DEVICES: [&str; 8] = [
-    "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/ptmx", "/dev/tty",
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/ptmx",
+    "/dev/tty",
     "/dev/kmsg",
 ];
 const DAEMONS: [&str; 4] = ["munged", "slurmctld", "slurmd", "scontrol"];
@@ -87,7 +93,8 @@ impl Testbed {
             fs::create_dir_all(self.dir.join(folder))?;
         }
         let etc = self.dir.join("etc");
-        let key: Vec<u8> = (0..1024u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let key: Vec<u8> =
+            (0..1024u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         fs::write(etc.join("munge.key"), key)?;
         set_mode(&etc.join("munge.key"), 0o600)?;
         set_mode(&self.dir, 0o755)?;
