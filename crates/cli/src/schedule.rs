@@ -9,8 +9,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use hither_core::topology::Topology;
 use hither_live::drive::{Driver, Options};
-use hither_live::engine::{Engine as _, Order};
+use hither_live::engine::{self, Engine as _, Order};
 use hither_live::journal::{Journal, Setup};
 use hither_live::orders::Limits;
 use hither_live::replay;
@@ -138,14 +139,39 @@ fn policy(args: &Args) -> anyhow::Result<&'static Entry> {
     Ok(entry)
 }
 
-/// The driver over a journal, and what the cluster's reader had to assume.
+/// Slurm and its topology. A scheduler that is to act waits for a Slurm that does not answer yet:
+/// after a power cut all of them start at once.
+fn connect(args: &Args, common: &Common) -> anyhow::Result<(Slurm, Topology)> {
+    let mut told = String::new();
+    loop {
+        let error = match args.slurm.connect() {
+            Ok(mut slurm) => match slurm.topology() {
+                Ok((topology, notes)) => {
+                    say_notes(common, &notes);
+                    return Ok((slurm, topology));
+                }
+                Err(error) => error.into(),
+            },
+            Err(error) => error,
+        };
+        let passes = error.downcast_ref::<engine::Error>().is_some_and(engine::Error::passes);
+        if !(args.act && passes) {
+            return Err(error);
+        }
+        if told != error.to_string() {
+            told = error.to_string();
+            common.say(&format!("{told}; waiting for it"));
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// The driver over a journal.
 fn open(args: &Args, journal: Journal, common: &Common) -> anyhow::Result<Driver<Slurm>> {
     let entry = policy(args)?;
     let settings = settings::settings(&args.policies.table()?)?;
     let library = library(args.profiles.as_deref())?;
-    let mut slurm = args.slurm.connect()?;
-    let (topology, notes) = slurm.topology()?;
-    say_notes(common, &notes);
+    let (slurm, topology) = connect(args, common)?;
     let now_s = unix_s();
     let setup = Setup {
         policy: entry.name.into(),
