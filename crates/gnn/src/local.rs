@@ -7,6 +7,7 @@ use hither_core::record::train::Bytes;
 use hither_core::seed;
 use hither_kernels::vector;
 use rand::RngExt;
+use rand_pcg::Pcg64Mcg;
 
 use crate::Dataset;
 use crate::model::{Model, Pass, Weights};
@@ -135,7 +136,7 @@ impl Learner {
         fanout: &Fanout,
         name: (u64, &str),
     ) -> [f64; N] {
-        let mut random = seed::stream(name.0, name.1);
+        let mut random = neighbour_stream(name);
         let batch = self.sampler.batch(&self.data, nodes, fanout, model.needs(), &mut random);
         weights.map(|weights| model.loss(weights, &self.data, &batch))
     }
@@ -149,12 +150,18 @@ impl Learner {
         fanout: &Fanout,
         name: (u64, &str),
     ) -> Vec<f32> {
-        let mut random = seed::stream(name.0, name.1);
+        let mut random = neighbour_stream(name);
         let batch = self.sampler.batch(&self.data, nodes, fanout, model.needs(), &mut random);
         let mut grads = vec![0.0; weights.params.len()];
         model.gradient(&mut weights.clone(), &self.data, &batch, Pass::Probe, &mut grads);
         grads
     }
+}
+
+/// The stream that neighbours are drawn from. The caller may have drawn the nodes from the stream
+/// of the same name: the two must not repeat each other.
+fn neighbour_stream((seed, name): (u64, &str)) -> Pcg64Mcg {
+    seed::stream(seed, &format!("{name}/neighbours"))
 }
 
 /// What it takes to get the rows that are not at home: asked for by number, each once.

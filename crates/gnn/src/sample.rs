@@ -123,7 +123,7 @@ impl<'a> Batch<'a> {
             symmetric: true,
         };
         Self {
-            input: Rows::of(&data.features),
+            input: Rows::all(&data.features),
             hops: (0..needs.hops).map(hop).collect(),
             rows: Cow::Borrowed(nodes),
             nodes: Cow::Borrowed(nodes),
@@ -176,7 +176,7 @@ impl Sampler {
         }
         hops.reverse();
         let input = if direct && needs.hops > 0 {
-            Rows::of(&data.features)
+            Rows::all(&data.features)
         } else {
             Rows::collect(&data.features, &targets)
         };

@@ -287,7 +287,7 @@ impl Trainer {
             Some(corrected) if answers.is_empty() => corrected.loss,
             _ => losses.map(|(answer, share)| answer.learnt.loss * f64::from(*share)).sum(),
         };
-        if !loss.is_finite() || self.global.params.iter().any(|param| !param.is_finite()) {
+        if !loss.is_finite() || !self.global.is_finite() {
             return Err(Error::Diverged { round, what: "the loss or a parameter" });
         }
         Ok(loss)

@@ -5,6 +5,7 @@ mod common;
 use common::{Fixture, apart, spec};
 use hither_core::seed;
 use hither_gnn::generate::{self, Family};
+use hither_gnn::layer::Backward;
 use hither_gnn::model::{Kind, Model, Pass, Weights};
 use hither_gnn::sample::{Batch, Fanout, Needs, Sampler, draw};
 use hither_gnn::{Dataset, Features};
@@ -116,6 +117,29 @@ fn sparse_features_lead_to_the_same_gradients_as_dense_ones() {
             let off = apart(&of(&sparse), &of(&dense));
             assert!(off < 1e-5, "{stack:?}: gradients differ by {off}");
         }
+    }
+}
+
+/// Whatever the gradients hold, a backward pass adds to it: layers may share parameters.
+#[test]
+fn backward_passes_add_to_the_gradients() {
+    let data = Fixture::open("sage").data;
+    for kind in [Kind::Sage, Kind::Gcn, Kind::Gat, Kind::Linear] {
+        let model = Model::new(spec(&[kind], &data)).expect("a model");
+        let params = &model.start(3).params;
+        let batch = Batch::whole(&data, &data.split.train, model.needs());
+        let (x, hops, layer) = (&batch.input, &batch.hops[..], &model.stages[0].layer);
+        let (y, cache) = layer.forward(params, x, hops, true);
+        let dy: Vec<f32> = (0..y.len()).map(|at| (at % 7) as f32 / 100.0).collect();
+        let added_to = |start: f32| {
+            let mut grads = vec![start; params.len()];
+            let pass = Backward { params, x, hops, cache: &cache, dy: &dy, needs_dx: false };
+            layer.backward(pass, &mut grads);
+            grads
+        };
+        let expected: Vec<f32> = added_to(0.0).iter().map(|grad| grad + 1.0).collect();
+        let off = apart(&added_to(1.0), &expected);
+        assert!(off < 1e-5, "{kind:?}: gradients differ by {off}");
     }
 }
 

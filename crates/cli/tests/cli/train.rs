@@ -298,7 +298,12 @@ fn modes_are_compared_at_equal_work_of_the_server() {
     assert_eq!(steps("llcg"), steps("server-only"));
     assert_eq!(modes[0]["to_single"], 0.0);
     assert_eq!(modes[0]["total_bytes"], 0.0);
-    assert_eq!(modes[1]["total_bytes"], modes[2]["total_bytes"]);
+    // Six rounds of three workers, both directions, 4 bytes per parameter: 12 × 8 twice and a bias,
+    // 8 × 4 twice and a bias. Correction sends nothing.
+    let parameters = 2 * 12 * 8 + 8 + 2 * 8 * 4 + 4;
+    for mode in [1, 2] {
+        assert_eq!(modes[mode]["total_bytes"], f64::from(6 * 3 * 2 * 4 * parameters));
+    }
     assert!(modes[3]["total_bytes"].as_f64() > modes[2]["total_bytes"].as_f64());
     assert!(out.join("report.html").exists());
 
