@@ -8,6 +8,7 @@ use hither_core::topology::Topology;
 use hither_sched::decide::Scheduler;
 use hither_sched::event::{Action, Decision, Event};
 use hither_sched::profile::Library;
+use hither_sched::state::Phase;
 use hither_sched::topo;
 
 use crate::engine::{self, Engine, Order, Seen};
@@ -256,11 +257,13 @@ impl<E: Engine> Driver<E> {
         match event {
             Event::Refused(decision) => {
                 self.counters.refusals += 1;
-                if let Some(&id) = state.in_flight.get(decision) {
+                // A start on other GPUs than decided is no reason to give the job up.
+                if let Some(&id) = state.in_flight.get(decision)
+                    && self.patience.gave_up(*decision)
+                    && matches!(state.job(id).phase, Phase::Starting(_))
+                {
                     let key = state.job(id).job.name.clone();
-                    if matches!(state.job(id).phase, hither_sched::state::Phase::Starting(_)) {
-                        self.patience.refused(&key, &self.options.limits);
-                    }
+                    self.patience.refused(&key, &self.options.limits);
                 }
             }
             Event::Lost { job } | Event::Ended { job, .. } => {

@@ -40,8 +40,6 @@ pub enum Error {
     Format { path: PathBuf },
     #[error("{path}: turn {turn} cannot be read: {error}")]
     Content { path: PathBuf, turn: u64, error: serde_json::Error },
-    #[error("{path}: the journal is empty")]
-    Empty { path: PathBuf },
 }
 
 /// What a scheduler was started with.

@@ -70,11 +70,6 @@ impl Patience {
         }
     }
 
-    /// How many starts of the job were refused.
-    pub fn refusals(&self, key: &str) -> u32 {
-        self.refusals.get(key).copied().unwrap_or(0)
-    }
-
     /// Forgets what is settled and jobs that are gone.
     pub fn tidy(&mut self, view_keys: impl Fn(&str) -> bool, state: &State) {
         self.asked.retain(|decision, _| state.in_flight.contains_key(decision));

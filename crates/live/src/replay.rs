@@ -1,9 +1,8 @@
 //! Makes every decision of a journal again from the same news, and compares.
 
-use std::sync::Arc;
-
 use hither_core::topology::Topology;
 use hither_sched::decide::Scheduler;
+use hither_sched::event::Event;
 use hither_sched::forecast::Forecast;
 use hither_sched::network::Network;
 use hither_sched::policy::{self, Policy, Settings};
@@ -105,16 +104,16 @@ pub fn replay(journal: &Journal, mut each: impl FnMut(&Turn)) -> Result<Replayed
 }
 
 /// The scheduler as it was at the end of the journal, and the segment that it belongs to.
-pub fn last(journal: &Journal) -> Result<Option<(Scheduler, Arc<Segment>)>, Error> {
+pub fn last(journal: &Journal) -> Result<Option<(Scheduler, Segment)>, Error> {
     let Some((first, mut segment)) = journal.last_segment()? else { return Ok(None) };
     let mut scheduler = begin(&segment)?;
     for (number, turn) in journal.turns(first, journal.next())? {
         again(&mut scheduler, number, &turn)?;
         for event in &turn.events {
-            if let hither_sched::event::Event::Added(machine) = event {
+            if let Event::Added(machine) = event {
                 segment.machines.push(machine.name.clone());
             }
         }
     }
-    Ok(Some((scheduler, Arc::new(segment))))
+    Ok(Some((scheduler, segment)))
 }
