@@ -58,13 +58,13 @@ fn gangs_wait_are_placed_preempted_upgraded_and_all_complete() {
     // declines what is scattered, until the first of them ends.
     let mut jobs: Vec<String> = vec![upgraded];
     let short = bed.submit(3, 12, &[]);
-    let long: Vec<String> = (0..5).map(|_| bed.submit(3, 70, &[])).collect();
+    let long: Vec<String> = (0..5).map(|_| bed.submit(3, 120, &[])).collect();
     until("the six to run", 15, || {
         let states = bed.states();
         let runs = |job: &&String| states.get(*job).is_some_and(|s| s == "RUNNING");
         (long.iter().filter(runs).count() == 5).then_some(())
     });
-    let patient = bed.submit(4, 30, &["--comment=hither: model=vgg16"]);
+    let patient = bed.submit(4, 120, &["--comment=hither: model=vgg16"]);
     let why = until("the patient job to decline", 10, || {
         let row = row(&bed, &patient)?;
         row["why"]

@@ -68,7 +68,9 @@ fn jobs_that_are_not_hithers_are_left_to_slurm() {
         let ends = bed.marks().into_iter().filter(|m| m.what == "end").count();
         (ends == 6).then_some(())
     });
-    assert!(bed.told(&["explain", &format!("{array}_2")]).contains("is over"));
+    until("the task to be over", 10, || {
+        bed.told(&["explain", &format!("{array}_2")]).contains("is over").then_some(())
+    });
     first.kill();
 }
 
