@@ -43,7 +43,13 @@ use hither_sched::sim;
 /// train: graph neural networks that learn locally and correct globally;
 /// serve: recommendation models whose embedding lookups run at the speed of the memory system.
 #[derive(Parser)]
-#[command(name = "hither", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(
+    verbatim_doc_comment,
+    name = "hither",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
 #[command(after_help = "\
 Results go to standard output, progress and notes to standard error; `-o -` writes a result file to
 standard output. Existing results are never replaced without --force.
@@ -141,7 +147,6 @@ fn status(error: &anyhow::Error) -> u8 {
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     detect::requested().context("HITHER_ISA")?;
-    // Before any thread starts: permission to use AMX is inherited, not given to existing threads.
     detect::cpu();
     scratch::remove_on_signal().context("cannot handle signals")?;
     let common = &cli.common;

@@ -4,7 +4,7 @@
 //!                    ├→ interaction → top MLP → score
 //! ids → tables ──────┘
 
-use hither_kernels::bag::{self, Bags, Ids, OutOfRange, Output, Settings};
+use hither_kernels::bag::{self, Bags, Ids, OutOfRange, Settings};
 use hither_kernels::detect::Cpu;
 use hither_kernels::gemm::{Activation, Rows, RowsMut, stride_for};
 use rayon::prelude::*;
@@ -119,7 +119,7 @@ impl Engine {
     /// The lookups alone: [batch, all tables' dims].
     pub fn pool(&self, bags: &Bags, out: &mut [f32]) -> Result<u64, Error> {
         let tables = self.tables.view();
-        Ok(bag::embed(&tables, bags, &mut Output::F32(out), &self.settings)?)
+        Ok(bag::embed(&tables, bags, out, &self.settings)?)
     }
 
     /// The interaction and the top MLP, block by block of samples.

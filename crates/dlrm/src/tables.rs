@@ -243,7 +243,9 @@ fn renumbered(id: i64, numbers: &[u32]) -> i64 {
 /// Scales and biases are copied in any case: four bytes a row, read at every lookup.
 fn params_of(table: &TableData) -> Vec<Params> {
     let Some(bytes) = table.params else { return Vec::new() };
-    let mut params = vec![Params::zeroed(); table.spec.rows];
+    // Read at random places: on huge pages where there are many.
+    let mut params = hither_kernels::memory::room(table.spec.rows);
+    params.resize(table.spec.rows, Params::zeroed());
     bytemuck::cast_slice_mut(&mut params).copy_from_slice(bytes);
     params
 }

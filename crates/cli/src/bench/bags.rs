@@ -19,13 +19,13 @@ use crate::machine::Machine;
 /// Measure embedding bags with each lever on or off
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Levers: pages (tables copied to huge pages), prefetch (the fastest scheme, or --prefetch), packing
-(hot rows together, ids renumbered beforehand), lookup (hot rows together, found by a map at each
-lookup). `auto` measures all sets but renumbered ids and takes the fastest; of sets within 3 % of it,
+Levers: pages (tables copied to huge pages), prefetch (the fastest scheme, or --prefetch), packing \
+(hot rows together, ids renumbered beforehand), lookup (hot rows together, found by a map at each \
+lookup). `auto` measures all sets but renumbered ids and takes the fastest; of sets within 3 % of it, \
 the one with the fewest levers.
 
-`touch` is a reference: it resolves the same ids and reads the same rows in the same places, but pools
-and writes nothing. `of touch` is its time over the variant's, 1 at most. Every timed pass follows an untimed pass
+`touch` is a reference: it resolves the same ids and reads the same rows in the same places, but pools \
+and writes nothing. `of touch` is its time over the variant's, 1 at most. Every timed pass follows an untimed pass \
 of the same variant, so that all find the caches as they leave them themselves.
 
 Examples:
@@ -41,7 +41,7 @@ pub struct Args {
     /// File of ids that choose the hot rows [default: the ids that are measured]
     #[arg(long, value_name = "FILE")]
     plan_ids: Option<PathBuf>,
-    /// Prefetch scheme: off, far:ROWS or near:ROWS:LINES [default: the fastest]
+    /// Prefetch scheme: off or HINT:BYTES:LINES, such as l2:32K:all [default: the fastest]
     #[arg(long, value_name = "SCHEME")]
     prefetch: Option<Prefetch>,
     /// Memory for all copies of hot rows, in MiB [default: half of the last-level cache]

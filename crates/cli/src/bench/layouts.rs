@@ -8,7 +8,7 @@ use hither_dlrm::plan::levers::Setting;
 use hither_dlrm::plan::{Packing, PageChoice, Plan};
 use hither_dlrm::tables::Tables;
 use hither_kernels::bag::prefetch::Prefetch;
-use hither_kernels::bag::{OutOfRange, Output, Settings, Table, embed};
+use hither_kernels::bag::{OutOfRange, Settings, Table, embed};
 use hither_kernels::detect;
 
 /// Tables as some levers lay them out, and the ids by which their rows are asked for.
@@ -113,7 +113,7 @@ impl Layout {
     /// Pools one batch.
     pub fn pool(&self, tables: &[Table], k: usize, out: &mut [f32]) -> anyhow::Result<()> {
         let settings = Settings { isa: detect::cpu().isa, out_of_range: OutOfRange::Error };
-        embed(tables, &self.lookups.bags(k), &mut Output::F32(out), &settings)?;
+        embed(tables, &self.lookups.bags(k), out, &settings)?;
         Ok(())
     }
 }

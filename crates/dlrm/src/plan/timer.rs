@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::bag::quant::Params;
 use hither_kernels::bag::touch::Touch;
-use hither_kernels::bag::{self, Bags, Dtype, Ids, OutOfRange, Output, Settings, Table};
+use hither_kernels::bag::{self, Bags, Dtype, Ids, OutOfRange, Settings, Table};
 use hither_kernels::detect::Isa;
 use rayon::ThreadPool;
 
@@ -99,7 +99,7 @@ impl Work<'_> {
                 out.resize(batch * width, 0.0);
                 for requests in *requests {
                     let bags = bags(requests, *batch);
-                    bag::embed(tables, &bags, &mut Output::F32(out), &settings)?;
+                    bag::embed(tables, &bags, out, &settings)?;
                 }
             }
         }

@@ -5,11 +5,15 @@
 //! and sends hot ids to their packed copies. The pooling kernel then walks that list. As the list
 //! is flat, prefetching "64 rows ahead" is one index, whatever bags or tables lie between.
 
+mod addresses;
+#[cfg(target_arch = "x86_64")]
+mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub mod hot;
+mod integer;
 mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod pooling;
@@ -18,8 +22,6 @@ pub mod quant;
 mod reference;
 mod resolve;
 pub mod touch;
-
-use half::bf16;
 
 use crate::detect::Isa;
 use hot::Hot;
@@ -82,13 +84,6 @@ pub struct Bags<'a> {
     pub offsets: &'a [i64],
     /// One an id; for sums and means.
     pub weights: Option<&'a [f32]>,
-}
-
-/// Where the pooled rows go: [batch, all tables' dims side by side].
-#[derive(Debug)]
-pub enum Output<'a> {
-    F32(&'a mut [f32]),
-    Bf16(&'a mut [bf16]),
 }
 
 /// What becomes of an id that no row has.
@@ -171,8 +166,9 @@ impl Ids<'_> {
     }
 }
 
-/// Rows that one item may hold: its list of addresses stays in the first-level cache.
-const ITEM_ROWS_MAX: usize = 1024;
+/// Rows that one item may hold: its list of addresses stays in the second-level cache, and the
+/// prefetches that an item begins and ends without are few among its own.
+const ITEM_ROWS_MAX: usize = 4096;
 /// Below this, handing work to another thread costs more than doing it.
 const ITEM_ROWS_MIN: usize = 256;
 /// Items a thread, so that none waits long for the last.
@@ -181,26 +177,23 @@ const ITEMS_PER_THREAD: usize = 8;
 /// sample by sample, and the output is written front to back.
 const BAG_MAJOR_POOLING_MAX: usize = 4;
 
-/// Pools all bags of all tables into `out`, on the threads of the rayon pool that this is called
-/// in. Returns how many ids were clamped.
+/// Pools all bags of all tables into `out`, [batch, all tables' dims side by side], on the threads of
+/// the rayon pool that this is called in. Returns how many ids were clamped.
 ///
 /// The result does not depend on the number of threads: a bag is summed by one thread, in order.
 pub fn embed(
     tables: &[Table],
     bags: &Bags,
-    out: &mut Output,
+    out: &mut [f32],
     settings: &Settings,
 ) -> Result<u64, Error> {
     check_tables(tables)?;
     check_bags(tables, bags)?;
     let width: usize = tables.iter().map(|t| t.dim).sum();
-    let target = match out {
-        Output::F32(out) => Target::f32(out),
-        Output::Bf16(out) => Target::bf16(out),
-    };
-    if target.len() != bags.batch * width {
-        return Err(Error::Output { expected: bags.batch * width, found: target.len() });
+    if out.len() != bags.batch * width {
+        return Err(Error::Output { expected: bags.batch * width, found: out.len() });
     }
+    let target = Target::new(out);
     let settings = &Settings { isa: settings.isa.lowered(), ..*settings };
     let weighted = bags.weights.is_some();
     let modes: Vec<Mode> = tables.iter().map(|t| Mode::of(t.pooling, weighted)).collect();

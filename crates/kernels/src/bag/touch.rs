@@ -36,7 +36,7 @@ impl<'a> Touch<'a> {
             resolve(&raw, &self.bags, &item, &settings, scratch)?;
             merge(scratch);
             let mut sink = vec![0.0f32; width];
-            let target = Target::f32(&mut sink);
+            let target = Target::new(&mut sink);
             // SAFETY: `resolve` wrote only addresses of whole rows of `raw`; all bags are written
             // over each other at the start of the sink, which is as wide as the widest table.
             unsafe { pool(&raw, &modes, scratch, &target, self.isa) };
