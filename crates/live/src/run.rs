@@ -87,7 +87,6 @@ impl<E: Engine> Run<E> {
                         say("Slurm answers again");
                     }
                     self.looked_s = Some(unix_s());
-                    self.beat();
                     for said in step.said {
                         let job = if said.job.is_empty() {
                             String::new()
@@ -115,6 +114,7 @@ impl<E: Engine> Run<E> {
                 }
                 Err(error) => return Err(error),
             };
+            self.beat();
             self.listen(window, next);
         }
     }

@@ -37,7 +37,7 @@ pub struct ReleaseArgs {
     /// Release at once, whether or not the scheduler lives
     #[arg(long, conflicts_with = "after_s")]
     now: bool,
-    /// Keep watching, release when it is time, and end
+    /// Keep watching, and release whenever it is time
     #[arg(long)]
     watch: bool,
 }
@@ -105,7 +105,8 @@ fn orders(args: &ReleaseArgs, home: &Home) -> anyhow::Result<Orders> {
     Ok(orders)
 }
 
-/// Sleeps until the scheduler has been silent for long enough; then releases and ends.
+/// Sleeps until the scheduler has been silent for long enough; then releases, until it is back. Ends
+/// when the state directory is gone.
 fn watch(args: &ReleaseArgs, home: &Home, common: &Common) -> anyhow::Result<ExitCode> {
     let taken = run::lock(&guard_lock(home)).context("cannot lock")?;
     let Some(_lock) = taken else { return Ok(ExitCode::SUCCESS) }; // another guard watches
@@ -123,14 +124,11 @@ fn watch(args: &ReleaseArgs, home: &Home, common: &Common) -> anyhow::Result<Exi
             std::thread::sleep(Duration::from_secs_f64(left_s.clamp(0.2, 30.0)));
             continue;
         }
-        match release(&orders) {
-            Ok(released) => {
-                common.say(&format!("released {released} jobs"));
-                return Ok(ExitCode::SUCCESS);
-            }
-            // Slurm may be away as well: try again.
-            Err(_) => std::thread::sleep(Duration::from_secs(5)),
+        // Slurm may be away as well; and jobs go on to enter held. Either way: again later.
+        if let Ok(released) = release(&orders) {
+            common.say(&format!("released {released} jobs"));
         }
+        std::thread::sleep(Duration::from_secs_f64(orders.after_s.clamp(0.2, 60.0)));
     }
 }
 
