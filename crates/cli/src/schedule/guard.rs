@@ -119,7 +119,9 @@ fn watch(args: &ReleaseArgs, home: &Home, common: &Common) -> anyhow::Result<Exi
             std::thread::sleep(Duration::from_secs(1));
             continue;
         };
-        let left_s = orders.after_s - silence.as_secs_f64();
+        // Zero: never.
+        let after_s = if orders.after_s > 0.0 { orders.after_s } else { f64::INFINITY };
+        let left_s = after_s - silence.as_secs_f64();
         if left_s > 0.0 {
             std::thread::sleep(Duration::from_secs_f64(left_s.clamp(0.2, 30.0)));
             continue;
