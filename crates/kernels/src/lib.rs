@@ -9,4 +9,5 @@ pub mod gemm;
 pub mod interact;
 pub mod memory;
 pub mod spmm;
+pub mod threads;
 pub mod vector;

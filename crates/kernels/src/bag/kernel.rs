@@ -92,14 +92,14 @@ pub(super) struct Work<'a> {
 /// and weights are complete; the processor has the instruction set; the bags lie inside of `out`, and nobody else reads or writes them.
 pub(super) unsafe fn pool(
     tables: &[Table],
-    modes: &[Mode],
     scratch: &Scratch,
     out: &Target,
     isa: Isa,
 ) {
     let form = |bag: &Bag| {
         let table = &tables[bag.table as usize];
-        (table.dtype, modes[bag.table as usize], table.dim, table.prefetch)
+        let mode = Mode::of(table.pooling, scratch.is_weighted);
+        (table.dtype, mode, table.dim, table.prefetch)
     };
     let (mut row, mut param) = (0, 0);
     for bags in scratch.bags.chunk_by(|a, b| a.table == b.table || form(a) == form(b)) {
