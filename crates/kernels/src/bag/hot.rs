@@ -60,6 +60,11 @@ impl HotMap {
         self.buckets.is_empty()
     }
 
+    /// Whether the row has a copy.
+    pub fn contains(&self, row: u32) -> bool {
+        !self.is_empty() && self.slot(row).0
+    }
+
     /// Multiplied by a number without a pattern; the high bits choose among any number of buckets.
     #[inline(always)]
     fn bucket(&self, id: u32) -> usize {

@@ -90,12 +90,7 @@ pub(super) struct Work<'a> {
 /// # Safety
 /// Every address of the scratch is that of a whole row of the form that its bag's table has; params
 /// and weights are complete; the processor has the instruction set; the bags lie inside of `out`, and nobody else reads or writes them.
-pub(super) unsafe fn pool(
-    tables: &[Table],
-    scratch: &Scratch,
-    out: &Target,
-    isa: Isa,
-) {
+pub(super) unsafe fn pool(tables: &[Table], scratch: &Scratch, out: &Target, isa: Isa) {
     let form = |bag: &Bag| {
         let table = &tables[bag.table as usize];
         let mode = Mode::of(table.pooling, scratch.is_weighted);

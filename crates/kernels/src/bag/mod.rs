@@ -31,7 +31,6 @@ use quant::Params;
 pub use prepared::{Lookup, Prepared, Resident, Source, TableBags};
 pub use resolve::Scratch;
 
-
 /// How a table's elements are stored. Sums are fp32 always.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {

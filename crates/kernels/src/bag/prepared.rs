@@ -97,23 +97,14 @@ impl<'a> Prepared<'a> {
     }
 
     /// Begins a lookup that reads rows and keeps no results.
-    pub(super) fn touch<'l>(
-        &'l self,
-        scratch: &'l mut Scratch,
-        sink: Target<'l>,
-    ) -> Lookup<'l> {
+    pub(super) fn touch<'l>(&'l self, scratch: &'l mut Scratch, sink: Target<'l>) -> Lookup<'l> {
         Lookup { is_touch: true, ..self.lookup_into(scratch, sink) }
     }
 
     /// Pools all bags into `out` on this thread. Returns how many ids were clamped.
     ///
     /// The bags of the first error, in the order of tables and samples, are told.
-    pub fn pool(
-        &self,
-        bags: &Bags,
-        out: &mut Output,
-        scratch: &mut Scratch,
-    ) -> Result<u64, Error> {
+    pub fn pool(&self, bags: &Bags, out: &mut Output, scratch: &mut Scratch) -> Result<u64, Error> {
         bags.check(self.tables.len())?;
         let target = match out {
             Output::F32(out) => Target::f32(out),
@@ -282,7 +273,9 @@ impl<'a> Bags<'a> {
 }
 
 impl TableBags<'_> {
-    fn check(&self, table: usize, t: &Table, samples: Range<usize>) -> Result<(), Error> {
+    /// Whether offsets and weights of some samples' bags are as a lookup in table number `table` wants
+    /// them.
+    pub fn check(&self, table: usize, t: &Table, samples: Range<usize>) -> Result<(), Error> {
         let (ids, offsets) = (self.ids.len(), self.offsets);
         let wrong = |position: usize| Error::Offset { position, offset: offsets[position], ids };
         if samples.end >= offsets.len() || samples.start > samples.end {
