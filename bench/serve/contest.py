@@ -14,8 +14,10 @@ import driven
 import ids
 import machine
 import peers
+import runtimes
 
 ROUNDS_MIN, ROUNDS_MAX, CASE_S = 7, 41, 6.0
+QUICK_ROUNDS_MIN, QUICK_CASE_S = 5, 2.0
 RENUMBERED = "pages+prefetch+packing"
 PACKED_CLASSES = ("high", "medium", "low", "trace-medium", "trace-low")
 REST_S = 0.01  # OpenMP's threads spin a little after a pass; none may while another runs
@@ -53,7 +55,7 @@ class Model:
 
     def keep_only(self, peer_names):
         """Frees what only other peers need."""
-        self.built = {key: made for key, made in self.built.items() if key in peer_names}
+        self.built = {key: made for key, made in self.built.items() if key in peer_names or key == "bf16"}
 
 
 def by_index_type(make):
@@ -77,12 +79,15 @@ def candidates(model, case, peer, raw):
     if peer.startswith("FBGEMM"):
         made = model.once(peer, lambda: peers.Fbgemm().setup(model.tables, case.dtype))
         return by_index_type(lambda kind: peers.Fbgemm().share(made.op, kind))
-    if peer == "PyTorch model fp32":
-        return stacks(model, case, torch.float32, {"": model.tables}, raw)
-    if peer == "PyTorch model bf16":
-        half = model.once(peer, lambda: [table.bfloat16() for table in model.tables])
+    if peer in ("PyTorch model fp32", "PyTorch compiled fp32"):
+        return stacks(model, case, torch.float32, {"": model.tables}, raw, peer)
+    if peer in ("PyTorch model bf16", "PyTorch compiled bf16"):
+        half = model.once("bf16", lambda: [table.bfloat16() for table in model.tables])
         tables = {" fp32 tables": model.tables, " bf16 tables": half}
-        return stacks(model, case, torch.bfloat16, tables, raw)
+        return stacks(model, case, torch.bfloat16, tables, raw, peer)
+    if peer in runtimes.RUNTIMES:
+        make = functools.partial(runtimes.RUNTIMES[peer], model, case)
+        return {"": make}
     if case.stage == "mlp":
         _, stack, name = peer.split()
         layers, last = {"bottom": (model.bottom, "relu"), "top": (model.top, "sigmoid")}[stack]
@@ -92,7 +97,7 @@ def candidates(model, case, peer, raw):
     raise ValueError(f"no peer {peer!r}")
 
 
-def stacks(model, case, dtype, tables, raw):
+def stacks(model, case, dtype, tables, raw, peer):
     """Whole models: each way to run the MLPs over each kind of tables."""
     bags_only = [one[:2] for one in raw]
     setup = lambda kind: peers.TorchBags().setup(model.tables, index_type=kind)
@@ -104,9 +109,10 @@ def stacks(model, case, dtype, tables, raw):
         return peers.Dlrm().setup(bags, model.bottom, model.top, kind, dtype, case.batch)
 
     named = str(index_type).removeprefix("torch.")
+    kinds = ["compiled"] if "compiled" in peer else peers.STACKS
     return {
         f"{kind}{suffix} {named}": functools.partial(make, kind, kept)
-        for kind in peers.STACKS
+        for kind in kinds
         for suffix, kept in tables.items()
     }
 
@@ -186,21 +192,23 @@ def variant_for(variants, peer, stage):
     """Hither's variant that answers a peer: of its type and stack, or else the first."""
     if stage == "bags":
         return next(variant for variant in variants if variant != "touch")
-    wanted = peer.removeprefix("PyTorch ").removeprefix("model ").replace(" ", "-")
+    wanted = peer.split()[-1] if stage == "model" else "-".join(peer.split()[1:])
     if wanted not in variants:
         raise driven.HitherFailed(f"no variant {wanted} among {variants}")
     return wanted
 
 
-def interleave(entries, hither, rounds=None):
+def interleave(entries, hither, options):
     """Times of every peer and variant, round by round."""
+    rounds = options.rounds
+    least, seconds = (QUICK_ROUNDS_MIN, QUICK_CASE_S) if options.quick else (ROUNDS_MIN, CASE_S)
     hither.go()
     first = sum(entry.go() for entry in entries) * 1e-9
     start = time.monotonic()
     hither.go()
     first += time.monotonic() - start
     if rounds is None:
-        rounds = min(max(math.ceil(CASE_S / first), ROUNDS_MIN), ROUNDS_MAX)
+        rounds = min(max(math.ceil(seconds / first), least), ROUNDS_MAX)
     times = {("peer", entry.name): [] for entry in entries}
     for _ in range(rounds):
         for entry in entries:
@@ -232,9 +240,12 @@ def verdict(theirs, ours, goal):
     }
 
 
-def bench_arguments(case, directory, ids_file, plan_file, output, levers):
+def bench_arguments(case, directory, ids_file, plan_file, output, options):
+    levers = options.levers
     arguments = ["bench", case.stage, directory, "--ids", ids_file, "--batch", case.batch]
     arguments += ["--threads", case.threads, "--write-output", output]
+    if options.quick:
+        arguments += ["--seconds", 2]
     if case.stage == "bags":
         levers = levers or ("auto," + RENUMBERED if is_packed(case) else "auto")
         arguments += ["--plan-ids", plan_file, "--levers", levers]
@@ -246,14 +257,20 @@ def is_packed(case):
     return case.stage == "bags" and case.hotness in PACKED_CLASSES and not case.padding
 
 
-def enter(case, model, inputs):
+def enter(case, model, inputs, options):
     """The peers of a case, each in its fastest set-up, and what was tried."""
     entries, trials = [], {}
     for peer in case.goals:
-        if peer == cases.TOUCH:
+        if peer == cases.TOUCH or peer in options.without:
             continue
+        options.announce(case.name, peer)
         raw = inputs.raw(peer)
-        entry, took = peers.fastest(candidates(model, case, peer, raw), raw)
+        try:
+            passes = 1 if options.quick else 3
+            entry, took = peers.fastest(candidates(model, case, peer, raw), raw, passes)
+        except runtimes.Unavailable as error:
+            trials[peer] = {"failed": str(error)}
+            continue
         took = {name: round(ns * 1e-6, 4) for name, ns in took.items()}
         trials[peer] = {"chosen": entry.name, "tried_ms": took}
         entry.name = peer
@@ -300,15 +317,20 @@ def run(case, model, directory, size, options):
     plan_file = options.work / "ids" / f"{case.name}.plan.safetensors"
     if case.stage == "bags":
         ids.write(plan_file, inputs.planned(options))
-    entries, trials = enter(case, model, inputs)
-    arguments = bench_arguments(case, directory, ids_file, plan_file, output, options.levers)
+    entries, trials = enter(case, model, inputs, options)
+    options.announce(case.name, None)
+    arguments = bench_arguments(case, directory, ids_file, plan_file, output, options)
     with driven.Driven(options.hither, *arguments) as hither:
         written = load_file(output)
-        times = interleave(entries, hither, options.rounds)
+        times = interleave(entries, hither, options)
         ready = hither.ready
     common = facts(case, inputs, ready, times)
     by_name = {entry.name: entry for entry in entries}
     for peer, goal in case.goals.items():
+        if peer in options.without or "failed" in trials.get(peer, {}):
+            why = options.without.get(peer) or trials[peer]["failed"]
+            yield {**common, "against": peer, "failed": why}
+            continue
         variant = variant_for(ready["variants"], peer, case.stage)
         if peer == cases.TOUCH:
             if ("hither", "touch") not in times:

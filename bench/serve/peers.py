@@ -170,6 +170,15 @@ def packed(layers, last, dtype, batch):
 STACKS = {"eager": eager, "frozen": frozen, "packed": packed}
 
 
+def compiled(module):
+    """`torch.compile` with the weights frozen into the code; needs a C++ compiler."""
+    import torch._inductor.config
+
+    torch._inductor.config.freezing = True
+    torch._inductor.config.cpp.enable_kernel_profile = False
+    return torch.compile(module, dynamic=False)
+
+
 class Mlp:
     """One MLP; a batch is its input."""
 
@@ -189,6 +198,8 @@ class Dlrm:
 
     def setup(self, bags, bottom, top, kind, dtype, batch):
         self.bags, self.dtype = bags, dtype
+        if kind == "compiled":
+            kind, self.run = "eager", compiled(self.run)
         self.bottom = STACKS[kind](bottom, "relu", dtype, batch)
         self.top = STACKS[kind](top, "sigmoid", dtype, batch)
         self.vectors = len(bags.tables) + 1

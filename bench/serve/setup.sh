@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the environment of the serving comparison: PyTorch, FBGEMM for CPU, numpy, safetensors.
+# Makes the environment of the serving comparison: PyTorch, FBGEMM for CPU, ONNX Runtime, OpenVINO.
 # Usage: bench/serve/setup.sh [DIR]     (DIR: target/bench-venv unless given)
 #
 # Only packages of PyPI. Its torch wheel is linked against CUDA's libraries and does not import
@@ -30,6 +30,11 @@ python=${PYTHON:-python3}
     nvidia-cufile==1.15.1.6 nvidia-curand==10.4.0.35 nvidia-cusparse==12.6.3.3 \
     nvidia-cusparselt-cu13==0.8.1 nvidia-nccl-cu13==2.30.7 nvidia-nvjitlink==13.5.37 \
     nvidia-nvshmem-cu13==3.4.5
+
+# Peers of whole models only; a comparison without them says so in their rows.
+"$venv/bin/pip" install --quiet --disable-pip-version-check \
+    onnx==1.23.2 onnxruntime==1.31.1 openvino==2026.4.1 || \
+    echo "setup.sh: no ONNX Runtime or OpenVINO here; their rows will say so" >&2
 
 "$venv/bin/python" "$here/fbgemm_repair.py"
 echo "setup.sh: ready: $venv/bin/python $here/compare.py"

@@ -132,7 +132,6 @@ fn status(error: &anyhow::Error) -> u8 {
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     detect::requested().context("HITHER_ISA")?;
-    // Before any thread starts: permission to use AMX is inherited, not given to existing threads.
     detect::cpu();
     scratch::remove_on_signal().context("cannot handle signals")?;
     let common = &cli.common;

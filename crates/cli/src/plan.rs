@@ -77,7 +77,7 @@ pub struct Args {
     /// Fix the pages: mapped, small or huge
     #[arg(long, value_name = "KIND", value_parser = pages)]
     pages: Option<PageChoice>,
-    /// Fix the prefetch: off, far:ROWS or near:ROWS:LINES
+    /// Fix the prefetch: off or HINT:BYTES:LINES, such as l2:32K:all
     #[arg(long, value_name = "HOW")]
     prefetch: Option<Prefetch>,
     /// Fix the packing: off, lookup or ids

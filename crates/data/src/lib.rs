@@ -18,6 +18,9 @@ pub mod scratch;
 mod shards;
 pub mod tensor;
 pub mod torch;
+#[cfg(unix)]
+mod torn;
+mod zipped;
 
 pub use array::Array;
 pub use error::Error;

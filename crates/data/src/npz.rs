@@ -49,6 +49,7 @@ impl Npz {
         let bytes = Bytes::map(path)?;
         let bad = |problem: String| Error::Npz { path: path.into(), problem };
         let torn = |error| bad(format!("its zip archive is damaged ({error}); was it cut off?"));
+        crate::zipped::check(&bytes).map_err(bad)?;
         let mut zip = ZipArchive::new(Cursor::new(&*bytes)).map_err(torn)?;
         let mut members = BTreeMap::new();
         for index in 0..zip.len() {

@@ -117,6 +117,7 @@ impl<'a> Pickle<'a> {
             marks: vec![],
             memo: HashMap::new(),
             nodes: vec![],
+            held: 0,
         };
         loop {
             let at = machine.at;
@@ -199,6 +200,8 @@ struct Machine<'a> {
     marks: Vec<usize>,
     memo: HashMap<u32, Value<'a>>,
     nodes: Vec<Node<'a>>,
+    /// Values inside of nodes.
+    held: usize,
 }
 
 type Step<T> = Result<T, Problem>;
@@ -274,6 +277,7 @@ impl<'a> Machine<'a> {
             }
             b'a' | b'e' => {
                 let items = if opcode == b'a' { vec![self.pop()?] } else { self.pop_mark()? };
+                self.hold(items.len())?;
                 match self.top_node()? {
                     Node::List(list) => list.extend(items),
                     _ => return Err(Problem::WrongType("a value other than a list as a list")),
@@ -288,6 +292,7 @@ impl<'a> Machine<'a> {
                     self.pop_mark()?
                 };
                 let pairs = pairs(&items)?;
+                self.hold(items.len())?;
                 match self.top_node()? {
                     Node::Dict(dict) => dict.extend(pairs),
                     _ => {
@@ -403,7 +408,18 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
+    /// Counts values that go into a node: a byte of the pickle can become one.
+    fn hold(&mut self, count: usize) -> Step<()> {
+        self.held += count;
+        if self.held > VALUES_MAX { Err(Problem::TooMany(VALUES_MAX)) } else { Ok(()) }
+    }
+
     fn push_node(&mut self, node: Node<'a>) -> Step<()> {
+        self.hold(match &node {
+            Node::List(items) | Node::Tuple(items) => items.len(),
+            Node::Dict(pairs) => 2 * pairs.len(),
+            Node::Call { .. } | Node::Persistent(_) => 0,
+        })?;
         if self.nodes.len() >= VALUES_MAX {
             return Err(Problem::TooMany(VALUES_MAX));
         }

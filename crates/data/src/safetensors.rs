@@ -21,6 +21,9 @@ const DATA_ALIGNMENT: usize = 4096;
 const PAD: &str = "_pad.";
 /// What other readers of the format accept.
 const HEADER_MAX: usize = 100_000_000;
+/// Upper bound on tensors, counted by braces before the header is parsed: a parsed tensor takes ten
+/// times the bytes of its text.
+const TENSORS_MAX: usize = 1 << 20;
 const METADATA: &str = "__metadata__";
 
 pub fn read(path: &Path, bytes: &Bytes) -> Result<Checkpoint, Error> {
@@ -39,6 +42,9 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<Checkpoint, Error> {
             bytes.len()
         ))
     })?;
+    if header.iter().filter(|byte| **byte == b'{').count() > TENSORS_MAX {
+        return Err(bad(format!("its header lists more than {TENSORS_MAX} tensors")));
+    }
     let header: Metadata = serde_json::from_slice(header)
         .map_err(|error| bad(format!("its header is wrong: {error}")))?;
     let data_start = 8 + header_len;

@@ -12,6 +12,8 @@ pub mod layouts;
 pub mod levers;
 pub mod make;
 pub mod measure;
+mod refresh;
+mod self_test;
 pub mod timer;
 
 pub use file::{HOT_FILE, PLAN_FILE};

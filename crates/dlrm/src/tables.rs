@@ -42,7 +42,7 @@ struct Loaded {
 #[derive(Clone)]
 struct Stored {
     rows: Bytes,
-    params: Arc<[Params]>,
+    params: Arc<Vec<Params>>,
     /// The id that counts for nothing.
     padding: Option<i64>,
 }
@@ -280,7 +280,9 @@ impl Loaded {
         gather(&self.file.rows, self.stride(), &order, copy.as_mut_slice(), self.stride());
         self.now.rows = copy.into();
         if !self.file.params.is_empty() {
-            self.now.params = order.iter().map(|id| self.file.params[*id as usize]).collect();
+            let mut params = hither_kernels::memory::room(count);
+            params.extend(order.iter().map(|id| self.file.params[*id as usize]));
+            self.now.params = Arc::new(params);
         }
         self.now.padding = self.file.padding.map(|padding| renumbered(padding, &numbers));
         self.renumbered = Some(numbers.into());
@@ -338,11 +340,13 @@ fn renumbered(id: i64, numbers: &[u32]) -> i64 {
 }
 
 /// Scales and biases are copied in any case: four bytes a row, read at every lookup.
-fn params_of(table: &TableData) -> Arc<[Params]> {
-    let Some(bytes) = table.params else { return [].into() };
-    let mut params = vec![Params::zeroed(); table.spec.rows];
+fn params_of(table: &TableData) -> Arc<Vec<Params>> {
+    let Some(bytes) = table.params else { return Arc::default() };
+    // Read at random places: on huge pages where there are many.
+    let mut params = hither_kernels::memory::room(table.spec.rows);
+    params.resize(table.spec.rows, Params::zeroed());
     bytemuck::cast_slice_mut(&mut params).copy_from_slice(bytes);
-    params.into()
+    Arc::new(params)
 }
 
 fn pages(choice: PageChoice) -> Option<Pages> {

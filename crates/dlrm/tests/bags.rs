@@ -7,7 +7,7 @@ use common::{assert_near, assert_within, fixture, floats, integers};
 use hither_data::Checkpoint;
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::bag::quant::{Foreign, Params};
-use hither_kernels::bag::{Bags, Dtype, Ids, OutOfRange, Output, Pooling, Settings, Table, embed};
+use hither_kernels::bag::{Bags, Dtype, Ids, OutOfRange, Pooling, Settings, Table, embed};
 use hither_kernels::detect::Isa;
 
 /// A table of the fixture as our kernels read it.
@@ -84,7 +84,7 @@ impl Query {
         let run = |isa| {
             let mut out = vec![f32::NAN; self.bags() * table.dim];
             let settings = Settings { isa, out_of_range: OutOfRange::Error };
-            embed(&[view], &bags, &mut Output::F32(&mut out), &settings).expect("pooled");
+            embed(&[view], &bags, &mut out, &settings).expect("pooled");
             (isa, out)
         };
         Isa::available().map(run).collect()
@@ -282,7 +282,7 @@ fn tables_together_are_pooled_as_alone() {
     for (position, isa) in Isa::available().enumerate() {
         let mut out = vec![f32::NAN; query.bags() * width];
         let settings = Settings { isa, out_of_range: OutOfRange::Error };
-        embed(&tables, &bags, &mut Output::F32(&mut out), &settings).expect("pooled");
+        embed(&tables, &bags, &mut out, &settings).expect("pooled");
         let alone: Vec<Vec<f32>> =
             stored.iter().map(|table| query.ask(table, "sum")[position].1.clone()).collect();
         for (bag, row) in out.chunks(width).enumerate() {

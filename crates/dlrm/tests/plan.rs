@@ -264,7 +264,7 @@ fn packing_is_chosen_where_it_gains() {
     let spec = spec(3, 100);
     let one = Arc::new(Histogram::new(vec![5, 5, 5, 2, 2, 9]));
     let hot = [Arc::clone(&one), Arc::clone(&one), one];
-    let far = Prefetch::Far { distance: 32 };
+    let far = "l2:16K:all".parse::<Prefetch>().expect("a scheme");
     let gains = |lookup: f64| {
         move |s: Setting| {
             let rows = match s.packing {
@@ -319,7 +319,7 @@ fn packing_is_chosen_where_it_gains() {
 fn pages_and_prefetch_are_chosen_where_they_gain() {
     let spec = spec(1, 100);
     let hot = [Arc::new(Histogram::new(vec![1]))];
-    let far = Prefetch::Far { distance: 64 };
+    let far = "l2:32K:all".parse::<Prefetch>().expect("a scheme");
     let chosen = |pages_ns: f64, prefetch_ns: f64| {
         let ns = move |s: Setting| {
             let pages = if s.pages { pages_ns } else { 0.0 };

@@ -17,8 +17,10 @@ macro_rules! compiled {
                     $plain($($arg),*)
                 }
                 match isa.lowered() {
-                    // SAFETY: `lowered` leaves nothing that the processor does not have.
-                    $crate::detect::Isa::Avx512 => return unsafe { avx512($($arg),*) },
+                    $crate::detect::Isa::Avx512 | $crate::detect::Isa::Avx512Vnni => {
+                        // SAFETY: `lowered` leaves nothing that the processor does not have.
+                        return unsafe { avx512($($arg),*) };
+                    }
                     // SAFETY: as above.
                     $crate::detect::Isa::Avx2 => return unsafe { avx2($($arg),*) },
                     $crate::detect::Isa::Reference => {}

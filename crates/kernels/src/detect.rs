@@ -1,4 +1,6 @@
-//! What the processor can do, asked once. `HITHER_ISA` lowers the choice, never raises it.
+//! What the processor can do, asked once. `HITHER_ISA` lowers the choice, never raises it:
+//! `HITHER_ISA=avx2` names the best instruction set to use, `HITHER_ISA=-amx` leaves the matrix tiles
+//! out, and `HITHER_ISA=avx512,-amx` does both.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,10 +11,12 @@ use std::sync::OnceLock;
 pub enum Isa {
     /// Plain Rust, on any processor: the truth that the others are tested against.
     Reference,
-    /// AVX2, FMA and F16C.
+    /// AVX2, FMA, F16C, BMI1, BMI2 and POPCNT.
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
+    /// AVX-512 with VNNI: dot products of bytes.
+    Avx512Vnni,
 }
 
 /// How products of bfloat16 are computed.
@@ -36,30 +40,58 @@ pub struct Cpu {
 pub fn cpu() -> Cpu {
     static CPU: OnceLock<Cpu> = OnceLock::new();
     *CPU.get_or_init(|| {
-        let limit = requested().ok().flatten();
-        let isa = best_isa().min(limit.unwrap_or(Isa::Avx512));
-        let bf16 = if isa < Isa::Avx512 { Bf16::Emulated } else { best_bf16() };
+        let limit = requested().unwrap_or_default();
+        let isa = best_isa().min(limit.isa);
+        let bf16 = if isa < Isa::Avx512 { Bf16::Emulated } else { best_bf16(limit.amx) };
         Cpu { isa, bf16 }
     })
 }
 
-/// What `HITHER_ISA` says, if anything. [`cpu`] takes what it cannot read for nothing: a program
-/// that asks here first can say so.
-pub fn requested() -> Result<Option<Isa>, UnknownIsa> {
-    match std::env::var("HITHER_ISA") {
-        Ok(name) if !name.is_empty() => name.parse().map(Some),
-        _ => Ok(None),
+/// The most that kernels may use, as `HITHER_ISA` says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    pub isa: Isa,
+    /// Whether AMX may be used.
+    pub amx: bool,
+}
+
+impl Default for Limit {
+    fn default() -> Self {
+        Self { isa: Isa::Avx512Vnni, amx: true }
+    }
+}
+
+/// The limit that `HITHER_ISA` sets; none if it is not set. [`cpu`] ignores a value that cannot be
+/// read: a program calls this first to report it.
+pub fn requested() -> Result<Limit, UnknownIsa> {
+    std::env::var("HITHER_ISA").unwrap_or_default().parse()
+}
+
+/// An instruction set, `-amx`, or both with a comma between them.
+impl FromStr for Limit {
+    type Err = UnknownIsa;
+
+    fn from_str(text: &str) -> Result<Self, UnknownIsa> {
+        let mut limit = Self::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            match part {
+                "-amx" => limit.amx = false,
+                name => limit.isa = name.parse()?,
+            }
+        }
+        Ok(limit)
     }
 }
 
 impl Isa {
-    pub const ALL: [Self; 3] = [Self::Reference, Self::Avx2, Self::Avx512];
+    pub const ALL: [Self; 4] = [Self::Reference, Self::Avx2, Self::Avx512, Self::Avx512Vnni];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Reference => "reference",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
+            Self::Avx512Vnni => "avx512vnni",
         }
     }
 
@@ -89,7 +121,9 @@ impl FromStr for Isa {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("unknown instruction set `{0}`: expected reference, avx2 or avx512")]
+#[error(
+    "unknown instruction set `{0}`: expected reference, avx2, avx512 or avx512vnni, and `-amx` behind a comma to leave AMX out"
+)]
 pub struct UnknownIsa(String);
 
 impl Bf16 {
@@ -111,11 +145,13 @@ impl fmt::Display for Bf16 {
 #[cfg(target_arch = "x86_64")]
 fn best_isa() -> Isa {
     use std::is_x86_feature_detected as has;
-    let avx2 = has!("avx2") && has!("fma") && has!("f16c");
+    let bits = has!("popcnt") && has!("bmi1") && has!("bmi2") && has!("lzcnt");
+    let avx2 = has!("avx2") && has!("fma") && has!("f16c") && bits;
     let avx512 = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
-    match (avx2, avx512) {
-        (true, true) => Isa::Avx512,
-        (true, false) => Isa::Avx2,
+    match (avx2, avx512, has!("avx512vnni")) {
+        (true, true, true) => Isa::Avx512Vnni,
+        (true, true, false) => Isa::Avx512,
+        (true, false, _) => Isa::Avx2,
         _ => Isa::Reference,
     }
 }
@@ -126,8 +162,8 @@ fn best_isa() -> Isa {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn best_bf16() -> Bf16 {
-    if amx_allowed() {
+fn best_bf16(amx: bool) -> Bf16 {
+    if amx && amx_allowed() {
         Bf16::Amx
     } else if std::is_x86_feature_detected!("avx512bf16") {
         Bf16::Avx512
@@ -137,14 +173,13 @@ fn best_bf16() -> Bf16 {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn best_bf16() -> Bf16 {
+fn best_bf16(_: bool) -> Bf16 {
     Bf16::Emulated
 }
 
 /// The processor has bf16 tiles, the system saves them, and this process may use them.
 ///
-/// Linux hands out the 8 KiB of tile state only to who asks, and threads started before the
-/// question do not get it: [`cpu`] is to be called first thing in `main`.
+/// Linux grants the 8 KiB of tile state only on request, and to the whole process.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn amx_allowed() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
@@ -179,4 +214,20 @@ fn amx_allowed() -> bool {
 #[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
 fn amx_allowed() -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read() {
+        let limit = |text: &str| text.parse::<Limit>();
+        assert_eq!(limit("").expect("no limit"), Limit::default());
+        let avx2 = Limit { isa: Isa::Avx2, amx: true };
+        assert_eq!(limit("avx2").expect("a set"), avx2);
+        assert_eq!(limit("-amx").expect("less"), Limit { amx: false, ..Limit::default() });
+        assert_eq!(limit("avx512, -amx").expect("both"), Limit { isa: Isa::Avx512, amx: false });
+        assert!(limit("sse2").is_err() && limit("-vnni").is_err());
+    }
 }

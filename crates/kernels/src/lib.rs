@@ -3,6 +3,7 @@
 
 pub mod bag;
 mod compiled;
+pub mod counting;
 pub mod detect;
 mod fetch;
 pub mod gemm;

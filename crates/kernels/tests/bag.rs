@@ -2,12 +2,12 @@
 
 use half::{bf16, f16};
 use hither_kernels::bag::hot::{EMPTY, Hot, HotMap};
-use hither_kernels::bag::prefetch::Prefetch;
+use hither_kernels::bag::prefetch::{Hint, Lines, Prefetch};
 use hither_kernels::bag::quant::{self, Params};
 use hither_kernels::bag::touch::Touch;
 use hither_kernels::bag::{
-    Bags, Dtype, Error, Ids, OutOfRange, Output, Pooling, Prepared, Scratch, Settings, Table,
-    TableBags, embed,
+    Bags, Dtype, Error, Ids, OutOfRange, Pooling, Prepared, Scratch, Settings, Table, TableBags,
+    embed,
 };
 use hither_kernels::detect::Isa;
 use hither_kernels::threads::{Pinning, Threads};
@@ -183,15 +183,7 @@ fn settings(isa: Isa) -> Settings {
 fn run(samples: &[Sample], bags: &Bags, settings: &Settings) -> Vec<f32> {
     let tables: Vec<Table> = samples.iter().map(Sample::table).collect();
     let mut out = vec![f32::NAN; bags.batch * samples.iter().map(|s| s.dim).sum::<usize>()];
-    embed(&tables, bags, &mut Output::F32(&mut out), settings).expect("a good call");
-    out
-}
-
-fn run_bf16(samples: &[Sample], bags: &Bags, settings: &Settings) -> Vec<bf16> {
-    let tables: Vec<Table> = samples.iter().map(Sample::table).collect();
-    let width: usize = samples.iter().map(|s| s.dim).sum();
-    let mut out = vec![bf16::NAN; bags.batch * width];
-    embed(&tables, bags, &mut Output::Bf16(&mut out), settings).expect("a good call");
+    embed(&tables, bags, &mut out, settings).expect("a good call");
     out
 }
 
@@ -247,11 +239,14 @@ fn any_case() -> impl Strategy<Value = (Vec<Sample>, Call)> {
 }
 
 fn any_prefetch() -> impl Strategy<Value = Prefetch> {
-    prop_oneof![
-        Just(Prefetch::Off),
-        (1..300usize, 1..9usize).prop_map(|(distance, lines)| Prefetch::Near { distance, lines }),
-        (1..300usize).prop_map(|distance| Prefetch::Far { distance }),
-    ]
+    let hint = prop::sample::select(vec![Hint::L1, Hint::L2, Hint::Nta]);
+    let lines = prop::sample::select(vec![Lines::First, Lines::All]);
+    let ahead = (hint, 64..1usize << 20, lines).prop_map(|(hint, bytes, lines)| Prefetch::Ahead {
+        hint,
+        bytes,
+        lines,
+    });
+    prop_oneof![1 => Just(Prefetch::Off), 6 => ahead]
 }
 
 proptest! {
@@ -275,14 +270,12 @@ proptest! {
     ) {
         let bags = call.bags();
         let plain = run(&samples, &bags, &settings(Isa::Reference));
-        let plain_bf16 = run_bf16(&samples, &bags, &settings(Isa::Reference));
         let short: Vec<u32> = call.ids.iter().map(|id| *id as u32).collect();
         let mut samples = samples;
         samples.iter_mut().for_each(|sample| sample.prefetch = prefetch);
         for isa in Isa::available() {
             let settings = settings(isa);
             prop_assert_eq!(&run(&samples, &bags, &settings), &plain, "{}", isa);
-            prop_assert_eq!(&run_bf16(&samples, &bags, &settings), &plain_bf16, "{}", isa);
             let bags = Bags { ids: Ids::U32(&short), ..bags };
             prop_assert_eq!(&run(&samples, &bags, &settings), &plain, "{} short ids", isa);
         }
@@ -359,10 +352,10 @@ proptest! {
         let mut out = vec![0.0; call.batch * samples.iter().map(|s| s.dim).sum::<usize>()];
         for isa in Isa::available() {
             let mut settings = settings(isa);
-            let error = embed(&tables, &call.bags(), &mut Output::F32(&mut out), &settings);
+            let error = embed(&tables, &call.bags(), &mut out, &settings);
             prop_assert_eq!(error, Err(Error::OutOfRange { table, position: at, id, rows }));
             settings.out_of_range = OutOfRange::Clamp;
-            let clamped = embed(&tables, &call.bags(), &mut Output::F32(&mut out), &settings);
+            let clamped = embed(&tables, &call.bags(), &mut out, &settings);
             prop_assert_eq!(clamped, Ok(1));
             // A clamped id is a row like any other; asked for by its number, the padding is not.
             if samples[table].padding != Some(nearest) {
@@ -478,7 +471,7 @@ fn a_call_that_does_not_fit_together_is_refused() {
     let settings = settings(Isa::Reference);
     let refused = |bags: &Bags, len: usize| {
         let mut out = vec![0.0; len];
-        embed(&tables, bags, &mut Output::F32(&mut out), &settings).expect_err("a bad call")
+        embed(&tables, bags, &mut out, &settings).expect_err("a bad call")
     };
     let ids = [1i64, 2, 3];
     let bags = |offsets| Bags { batch: 2, ids: Ids::I64(&ids), offsets, weights: None };
@@ -494,7 +487,7 @@ fn a_call_that_does_not_fit_together_is_refused() {
     let mut short = sample.table();
     short.data = &short.data[..short.data.len() - 1];
     let mut out = vec![0.0; 16];
-    let error = embed(&[short], &bags(&[0, 1, 3]), &mut Output::F32(&mut out), &settings);
+    let error = embed(&[short], &bags(&[0, 1, 3]), &mut out, &settings);
     assert!(matches!(error, Err(Error::Table { table: 0, .. })));
 }
 
@@ -518,7 +511,78 @@ fn the_map_of_hot_rows_holds_them() {
 fn no_tables_and_no_samples_are_nothing_to_do() {
     let settings = settings(Isa::available().last().expect("one"));
     let none = Bags { batch: 0, ids: Ids::I64(&[]), offsets: &[0], weights: None };
-    assert_eq!(embed(&[], &none, &mut Output::F32(&mut []), &settings), Ok(0));
+    assert_eq!(embed(&[], &none, &mut [], &settings), Ok(0));
     let sample = Sample::new(Dtype::F32, 10, 8, Pooling::Sum, 1);
-    assert_eq!(embed(&[sample.table()], &none, &mut Output::F32(&mut []), &settings), Ok(0));
+    assert_eq!(embed(&[sample.table()], &none, &mut [], &settings), Ok(0));
+}
+
+/// Scales of all sizes, below zero, infinite and NaN; bags around the least and the most rows that
+/// are summed in integers. Every instruction set gives the same bits, and finite ones are right.
+#[test]
+fn quantised_sums_do_not_depend_on_the_instruction_set() {
+    let lengths = [3usize, 4, 5, 7, 8, 17, 300, 8191, 8192, 8193];
+    for (dtype, dim) in
+        [(Dtype::Int8, 128), (Dtype::Int4, 128), (Dtype::Int8, 100), (Dtype::Int4, 70)]
+    {
+        for odd in [None, Some(-1.0), Some(f32::INFINITY), Some(f32::NAN), Some(0.0)] {
+            let mut sample = Sample::new(dtype, 64, dim, Pooling::Sum, 11);
+            for (row, params) in sample.params.iter_mut().enumerate() {
+                // Down to denormal half floats.
+                params.scale = f16::from_f32(1.5f32.powi(-(row as i32)) * 700.0);
+            }
+            if let Some(odd) = odd {
+                sample.params[40].scale = f16::from_f32(odd);
+            }
+            let mut state = 3;
+            let mut call =
+                Call { batch: lengths.len(), ids: vec![], offsets: vec![0], weights: None };
+            for length in lengths {
+                let ids = (0..length).map(|_| ((number(&mut state) + 2.0) / 4.0 * 63.0) as i64);
+                call.ids.extend(ids);
+                call.offsets.push(call.ids.len() as i64);
+            }
+            let bits = |isa| -> Vec<u32> {
+                let out = run(std::slice::from_ref(&sample), &call.bags(), &settings(isa));
+                // Which of the NaNs it is may differ.
+                out.iter()
+                    .map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() })
+                    .collect()
+            };
+            let plain = bits(Isa::Reference);
+            for isa in Isa::available() {
+                assert!(bits(isa) == plain, "{dtype:?} {dim} {odd:?} {isa}");
+            }
+            if odd.is_none_or(|odd| odd == 0.0) {
+                for (b, length) in lengths.into_iter().enumerate() {
+                    let range = call.offsets[b] as usize..call.offsets[b + 1] as usize;
+                    for d in [0, 15, 16, dim - 1] {
+                        let exact: f64 = (call.ids[range.clone()].iter())
+                            .map(|id| value(&sample, *id as usize, d))
+                            .sum();
+                        let found = f64::from(f32::from_bits(plain[b * dim + d]));
+                        // In integers, half a step per row and four roundings at the end; else one
+                        // rounding per row.
+                        let largest = 700.0 * 255.0;
+                        let rows = length as f64;
+                        let bound = match (4..=8192).contains(&length) {
+                            true => rows * 255.0 * 700.0 / f64::from(1 << 21) + exact * 3e-7,
+                            false => rows * rows * largest * 6e-8,
+                        };
+                        assert!((found - exact).abs() <= bound, "{found} {exact} {bound} {length}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn value(sample: &Sample, row: usize, d: usize) -> f64 {
+    let bytes = sample.dtype.row_bytes(sample.dim);
+    let row_bytes = &sample.data[row * bytes..(row + 1) * bytes];
+    let q = match sample.dtype {
+        Dtype::Int8 => row_bytes[d],
+        _ => quant::int4_element(row_bytes, d),
+    };
+    let Params { scale, bias } = sample.params[row];
+    f64::from(scale.to_f32()) * f64::from(q) + f64::from(bias.to_f32())
 }

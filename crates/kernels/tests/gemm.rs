@@ -9,7 +9,7 @@ use proptest::prelude::*;
 fn variants() -> Vec<Cpu> {
     let mut all: Vec<Cpu> = Isa::available().map(|isa| Cpu { isa, bf16: Bf16::Emulated }).collect();
     for bf16 in [Bf16::Avx512, Bf16::Amx] {
-        if cpu().isa == Isa::Avx512 && bf16 <= cpu().bf16 {
+        if cpu().isa >= Isa::Avx512 && bf16 <= cpu().bf16 {
             all.push(Cpu { isa: Isa::Avx512, bf16 });
         }
     }

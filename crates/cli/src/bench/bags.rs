@@ -10,7 +10,7 @@ use hither_dlrm::plan::Packing;
 use hither_dlrm::plan::effects::{Asked, Effect, Meter};
 use hither_dlrm::plan::layouts::{HotRows, Layouts};
 use hither_dlrm::plan::levers::{self, Setting};
-use hither_dlrm::plan::measure::{hot_rows, schemes};
+use hither_dlrm::plan::measure::hot_rows;
 use hither_dlrm::tables::Tables;
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::detect;
@@ -46,7 +46,7 @@ pub struct Args {
     /// File of ids that choose the hot rows [default: the ids that are measured]
     #[arg(long, value_name = "FILE")]
     plan_ids: Option<PathBuf>,
-    /// Prefetch scheme: off, far:ROWS or near:ROWS:LINES [default: the fastest]
+    /// Prefetch scheme: off or HINT:BYTES:LINES, such as l2:32K:all [default: the fastest]
     #[arg(long, value_name = "SCHEME")]
     prefetch: Option<Prefetch>,
     /// Memory for all copies of hot rows, in MiB [default: half of the last-level cache]
@@ -122,7 +122,10 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         },
     };
     let seconds = args.rounds.seconds * TRIAL_SHARE;
-    let schemes = args.prefetch.map_or_else(schemes, |prefetch| vec![prefetch]);
+    let schemes = match args.prefetch {
+        Some(prefetch) => vec![prefetch],
+        None => meter.schemes(&layouts, &bench.asked, seconds * 0.2)?,
+    };
     let effects = meter.effects(&layouts, &bench.asked, &tried, &schemes, seconds)?;
     let chosen = choose(&args.levers.0, &effects);
     if let (Some(path), Some(first)) = (&args.rounds.write_output, chosen.first()) {

@@ -184,9 +184,9 @@ fn each_set_of_levers_is_measured() {
         assert_eq!(result["of_touch"].as_f64().is_none(), is_touch, "{result}");
         assert!(is_touch || result["of_touch"].as_f64() <= Some(1.0), "{result}");
     }
-    let some = ["--levers", "prefetch,none", "--prefetch", "near:8:all"];
+    let some = ["--levers", "prefetch,none", "--prefetch", "l1:4K:all"];
     let some = place.lines("bags", &some);
-    assert_eq!(some[1]["prefetch"], "near:8:all");
+    assert_eq!(some[1]["prefetch"], "l1:4K:all");
     assert_eq!((&some[2]["prefetch"], &some[2]["huge pages"]), (&"off".into(), &"mapped".into()));
 }
 
@@ -341,7 +341,7 @@ fn wrong_flags_are_refused() {
         (["--levers", "pages,"], "unknown lever ``"),
         (["--levers", "packing+lookup"], "only one of packing and lookup"),
         (["--prefetch", "far"], "unknown prefetch `far`"),
-        (["--prefetch", "near:0:1"], "rows from 1 to 256"),
+        (["--prefetch", "l1:0:all"], "bytes from 64"),
         (["--hot-mib", "0"], "--hot-mib"),
     ] {
         place.refused("bags", &flags, told);

@@ -113,7 +113,7 @@ fn every_choice_can_be_fixed() {
         "--pages",
         "small",
         "--prefetch",
-        "near:16:all",
+        "l1:8K:all",
         "--packing",
         "ids",
         "--hot-rows",
@@ -128,7 +128,7 @@ fn every_choice_can_be_fixed() {
     assert_eq!((plan["threads"].as_integer(), plan["mlp"].as_str()), (Some(1), Some("bf16")));
     for table in plan["table"].as_array().expect("tables") {
         assert_eq!(table["pages"].as_str(), Some("small"));
-        assert_eq!(table["prefetch"].as_str(), Some("near:16:all"));
+        assert_eq!(table["prefetch"].as_str(), Some("l1:8K:all"));
         assert_eq!(table["packing"].as_str(), Some("ids"));
         assert_eq!(table["hot_rows"].as_integer(), Some(5));
     }
@@ -171,7 +171,7 @@ fn wrong_inputs_are_refused() {
         ("--seconds", "nan", "--seconds"),
         ("--memory", "-1", "--memory"),
         ("--pages", "giant", "mapped, small or huge"),
-        ("--prefetch", "far:0", "rows from 1 to 256"),
+        ("--prefetch", "l2:0:all", "bytes from 64"),
         ("--packing", "all", "off, lookup or ids"),
         ("--hot-rows", "-1", "--hot-rows"),
         ("--mlp", "fp8", "fp32 or bf16"),

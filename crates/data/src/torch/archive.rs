@@ -25,6 +25,7 @@ impl<'a> Archive<'a> {
     pub fn open(path: &'a Path, bytes: &'a Bytes) -> Result<Self, Error> {
         let bad = |problem: String| Error::Archive { path: path.into(), problem };
         let torn = |error| bad(format!("its zip archive is damaged ({error}); was it cut off?"));
+        crate::zipped::check(bytes).map_err(bad)?;
         let mut zip = ZipArchive::new(Cursor::new(&**bytes)).map_err(torn)?;
         let prefix = prefix(&zip).ok_or_else(|| {
             let (kind, remedy) = match zip.file_names().any(|name| name.ends_with(".npy")) {

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use hither_kernels::bag::prefetch::Prefetch;
+use hither_kernels::bag::prefetch::{self, Prefetch};
 use hither_kernels::bag::quant::Params;
 use hither_kernels::bag::touch::Touch;
 use hither_kernels::bag::{Bags, Dtype, Prepared, Table};
@@ -44,6 +44,11 @@ pub struct Asked<'a> {
     pub plain: &'a Lookups,
     pub renumbered: Option<&'a Lookups>,
 }
+
+/// Of schemes whose times differ by less, the simplest is taken.
+const SEARCH_MARGIN: f64 = 0.02;
+/// A search takes about so many steps.
+const SEARCH_STEPS: f64 = 5.0;
 
 impl<'a> Asked<'a> {
     /// `None` where a setting needs renumbered ids and there are none.
@@ -96,6 +101,41 @@ impl Meter {
             (0..lookups.len()).try_for_each(|k| crew.touch(&touch, &tables, &lookups.bags(k)))
         };
         Ok(Timed::new(lookups.ids(), Box::new(pass)))
+    }
+
+    /// The fastest prefetch for some lookups. `tables` returns the tables with a given prefetch.
+    pub fn search<'m>(
+        &'m self,
+        tables: impl Fn(Prefetch) -> Vec<Table<'m>>,
+        lookups: &'m Lookups,
+        seconds: f64,
+    ) -> Result<Prefetch, Error> {
+        prefetch::search(SEARCH_MARGIN, |ways| {
+            let run = |way: &Prefetch| self.lookup(tables(*way), lookups);
+            let mut runs = ways.iter().map(run).collect::<Result<Vec<_>, _>>()?;
+            interleave(&mut runs, 1, seconds / SEARCH_STEPS)?;
+            Ok(runs.iter().map(|run| run.ns).collect())
+        })
+    }
+
+    /// The schemes that settings are measured with: some of each kind, and the one that a search
+    /// finds where no row is packed.
+    pub fn schemes(
+        &self,
+        layouts: &Layouts,
+        asked: &Asked,
+        seconds: f64,
+    ) -> Result<Vec<Prefetch>, Error> {
+        let huge = Setting { pages: true, ..Setting::NONE };
+        let place =
+            [huge, Setting::NONE].into_iter().find(|place| layouts.tables(*place).is_some());
+        let mut schemes = Prefetch::CANDIDATES.to_vec();
+        if let Some(place) = place {
+            let tables = |prefetch| layouts.view(place, prefetch).unwrap_or_default();
+            let best = self.search(tables, asked.plain, seconds)?;
+            schemes.extend(Some(best).filter(|best| !schemes.contains(best)));
+        }
+        Ok(schemes)
     }
 
     /// All settings that the layouts have places for, each with the fastest of `schemes`, and the

@@ -143,7 +143,8 @@ impl Bench<'_> {
         let timings = threads.iter().map(|&threads| {
             let meter = Meter::new(threads, self.bounds.isa)?;
             let all = Setting::all();
-            let mut effects = meter.effects(&layouts, &asked, &all, &schemes(), each_s * 0.7)?;
+            let schemes = meter.schemes(&layouts, &asked, each_s * 0.1)?;
+            let mut effects = meter.effects(&layouts, &asked, &all, &schemes, each_s * 0.6)?;
             let best = best_scheme(&effects);
             let caches = [self.bounds.l2_bytes, self.bounds.l3_bytes];
             let costs = meter.costs(&layouts, best, caches, lookups, each_s * 0.3)?;
@@ -194,11 +195,6 @@ impl Bench<'_> {
         let sizes: Vec<usize> = tables.iter().map(|t| row_bytes.unwrap_or(own(t))).collect();
         Shares::new(&hot, &sizes, self.bounds.l2_bytes, self.bounds.l3_bytes)
     }
-}
-
-/// The prefetch schemes that are tried, simplest first.
-pub fn schemes() -> Vec<Prefetch> {
-    Prefetch::CANDIDATES.to_vec()
 }
 
 /// The fastest scheme where no row is packed: huge pages stand for the others.

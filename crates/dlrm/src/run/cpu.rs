@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use hither_kernels::bag::{self, Bags, Ids, Output, Resident, TableBags};
+use hither_kernels::bag::{self, Bags, Ids, Resident, TableBags};
 use hither_kernels::gemm::{Activation, Precision, Rows, RowsMut, stride_for};
 
 use super::sample::{Ring, Sampler};
@@ -251,7 +251,7 @@ impl CpuEngine {
     pub fn pool(&self, bags: &Bags, out: &mut [f32], worker: &mut Worker) -> Result<u64, Error> {
         let layout = self.layout();
         let tables = layout.resident.get();
-        Ok(tables.pool(bags, &mut Output::F32(out), &mut worker.bags)?)
+        Ok(tables.pool(bags, out, &mut worker.bags)?)
     }
 }
 

@@ -2,8 +2,13 @@
 
 use std::arch::x86_64::*;
 
+use super::integer::DIGITS;
+use super::integer::vectors::plane::*;
+use super::integer::vectors::{self, Digits, Quads, Sums};
 use super::kernel::Work;
 use super::pooling::{self, Lanes, Part, case::*};
+use super::quant::Params;
+use crate::detect::Isa;
 
 /// # Safety
 /// As [`pool`](super::kernel::pool) promises of its work; the processor has AVX2, FMA and F16C.
@@ -12,7 +17,7 @@ pub(super) unsafe fn pool(work: &Work) {
     unsafe { pooling::pool::<Avx2>(work) }
 }
 
-struct Avx2;
+pub(super) struct Avx2;
 
 // SAFETY: nothing is read or written but what the trait says.
 unsafe impl Lanes for Avx2 {
@@ -90,7 +95,7 @@ unsafe impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn store_f32(out: *mut f32, x: __m256, lanes: usize) {
+    unsafe fn store(out: *mut f32, x: __m256, lanes: usize) {
         // SAFETY: the first `lanes` belong to the bag.
         unsafe {
             if lanes == 8 {
@@ -103,31 +108,32 @@ unsafe impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn store_bf16(out: *mut u16, x: __m256, lanes: usize) {
-        let mut buffer = [0.0f32; 8];
-        // SAFETY: as above.
-        unsafe {
-            _mm256_storeu_ps(buffer.as_mut_ptr(), x);
-            let halves = buffer.map(|x| half::bf16::from_f32(x).to_bits());
-            std::ptr::copy_nonoverlapping(halves.as_ptr(), out, lanes);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn enter<const DTYPE: u8, const MODE: u8, const AHEAD: u8, const N: usize>(
+    unsafe fn enter<
+        const DTYPE: u8,
+        const MODE: u8,
+        const AHEAD: u8,
+        const N: usize,
+        const RAGGED: bool,
+    >(
         work: &Work,
         part: Part,
     ) {
         #[target_feature(enable = "avx2,fma,f16c")]
-        unsafe fn inside<const DTYPE: u8, const MODE: u8, const AHEAD: u8, const N: usize>(
+        unsafe fn inside<
+            const DTYPE: u8,
+            const MODE: u8,
+            const AHEAD: u8,
+            const N: usize,
+            const RAGGED: bool,
+        >(
             work: &Work,
             part: Part,
         ) {
             // SAFETY: as the caller promises.
-            unsafe { pooling::bags::<Avx2, DTYPE, MODE, AHEAD, N>(work, part) }
+            unsafe { pooling::bags::<Avx2, DTYPE, MODE, AHEAD, N, RAGGED>(work, part) }
         }
         // SAFETY: as the caller promises.
-        unsafe { inside::<DTYPE, MODE, AHEAD, N>(work, part) }
+        unsafe { inside::<DTYPE, MODE, AHEAD, N, RAGGED>(work, part) }
     }
 }
 
@@ -141,4 +147,198 @@ unsafe fn from_bytes(bytes: *const u8) -> __m256i {
 unsafe fn from_bf16(halves: __m128i) -> __m256 {
     // SAFETY: the trait's callers have the instruction set.
     unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves))) }
+}
+
+// SAFETY: nothing is read or written but what the trait says.
+unsafe impl Quads for Avx2 {
+    type L = Self;
+    type I = __m256i;
+    const ISA: Isa = Isa::Avx2;
+    const BYTES: usize = 32;
+    const CHUNKS_MAX: usize = 1;
+    const BOTH_AT_ONCE: bool = false;
+    const OFFSET: i32 = 128;
+
+    #[inline(always)]
+    unsafe fn zero() -> __m256i {
+        // SAFETY: the trait's callers have the instruction set.
+        unsafe { _mm256_setzero_si256() }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes<const WHOLE: bool>(row: *const u8, _: usize) -> __m256i {
+        // SAFETY: a quantised row has 16 bytes, or 32 and more.
+        unsafe {
+            match WHOLE {
+                true => _mm256_loadu_si256(row.cast()),
+                false => _mm256_zextsi128_si256(_mm_loadu_si128(row.cast())),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn interleave([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
+        // SAFETY: as in `zero`.
+        unsafe {
+            let (ab, cd) = (_mm256_unpacklo_epi8(a, b), _mm256_unpacklo_epi8(c, d));
+            let (ab_high, cd_high) = (_mm256_unpackhi_epi8(a, b), _mm256_unpackhi_epi8(c, d));
+            [
+                _mm256_unpacklo_epi16(ab, cd),
+                _mm256_unpackhi_epi16(ab, cd),
+                _mm256_unpacklo_epi16(ab_high, cd_high),
+                _mm256_unpackhi_epi16(ab_high, cd_high),
+            ]
+        }
+    }
+
+    /// Bytes become signed ones, 128 less: products of two of those with digits fit 16 bits.
+    #[inline(always)]
+    unsafe fn plane<const PLANE: u8>(x: __m256i) -> __m256i {
+        // SAFETY: as in `zero`.
+        unsafe {
+            match PLANE {
+                BYTES => _mm256_xor_si256(x, _mm256_set1_epi8(-128)),
+                LOW => _mm256_and_si256(x, _mm256_set1_epi8(15)),
+                _ => _mm256_and_si256(_mm256_srli_epi16::<4>(x), _mm256_set1_epi8(15)),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot(sum: __m256i, x: __m256i, digits: *const u8) -> __m256i {
+        // SAFETY: four digits can be read.
+        unsafe {
+            let digits = _mm256_set1_epi32(digits.cast::<i32>().read_unaligned());
+            let pairs = _mm256_maddubs_epi16(digits, x);
+            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m256i, b: i32) -> __m256i {
+        // SAFETY: as in `zero`.
+        unsafe { _mm256_add_epi32(a, _mm256_set1_epi32(b)) }
+    }
+
+    #[inline(always)]
+    unsafe fn halves(both: __m256i, high: __m256i) -> [__m256i; 2] {
+        // SAFETY: as in `zero`.
+        unsafe { [_mm256_sub_epi32(both, high), _mm256_srai_epi32::<4>(high)] }
+    }
+
+    #[inline(always)]
+    unsafe fn floats(x: __m256i) -> __m256 {
+        // SAFETY: as in `zero`.
+        unsafe { _mm256_cvtepi32_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn in_order([a, b, c, d]: [__m256; 4]) -> [__m256; 4] {
+        // SAFETY: as in `zero`.
+        unsafe {
+            [
+                _mm256_permute2f128_ps::<0x20>(a, b),
+                _mm256_permute2f128_ps::<0x20>(c, d),
+                _mm256_permute2f128_ps::<0x31>(a, b),
+                _mm256_permute2f128_ps::<0x31>(c, d),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn largest_scale(params: *const Params, rows: usize) -> u16 {
+        // SAFETY: as many params as rows; 16 bits of each are looked at.
+        unsafe {
+            let mut most = _mm256_setzero_si256();
+            for i in (0..rows).step_by(8) {
+                let scales =
+                    _mm256_and_si256(params_at(params, i, rows), _mm256_set1_epi32(0xffff));
+                most = _mm256_max_epu32(most, scales);
+            }
+            let mut each = [0u32; 8];
+            _mm256_storeu_si256(each.as_mut_ptr().cast(), most);
+            each.into_iter().fold(0, u32::max) as u16
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scales(params: *const Params, rows: usize, step: f32, to: &mut Digits) -> Sums {
+        // SAFETY: as many params as rows, and room for as many digits, in whole groups of 16.
+        unsafe {
+            let per_step = _mm256_set1_ps(1.0 / step);
+            let digit = _mm256_set1_epi32(127);
+            let mut biases = [_mm256_setzero_pd(); 2];
+            let mut totals = [_mm256_setzero_si256(); DIGITS];
+            for i in (0..rows.next_multiple_of(16)).step_by(8) {
+                let params = params_at(params, i, rows);
+                let halves = in_words(_mm256_and_si256(params, _mm256_set1_epi32(0xffff)));
+                let integers = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtph_ps(halves), per_step));
+                let digits = [
+                    _mm256_and_si256(integers, digit),
+                    _mm256_and_si256(_mm256_srli_epi32::<7>(integers), digit),
+                    _mm256_srli_epi32::<14>(integers),
+                ];
+                for ((to, digits), total) in to.iter_mut().zip(digits).zip(&mut totals) {
+                    *total = _mm256_add_epi32(*total, digits);
+                    let bytes = _mm_packus_epi16(in_words(digits), _mm_setzero_si128());
+                    _mm_storel_epi64(to.as_mut_ptr().add(i).cast(), bytes);
+                }
+                let bias = _mm256_cvtph_ps(in_words(_mm256_srli_epi32::<16>(params)));
+                let parts = [_mm256_castps256_ps128(bias), _mm256_extractf128_ps::<1>(bias)];
+                for (sum, bias) in biases.iter_mut().zip(parts) {
+                    *sum = _mm256_add_pd(*sum, _mm256_cvtps_pd(bias));
+                }
+            }
+            let mut each = [0.0f64; 4];
+            _mm256_storeu_pd(each.as_mut_ptr(), _mm256_add_pd(biases[0], biases[1]));
+            Sums { biases: each[0] + each[1] + (each[2] + each[3]), digits: totals.map(|t| sum(t)) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn enter<const PLANE: u8, const AHEAD: u8, const SETS: usize, const WHOLE: bool>(
+        work: &Work,
+        skip: usize,
+    ) {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn inside<const PLANE: u8, const AHEAD: u8, const SETS: usize, const WHOLE: bool>(
+            work: &Work,
+            skip: usize,
+        ) {
+            // SAFETY: as the caller promises.
+            unsafe { vectors::bags::<Avx2, PLANE, AHEAD, SETS, WHOLE>(work, skip) }
+        }
+        // SAFETY: as the caller promises.
+        unsafe { inside::<PLANE, AHEAD, SETS, WHOLE>(work, skip) }
+    }
+}
+
+/// Params from `i` on, zeros behind the last.
+#[inline(always)]
+unsafe fn params_at(params: *const Params, i: usize, rows: usize) -> __m256i {
+    // SAFETY: `rows` params can be read, and no more are.
+    unsafe {
+        if i + 8 <= rows {
+            return _mm256_loadu_si256(params.add(i).cast());
+        }
+        let mut some = [0u32; 8];
+        let left = rows.saturating_sub(i);
+        std::ptr::copy_nonoverlapping(params.add(rows - left).cast(), some.as_mut_ptr(), left);
+        _mm256_loadu_si256(some.as_ptr().cast())
+    }
+}
+
+/// Eight numbers of 32 bits, none above 65,535, as numbers of 16.
+#[inline(always)]
+unsafe fn in_words(x: __m256i) -> __m128i {
+    // SAFETY: the callers have the instruction set.
+    unsafe { _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x)) }
+}
+
+#[inline(always)]
+unsafe fn sum(x: __m256i) -> i32 {
+    let mut each = [0i32; 8];
+    // SAFETY: as above.
+    unsafe { _mm256_storeu_si256(each.as_mut_ptr().cast(), x) };
+    each.iter().sum()
 }

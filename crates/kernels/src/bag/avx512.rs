@@ -2,8 +2,13 @@
 
 use std::arch::x86_64::*;
 
+use super::integer::DIGITS;
+use super::integer::vectors::plane::*;
+use super::integer::vectors::{self, Digits, Quads, Sums};
 use super::kernel::Work;
 use super::pooling::{self, Lanes, Part, case::*};
+use super::quant::Params;
+use crate::detect::Isa;
 
 /// # Safety
 /// As [`pool`](super::kernel::pool) promises of its work; the processor has AVX-512 F, BW, DQ, VL.
@@ -12,7 +17,7 @@ pub(super) unsafe fn pool(work: &Work) {
     unsafe { pooling::pool::<Avx512>(work) }
 }
 
-struct Avx512;
+pub(super) struct Avx512;
 
 fn mask(lanes: usize) -> __mmask16 {
     if lanes >= 16 { !0 } else { (1 << lanes) - 1 }
@@ -91,32 +96,38 @@ unsafe impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn store_f32(out: *mut f32, x: __m512, lanes: usize) {
+    unsafe fn store(out: *mut f32, x: __m512, lanes: usize) {
         // SAFETY: the first `lanes` belong to the bag.
         unsafe { _mm512_mask_storeu_ps(out, mask(lanes), x) }
     }
 
     #[inline(always)]
-    unsafe fn store_bf16(out: *mut u16, x: __m512, lanes: usize) {
-        // SAFETY: as above.
-        unsafe { _mm256_mask_storeu_epi16(out.cast(), mask(lanes), to_bf16(x)) }
-    }
-
-    #[inline(always)]
-    unsafe fn enter<const DTYPE: u8, const MODE: u8, const AHEAD: u8, const N: usize>(
+    unsafe fn enter<
+        const DTYPE: u8,
+        const MODE: u8,
+        const AHEAD: u8,
+        const N: usize,
+        const RAGGED: bool,
+    >(
         work: &Work,
         part: Part,
     ) {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-        unsafe fn inside<const DTYPE: u8, const MODE: u8, const AHEAD: u8, const N: usize>(
+        unsafe fn inside<
+            const DTYPE: u8,
+            const MODE: u8,
+            const AHEAD: u8,
+            const N: usize,
+            const RAGGED: bool,
+        >(
             work: &Work,
             part: Part,
         ) {
             // SAFETY: as the caller promises.
-            unsafe { pooling::bags::<Avx512, DTYPE, MODE, AHEAD, N>(work, part) }
+            unsafe { pooling::bags::<Avx512, DTYPE, MODE, AHEAD, N, RAGGED>(work, part) }
         }
         // SAFETY: as the caller promises.
-        unsafe { inside::<DTYPE, MODE, AHEAD, N>(work, part) }
+        unsafe { inside::<DTYPE, MODE, AHEAD, N, RAGGED>(work, part) }
     }
 }
 
@@ -132,18 +143,266 @@ unsafe fn from_bf16(halves: __m256i) -> __m512 {
     unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves))) }
 }
 
-/// To the nearest, ties to even; what is no number stays none.
+/// [`Avx512`] with dot products of bytes.
+pub(super) struct Avx512Vnni;
+
+/// What both have in common; they differ in how words of four bytes are multiplied.
+macro_rules! quads {
+    ($name:ident, $isa:expr, $features:literal, $chunks:literal, $both:literal, $offset:literal,
+     $plane:ident, $dot:ident) => {
+        // SAFETY: nothing is read or written but what the trait says.
+        unsafe impl Quads for $name {
+            type L = Avx512;
+            type I = __m512i;
+            const ISA: Isa = $isa;
+            const BYTES: usize = 64;
+            const CHUNKS_MAX: usize = $chunks;
+            const BOTH_AT_ONCE: bool = $both;
+            const OFFSET: i32 = $offset;
+
+            #[inline(always)]
+            unsafe fn zero() -> __m512i {
+                // SAFETY: the trait's callers have the instruction set.
+                unsafe { _mm512_setzero_si512() }
+            }
+
+            #[inline(always)]
+            unsafe fn load_bytes<const WHOLE: bool>(row: *const u8, bytes: usize) -> __m512i {
+                // SAFETY: the bytes are the row's; masked ones are not read.
+                unsafe {
+                    match WHOLE {
+                        true => _mm512_loadu_si512(row.cast()),
+                        false => _mm512_maskz_loadu_epi8((1 << bytes) - 1, row.cast()),
+                    }
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn interleave(rows: [__m512i; 4]) -> [__m512i; 4] {
+                // SAFETY: as in `zero`.
+                unsafe { interleave(rows) }
+            }
+
+            #[inline(always)]
+            unsafe fn plane<const PLANE: u8>(x: __m512i) -> __m512i {
+                // SAFETY: as in `zero`.
+                unsafe { $plane::<PLANE>(x) }
+            }
+
+            #[inline(always)]
+            unsafe fn dot(sum: __m512i, x: __m512i, digits: *const u8) -> __m512i {
+                // SAFETY: four digits can be read.
+                unsafe { $dot(sum, x, _mm512_set1_epi32(digits.cast::<i32>().read_unaligned())) }
+            }
+
+            #[inline(always)]
+            unsafe fn add(a: __m512i, b: i32) -> __m512i {
+                // SAFETY: as in `zero`.
+                unsafe { _mm512_add_epi32(a, _mm512_set1_epi32(b)) }
+            }
+
+            #[inline(always)]
+            unsafe fn halves(both: __m512i, high: __m512i) -> [__m512i; 2] {
+                // SAFETY: as in `zero`.
+                unsafe { [_mm512_sub_epi32(both, high), _mm512_srai_epi32::<4>(high)] }
+            }
+
+            #[inline(always)]
+            unsafe fn floats(x: __m512i) -> __m512 {
+                // SAFETY: as in `zero`.
+                unsafe { _mm512_cvtepi32_ps(x) }
+            }
+
+            #[inline(always)]
+            unsafe fn in_order(x: [__m512; 4]) -> [__m512; 4] {
+                // SAFETY: as in `zero`.
+                unsafe { in_order(x) }
+            }
+
+            #[inline(always)]
+            unsafe fn largest_scale(params: *const Params, rows: usize) -> u16 {
+                // SAFETY: as the caller promises.
+                unsafe { largest_scale(params, rows) }
+            }
+
+            #[inline(always)]
+            unsafe fn scales(
+                params: *const Params,
+                rows: usize,
+                step: f32,
+                to: &mut Digits,
+            ) -> Sums {
+                // SAFETY: as the caller promises.
+                unsafe { scales(params, rows, step, to) }
+            }
+
+            #[inline(always)]
+            unsafe fn enter<
+                const PLANE: u8,
+                const AHEAD: u8,
+                const SETS: usize,
+                const WHOLE: bool,
+            >(
+                work: &Work,
+                skip: usize,
+            ) {
+                #[target_feature(enable = $features)]
+                unsafe fn inside<
+                    const PLANE: u8,
+                    const AHEAD: u8,
+                    const SETS: usize,
+                    const WHOLE: bool,
+                >(
+                    work: &Work,
+                    skip: usize,
+                ) {
+                    // SAFETY: as the caller promises.
+                    unsafe { vectors::bags::<$name, PLANE, AHEAD, SETS, WHOLE>(work, skip) }
+                }
+                // SAFETY: as the caller promises.
+                unsafe { inside::<PLANE, AHEAD, SETS, WHOLE>(work, skip) }
+            }
+        }
+    };
+}
+
+quads!(
+    Avx512Vnni,
+    Isa::Avx512Vnni,
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
+    2,
+    true,
+    0,
+    high_halves,
+    dot_of_bytes
+);
+quads!(
+    Avx512,
+    Isa::Avx512,
+    "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c",
+    1,
+    false,
+    128,
+    signed,
+    dot_of_signed
+);
+
 #[inline(always)]
-unsafe fn to_bf16(x: __m512) -> __m256i {
+unsafe fn high_halves<const PLANE: u8>(x: __m512i) -> __m512i {
+    // SAFETY: the callers have the instruction set.
+    unsafe { if PLANE == BOTH { _mm512_and_si512(x, _mm512_set1_epi8(-16)) } else { x } }
+}
+
+#[inline(always)]
+unsafe fn dot_of_bytes(sum: __m512i, x: __m512i, digits: __m512i) -> __m512i {
+    // SAFETY: as above.
+    unsafe { _mm512_dpbusd_epi32(sum, x, digits) }
+}
+
+/// Bytes become signed ones, 128 less: products of two of those with digits fit 16 bits.
+#[inline(always)]
+unsafe fn signed<const PLANE: u8>(x: __m512i) -> __m512i {
     // SAFETY: as above.
     unsafe {
-        let bits = _mm512_castps_si512(x);
-        let high = _mm512_srli_epi32::<16>(bits);
-        let odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
-        let up = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-        let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, up));
-        let no_number = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
-        let quiet = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
-        _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(no_number, rounded, quiet))
+        match PLANE {
+            BYTES => _mm512_xor_si512(x, _mm512_set1_epi8(-128)),
+            LOW => _mm512_and_si512(x, _mm512_set1_epi8(15)),
+            _ => _mm512_and_si512(_mm512_srli_epi16::<4>(x), _mm512_set1_epi8(15)),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn dot_of_signed(sum: __m512i, x: __m512i, digits: __m512i) -> __m512i {
+    // SAFETY: as above.
+    unsafe {
+        let pairs = _mm512_maddubs_epi16(digits, x);
+        _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
+    }
+}
+
+#[inline(always)]
+unsafe fn interleave([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+    // SAFETY: as above.
+    unsafe {
+        let (ab, cd) = (_mm512_unpacklo_epi8(a, b), _mm512_unpacklo_epi8(c, d));
+        let (ab_high, cd_high) = (_mm512_unpackhi_epi8(a, b), _mm512_unpackhi_epi8(c, d));
+        [
+            _mm512_unpacklo_epi16(ab, cd),
+            _mm512_unpackhi_epi16(ab, cd),
+            _mm512_unpacklo_epi16(ab_high, cd_high),
+            _mm512_unpackhi_epi16(ab_high, cd_high),
+        ]
+    }
+}
+
+/// Quarter `v` of all four vectors, one behind the other, for each `v`.
+#[inline(always)]
+unsafe fn in_order([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
+    // SAFETY: as above.
+    unsafe {
+        let (ab, cd) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0x44>(c, d));
+        let (ab_high, cd_high) =
+            (_mm512_shuffle_f32x4::<0xee>(a, b), _mm512_shuffle_f32x4::<0xee>(c, d));
+        [
+            _mm512_shuffle_f32x4::<0x88>(ab, cd),
+            _mm512_shuffle_f32x4::<0xdd>(ab, cd),
+            _mm512_shuffle_f32x4::<0x88>(ab_high, cd_high),
+            _mm512_shuffle_f32x4::<0xdd>(ab_high, cd_high),
+        ]
+    }
+}
+
+/// Params from `i` on, zeros behind the last.
+#[inline(always)]
+unsafe fn params_at(params: *const Params, i: usize, rows: usize) -> __m512i {
+    // SAFETY: masked ones are not read.
+    unsafe { _mm512_maskz_loadu_epi32(mask(rows - i), params.wrapping_add(i).cast()) }
+}
+
+#[inline(always)]
+unsafe fn largest_scale(params: *const Params, rows: usize) -> u16 {
+    // SAFETY: as many params as rows; 16 bits of each are looked at.
+    unsafe {
+        let mut most = _mm512_setzero_si512();
+        for i in (0..rows).step_by(16) {
+            let scales = _mm512_and_si512(params_at(params, i, rows), _mm512_set1_epi32(0xffff));
+            most = _mm512_max_epu32(most, scales);
+        }
+        _mm512_reduce_max_epu32(most) as u16
+    }
+}
+
+#[inline(always)]
+unsafe fn scales(params: *const Params, rows: usize, step: f32, to: &mut Digits) -> Sums {
+    // SAFETY: as many params as rows, and room for as many digits, in whole groups of 16.
+    unsafe {
+        let per_step = _mm512_set1_ps(1.0 / step);
+        let digit = _mm512_set1_epi32(127);
+        let mut biases = [_mm512_setzero_pd(); 2];
+        let mut totals = [_mm512_setzero_si512(); DIGITS];
+        for i in (0..rows).step_by(16) {
+            let params = params_at(params, i, rows);
+            let scales = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(params));
+            let integers = _mm512_cvtps_epi32(_mm512_mul_ps(scales, per_step));
+            let digits = [
+                _mm512_and_si512(integers, digit),
+                _mm512_and_si512(_mm512_srli_epi32::<7>(integers), digit),
+                _mm512_srli_epi32::<14>(integers),
+            ];
+            for ((to, digits), total) in to.iter_mut().zip(digits).zip(&mut totals) {
+                *total = _mm512_add_epi32(*total, digits);
+                _mm_storeu_si128(to.as_mut_ptr().add(i).cast(), _mm512_cvtepi32_epi8(digits));
+            }
+            let bias = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(params)));
+            let parts = [_mm512_castps512_ps256(bias), _mm512_extractf32x8_ps::<1>(bias)];
+            for (sum, bias) in biases.iter_mut().zip(parts) {
+                *sum = _mm512_add_pd(*sum, _mm512_cvtps_pd(bias));
+            }
+        }
+        Sums {
+            biases: _mm512_reduce_add_pd(_mm512_add_pd(biases[0], biases[1])),
+            digits: totals.map(|total| _mm512_reduce_add_epi32(total)),
+        }
     }
 }

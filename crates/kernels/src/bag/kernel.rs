@@ -2,12 +2,10 @@
 
 use std::marker::PhantomData;
 
-use half::bf16;
-
 use super::prefetch::Prefetch;
 use super::quant::Params;
 use super::resolve::{Bag, Scratch};
-use super::{Dtype, Pooling, Table, reference};
+use super::{Dtype, Pooling, Table, integer, reference};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 use crate::detect::Isa;
@@ -32,10 +30,9 @@ impl Mode {
 
 /// The output, shared by threads that write to different bags of it.
 pub(super) struct Target<'a> {
-    start: *mut u8,
+    start: *mut f32,
     len: usize,
-    pub is_bf16: bool,
-    out: PhantomData<&'a mut [u8]>,
+    out: PhantomData<&'a mut [f32]>,
 }
 
 // SAFETY: the memory is borrowed for as long as the target lives, and whoever writes through it
@@ -45,14 +42,8 @@ unsafe impl Send for Target<'_> {}
 unsafe impl Sync for Target<'_> {}
 
 impl<'a> Target<'a> {
-    pub fn f32(out: &'a mut [f32]) -> Self {
-        let len = out.len();
-        Self { start: out.as_mut_ptr().cast(), len, is_bf16: false, out: PhantomData }
-    }
-
-    pub fn bf16(out: &'a mut [bf16]) -> Self {
-        let len = out.len();
-        Self { start: out.as_mut_ptr().cast(), len, is_bf16: true, out: PhantomData }
+    pub fn new(out: &'a mut [f32]) -> Self {
+        Self { start: out.as_mut_ptr(), len: out.len(), out: PhantomData }
     }
 
     pub fn len(&self) -> usize {
@@ -61,10 +52,10 @@ impl<'a> Target<'a> {
 
     /// # Safety
     /// `element` is below the length.
-    pub unsafe fn at(&self, element: usize) -> *mut u8 {
+    pub unsafe fn at(&self, element: usize) -> *mut f32 {
         debug_assert!(element < self.len);
         // SAFETY: inside of the borrowed slice, as the caller promises.
-        unsafe { self.start.add(element * if self.is_bf16 { 2 } else { 4 }) }
+        unsafe { self.start.add(element) }
     }
 }
 
@@ -73,7 +64,7 @@ pub(super) struct Work<'a> {
     pub dtype: Dtype,
     pub mode: Mode,
     pub dim: usize,
-    /// The rows of all bags, and [`DISTANCE_MAX`](super::prefetch::DISTANCE_MAX) more that may be
+    /// The rows of all bags, and [`AHEAD_MAX`](super::resolve::AHEAD_MAX) more that may be
     /// prefetched.
     pub rows: *const *const u8,
     /// One a row if quantised.
@@ -83,6 +74,24 @@ pub(super) struct Work<'a> {
     pub bags: &'a [Bag],
     pub out: &'a Target<'a>,
     pub prefetch: Prefetch,
+}
+
+impl<'a> Work<'a> {
+    /// One of the bags alone, with rows from `row` on.
+    ///
+    /// # Safety
+    /// The bag is one of the work's, and `row` its first.
+    pub unsafe fn bag(&self, bag: &'a Bag, row: usize) -> Self {
+        Self {
+            bags: std::slice::from_ref(bag),
+            // SAFETY: within the list, as the caller promises.
+            rows: unsafe { self.rows.add(row) },
+            // One per row, or none at all.
+            params: self.params.wrapping_add(row),
+            weights: self.weights.wrapping_add(row),
+            ..*self
+        }
+    }
 }
 
 /// Pools the scratch's bags, as many at a time as have tables of one form.
@@ -110,18 +119,51 @@ pub(super) unsafe fn pool(tables: &[Table], scratch: &Scratch, out: &Target, isa
             out,
             prefetch,
         };
-        match isa {
-            // SAFETY: as the caller promises, of the processor too.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { avx2::pool(&work) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { avx512::pool(&work) },
-            // SAFETY: as the caller promises.
-            _ => unsafe { reference::pool(&work) },
-        }
+        // SAFETY: as the caller promises, of the processor too.
+        unsafe { pool_alike(&work, isa) };
         let rows: usize = bags.iter().map(|bag| bag.rows as usize).sum();
         row += rows;
         param += if dtype.is_quantised() { rows } else { 0 };
+    }
+}
+
+/// Sums of quantised rows in integers where a bag is [long enough](integer::is_long), all else in
+/// fp32.
+///
+/// # Safety
+/// As for [`pool`].
+unsafe fn pool_alike(work: &Work, isa: Isa) {
+    if !work.dtype.is_quantised() || work.mode != Mode::Sum {
+        // SAFETY: as the caller promises.
+        return unsafe { pool_floats(work, isa) };
+    }
+    let mut row = 0;
+    for bags in work.bags.chunk_by(|a, b| integer::is_long(a) == integer::is_long(b)) {
+        // SAFETY: a part of the work, as the caller promises of it.
+        unsafe {
+            let part = Work { bags, ..work.bag(&bags[0], row) };
+            match (integer::is_long(&bags[0]), isa) {
+                (false, _) => pool_floats(&part, isa),
+                #[cfg(target_arch = "x86_64")]
+                (true, Isa::Avx2 | Isa::Avx512 | Isa::Avx512Vnni) => integer::pool(&part, isa),
+                (true, _) => reference::pool_integers(&part),
+            }
+        }
+        row += bags.iter().map(|bag| bag.rows as usize).sum::<usize>();
+    }
+}
+
+/// # Safety
+/// As for [`pool`].
+pub(super) unsafe fn pool_floats(work: &Work, isa: Isa) {
+    match isa {
+        // SAFETY: as the caller promises, of the processor too.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { avx2::pool(work) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx512Vnni => unsafe { avx512::pool(work) },
+        // SAFETY: as the caller promises.
+        _ => unsafe { reference::pool(work) },
     }
 }

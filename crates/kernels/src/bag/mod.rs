@@ -6,11 +6,15 @@
 //! is flat, prefetching "64 rows ahead" is one index, whatever bags or tables lie between. No thread
 //! is started here: whoever has several gives each of them some samples.
 
+mod addresses;
+#[cfg(target_arch = "x86_64")]
+mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub mod hot;
+mod integer;
 mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod pooling;
@@ -20,8 +24,6 @@ pub mod quant;
 mod reference;
 mod resolve;
 pub mod touch;
-
-use half::bf16;
 
 use crate::detect::Isa;
 use hot::Hot;
@@ -85,13 +87,6 @@ pub struct Bags<'a> {
     pub offsets: &'a [i64],
     /// One an id; for sums and means.
     pub weights: Option<&'a [f32]>,
-}
-
-/// Where the pooled rows go: [batch, all tables' dims side by side].
-#[derive(Debug)]
-pub enum Output<'a> {
-    F32(&'a mut [f32]),
-    Bf16(&'a mut [bf16]),
 }
 
 /// What becomes of an id that no row has.
@@ -174,13 +169,14 @@ impl Ids<'_> {
     }
 }
 
-/// Pools all bags of all tables into `out`, on this thread. Returns how many ids were clamped.
+/// Pools all bags of all tables into `out`, [batch, all tables' dims side by side], on this thread.
+/// Returns how many ids were clamped.
 ///
 /// Checks the tables and allocates at each call: whoever calls often has [`Prepared`] tables.
 pub fn embed(
     tables: &[Table],
     bags: &Bags,
-    out: &mut Output,
+    out: &mut [f32],
     settings: &Settings,
 ) -> Result<u64, Error> {
     let out_of_range = vec![settings.out_of_range; tables.len()];

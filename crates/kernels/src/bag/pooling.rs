@@ -1,14 +1,14 @@
-//! The pooling loop, once for all instruction sets, element types, widths and prefetch schemes.
+//! The pooling loop in fp32, once for all instruction sets, element types, widths and prefetch
+//! schemes. Sums of quantised rows are in [`integer`](super::integer) where bags are long enough.
 //!
 //! What differs is known when the program is compiled: each combination becomes a loop of its own,
-//! with the sum of a bag in registers from its first row to its last.
+//! with the sum of a bag in registers from its first row to its last, and no branch per row.
 
 use std::arch::x86_64::*;
-use std::marker::PhantomData;
 
 use super::Dtype;
+use super::ahead::{Ahead, by_ahead, claim};
 use super::kernel::{Mode, Work};
-use super::prefetch::{FAR_NEAR, OUTPUT_BAGS, Prefetch};
 use super::quant::Params;
 
 /// Cases of a loop, as constants: enums cannot be parameters yet.
@@ -22,10 +22,6 @@ pub(super) mod case {
     pub const SUM: u8 = 0;
     pub const WEIGHTED_SUM: u8 = 1;
     pub const MAX: u8 = 2;
-
-    pub const OFF: u8 = 0;
-    pub const NEAR: u8 = 1;
-    pub const FAR: u8 = 2;
 }
 use case::*;
 
@@ -38,23 +34,31 @@ pub(super) unsafe trait Lanes {
     const LANES: usize;
     /// As many sums as registers hold, beside what a row needs on its way.
     const VECTORS_MAX: usize;
+    /// A constant of its own: functions behind a condition that is one are not compiled in vain.
+    const HAS_SIXTEEN: bool = Self::VECTORS_MAX >= 16;
 
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     /// a · b + c, rounded once.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// The larger; `b` where one is no number.
+    /// The larger; `b` where one is NaN.
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
-    /// Vector number `v` of a row, from element `v · LANES` on.
+    /// Vector number `v` of the elements that begin at `row`. Where elements share bytes, `row` is
+    /// the beginning of a group.
     unsafe fn load<const DTYPE: u8>(row: *const u8, v: usize) -> Self::V;
     /// The same, of which only the first `lanes` may be read (where rows are not padded).
     unsafe fn load_part<const DTYPE: u8>(row: *const u8, v: usize, lanes: usize) -> Self::V;
-    unsafe fn store_f32(out: *mut f32, x: Self::V, lanes: usize);
-    unsafe fn store_bf16(out: *mut u16, x: Self::V, lanes: usize);
+    unsafe fn store(out: *mut f32, x: Self::V, lanes: usize);
 
     /// Runs [`bags`] in a function that has the instruction set.
-    unsafe fn enter<const DTYPE: u8, const MODE: u8, const AHEAD: u8, const N: usize>(
+    unsafe fn enter<
+        const DTYPE: u8,
+        const MODE: u8,
+        const AHEAD: u8,
+        const N: usize,
+        const RAGGED: bool,
+    >(
         work: &Work,
         part: Part,
     );
@@ -82,7 +86,7 @@ unsafe fn widened(params: *const Params) -> Widened {
 pub(super) struct Part {
     /// The first of them.
     first: usize,
-    /// Lanes of the last that belong to the row.
+    /// Lanes of the last that belong to the row, in a table that is not quantised.
     last_lanes: usize,
 }
 
@@ -95,36 +99,61 @@ pub(super) unsafe fn pool<L: Lanes>(work: &Work) {
             Dtype::F32 => by_mode::<L, F32>(work),
             Dtype::F16 => by_mode::<L, F16>(work),
             Dtype::Bf16 => by_mode::<L, BF16>(work),
-            Dtype::Int8 => by_mode::<L, INT8>(work),
-            Dtype::Int4 => by_mode::<L, INT4>(work),
+            Dtype::Int8 => by_rare_mode::<L, INT8>(work),
+            Dtype::Int4 => by_rare_mode::<L, INT4>(work),
         }
     }
 }
 
 unsafe fn by_mode<L: Lanes, const DTYPE: u8>(work: &Work) {
+    if work.mode == Mode::Sum {
+        // SAFETY: see `pool`.
+        return unsafe {
+            by_ahead!(work.prefetch, AHEAD => by_width::<L, DTYPE, SUM, AHEAD>(work))
+        };
+    }
+    // SAFETY: see `pool`.
+    unsafe { by_rare_mode::<L, DTYPE>(work) }
+}
+
+/// Also sums of quantised rows in bags that are too short for integers.
+unsafe fn by_rare_mode<L: Lanes, const DTYPE: u8>(work: &Work) {
     // SAFETY: see `pool`.
     unsafe {
         match work.mode {
-            Mode::Sum => by_prefetch::<L, DTYPE, SUM>(work),
-            Mode::WeightedSum => by_prefetch::<L, DTYPE, WEIGHTED_SUM>(work),
-            Mode::Max => by_prefetch::<L, DTYPE, MAX>(work),
+            Mode::Sum => {
+                by_ahead!(few work.prefetch, AHEAD => by_width::<L, DTYPE, SUM, AHEAD>(work))
+            }
+            Mode::WeightedSum => {
+                by_ahead!(few work.prefetch, AHEAD => by_width::<L, DTYPE, WEIGHTED_SUM, AHEAD>(work))
+            }
+            Mode::Max => {
+                by_ahead!(few work.prefetch, AHEAD => by_width::<L, DTYPE, MAX, AHEAD>(work))
+            }
         }
     }
 }
 
-unsafe fn by_prefetch<L: Lanes, const DTYPE: u8, const MODE: u8>(work: &Work) {
-    // SAFETY: see `pool`.
-    unsafe {
-        match work.prefetch {
-            Prefetch::Off => by_width::<L, DTYPE, MODE, OFF>(work),
-            Prefetch::Near { .. } => by_width::<L, DTYPE, MODE, NEAR>(work),
-            Prefetch::Far { .. } => by_width::<L, DTYPE, MODE, FAR>(work),
-        }
+const fn is_quantised(dtype: u8) -> bool {
+    dtype == INT8 || dtype == INT4
+}
+
+const fn bits(dtype: u8) -> usize {
+    match dtype {
+        F32 => 32,
+        F16 | BF16 => 16,
+        INT8 => 8,
+        _ => 4,
     }
 }
 
 unsafe fn by_width<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8>(work: &Work) {
-    let vectors = work.dim.div_ceil(L::LANES);
+    // An int4 row is read in groups of 32 elements: a part that began within one would have to look
+    // which half of a byte it wants.
+    let vectors = match DTYPE {
+        INT4 => work.dim.div_ceil(32) * (32 / L::LANES),
+        _ => work.dim.div_ceil(L::LANES),
+    };
     // SAFETY: see `pool`.
     unsafe {
         if vectors.is_power_of_two() && vectors <= L::VECTORS_MAX {
@@ -134,13 +163,7 @@ unsafe fn by_width<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8>(w
         // rows of a bag are near by when the next part comes.
         let mut row = 0;
         for bag in work.bags {
-            let one = Work {
-                bags: std::slice::from_ref(bag),
-                rows: work.rows.add(row),
-                params: work.params.wrapping_add(row),
-                weights: work.weights.wrapping_add(row),
-                ..*work
-            };
+            let one = work.bag(bag, row);
             let mut first = 0;
             while first < vectors {
                 let count = (1 << (vectors - first).ilog2()).min(L::VECTORS_MAX);
@@ -158,21 +181,41 @@ unsafe fn some<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8>(
     first: usize,
     count: usize,
 ) {
-    let last_lanes = (work.dim - (first + count - 1) * L::LANES).min(L::LANES);
-    let part = Part { first, last_lanes };
     // SAFETY: see `pool`.
     unsafe {
         match count {
-            1 => L::enter::<DTYPE, MODE, AHEAD, 1>(work, part),
-            2 => L::enter::<DTYPE, MODE, AHEAD, 2>(work, part),
-            4 => L::enter::<DTYPE, MODE, AHEAD, 4>(work, part),
-            8 => L::enter::<DTYPE, MODE, AHEAD, 8>(work, part),
-            _ => L::enter::<DTYPE, MODE, AHEAD, 16>(work, part),
+            1 => by_end::<L, DTYPE, MODE, AHEAD, 1>(work, first),
+            2 => by_end::<L, DTYPE, MODE, AHEAD, 2>(work, first),
+            4 => by_end::<L, DTYPE, MODE, AHEAD, 4>(work, first),
+            8 => by_end::<L, DTYPE, MODE, AHEAD, 8>(work, first),
+            _ => {
+                if L::HAS_SIXTEEN {
+                    by_end::<L, DTYPE, MODE, AHEAD, 16>(work, first);
+                }
+            }
         }
     }
 }
 
-/// The loop.
+/// Quantised rows are padded to whole vectors and lines: they end like any other.
+unsafe fn by_end<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8, const N: usize>(
+    work: &Work,
+    first: usize,
+) {
+    let last_lanes = work.dim.saturating_sub((first + N - 1) * L::LANES).min(L::LANES);
+    let part = Part { first, last_lanes };
+    let bytes = work.dtype.row_bytes(work.dim);
+    let ragged = last_lanes < L::LANES || (bytes > 64 && !bytes.is_multiple_of(64));
+    // SAFETY: see `pool`.
+    unsafe {
+        match ragged && !is_quantised(DTYPE) {
+            true => L::enter::<DTYPE, MODE, AHEAD, N, true>(work, part),
+            false => L::enter::<DTYPE, MODE, AHEAD, N, false>(work, part),
+        }
+    }
+}
+
+/// The loop. `RAGGED` rows end within a vector or begin anywhere in a line.
 ///
 /// # Safety
 /// As for [`pool`]; and the part is one of the row.
@@ -183,37 +226,29 @@ pub(super) unsafe fn bags<
     const MODE: u8,
     const AHEAD: u8,
     const N: usize,
+    const RAGGED: bool,
 >(
     work: &Work,
     part: Part,
 ) {
-    let quantised = DTYPE == INT8 || DTYPE == INT4;
-    let whole = part.last_lanes == L::LANES;
+    let quantised = is_quantised(DTYPE);
+    let skip = part.first * L::LANES * bits(DTYPE) / 8;
     let mut i = 0;
     // SAFETY: row, params and weight `i` are those of the bag at hand; the list goes on behind its
     // last row for as long as a prefetch may look.
     unsafe {
-        let ahead = Ahead::<L, DTYPE, AHEAD, N>::new(work, part);
-        // What would have been fetched before the first row, had there been rows before it.
-        for i in 0..ahead.distance.min(work.bags.iter().map(|bag| bag.rows as usize).sum()) {
-            ahead.whole_row(*work.rows.add(i));
-        }
+        let bytes = const { N * L::LANES * bits(DTYPE) / 8 };
+        let ahead = Ahead::<AHEAD, RAGGED>::new(work, skip, bytes);
+        ahead.begin(work, bytes.div_ceil(64));
         for (b, bag) in work.bags.iter().enumerate() {
-            if AHEAD != OFF
-                && let Some(next) = work.bags.get(b + OUTPUT_BAGS)
-            {
-                let out = work.out.at(next.out + part.first * L::LANES);
-                for line in 0..(N * L::LANES * 4).div_ceil(64) {
-                    _mm_prefetch::<_MM_HINT_ET0>(out.wrapping_add(line * 64).cast());
-                }
-            }
+            claim(work, b, part.first * L::LANES, N * L::LANES);
             let start = if MODE == MAX { f32::NEG_INFINITY } else { 0.0 };
             let mut sum = [L::splat(start); N];
             let mut bias_sum = 0.0f32;
             let end = i + bag.rows as usize;
             while i < end {
-                ahead.of(work.rows.add(i));
-                let row = *work.rows.add(i);
+                ahead.row(work.rows.add(i), bytes.div_ceil(64));
+                let row = (*work.rows.add(i)).add(skip);
                 let weight = if MODE == WEIGHTED_SUM { *work.weights.add(i) } else { 1.0 };
                 let (mut scale, mut bias) = (weight, 0.0);
                 if quantised {
@@ -224,9 +259,9 @@ pub(super) unsafe fn bags<
                 }
                 let (scale, bias) = (L::splat(scale), L::splat(bias));
                 for (v, sum) in sum.iter_mut().enumerate() {
-                    let x = match v + 1 < N || whole {
-                        true => L::load::<DTYPE>(row, part.first + v),
-                        false => L::load_part::<DTYPE>(row, part.first + v, part.last_lanes),
+                    let x = match RAGGED && v + 1 == N {
+                        true => L::load_part::<DTYPE>(row, v, part.last_lanes),
+                        false => L::load::<DTYPE>(row, v),
                     };
                     *sum = match MODE {
                         MAX if quantised => L::max(L::fma(x, scale, bias), *sum),
@@ -244,89 +279,12 @@ pub(super) unsafe fn bags<
                     _ if quantised => L::mul(L::add(sum, L::splat(bias_sum)), L::splat(bag.scale)),
                     _ => L::mul(sum, L::splat(bag.scale)),
                 };
-                let lanes = if v + 1 < N { L::LANES } else { part.last_lanes };
-                let out = work.out.at(bag.out + (part.first + v) * L::LANES);
-                match work.out.is_bf16 {
-                    true => L::store_bf16(out.cast(), value, lanes),
-                    false => L::store_f32(out.cast(), value, lanes),
+                let element = (part.first + v) * L::LANES;
+                let lanes = work.dim.saturating_sub(element).min(L::LANES);
+                if lanes > 0 {
+                    L::store(work.out.at(bag.out + element), value, lanes);
                 }
             }
-        }
-    }
-}
-
-/// The prefetch scheme, as the loop over one part of the rows needs it.
-struct Ahead<L, const DTYPE: u8, const AHEAD: u8, const N: usize> {
-    distance: usize,
-    /// Of those that a part has; all where it is fetched far ahead.
-    lines: usize,
-    /// Where the part begins in its row.
-    skip: usize,
-    /// Where the part's last byte is, if the row may begin anywhere in a line.
-    last: Option<usize>,
-    lanes: PhantomData<L>,
-}
-
-impl<L: Lanes, const DTYPE: u8, const AHEAD: u8, const N: usize> Ahead<L, DTYPE, AHEAD, N> {
-    const BITS: usize = match DTYPE {
-        F32 => 32,
-        F16 | BF16 => 16,
-        INT8 => 8,
-        _ => 4,
-    };
-    const LINES: usize = (N * L::LANES * Self::BITS / 8).div_ceil(64);
-
-    #[inline(always)]
-    fn new(work: &Work, part: Part) -> Self {
-        let skip = part.first * L::LANES * Self::BITS / 8;
-        let bytes = work.dtype.row_bytes(work.dim);
-        let end = (skip + Self::LINES * 64).min(bytes);
-        let last = (!bytes.is_multiple_of(64) && bytes > 64).then_some(end - 1);
-        let lines = match work.prefetch {
-            Prefetch::Near { lines, .. } => lines,
-            _ => Self::LINES,
-        };
-        Self { distance: work.prefetch.distance(), lines, skip, last, lanes: PhantomData }
-    }
-
-    /// What to fetch when the row at the head of the list is about to be pooled.
-    ///
-    /// # Safety
-    /// The list goes on for the distance.
-    #[inline(always)]
-    unsafe fn of(&self, rows: *const *const u8) {
-        // SAFETY: as the caller promises.
-        unsafe {
-            if AHEAD != OFF {
-                self.whole_row(*rows.add(self.distance));
-            }
-            if AHEAD == FAR {
-                let near = (*rows.add(FAR_NEAR)).wrapping_add(self.skip);
-                _mm_prefetch::<_MM_HINT_T0>(near.cast());
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn whole_row(&self, row: *const u8) {
-        for line in 0..Self::LINES {
-            if AHEAD == FAR || line < self.lines {
-                fetch::<AHEAD>(row.wrapping_add(self.skip + line * 64));
-            }
-        }
-        if let Some(last) = self.last {
-            fetch::<AHEAD>(row.wrapping_add(last));
-        }
-    }
-}
-
-#[inline(always)]
-fn fetch<const AHEAD: u8>(line: *const u8) {
-    // SAFETY: a prefetch reads nothing that the program could see, and never faults.
-    unsafe {
-        match AHEAD {
-            FAR => _mm_prefetch::<_MM_HINT_T1>(line.cast()),
-            _ => _mm_prefetch::<_MM_HINT_T0>(line.cast()),
         }
     }
 }

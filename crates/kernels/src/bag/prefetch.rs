@@ -1,13 +1,14 @@
-//! The whole prefetch policy, and the numbers behind it.
+//! What is fetched ahead of its use, and how the best way is found on a machine.
 //!
 //! A core can wait for only so many lines at once. Lines that are fetched into the first-level
 //! cache queue in its few miss buffers (24 on Zen 4, 16 on Sapphire Rapids); a prefetch into the
-//! second level leaves those at once and waits in the larger queue behind. Rows are therefore
-//! fetched twice: whole, far ahead, into the second level; and their first line, shortly before
-//! use, into the first, from where the hardware's own stream prefetch takes over.
+//! second level leaves those at once and waits in the larger queue behind. Rows can therefore be
+//! fetched twice: whole, far ahead, into the second level; and some of their lines, shortly before
+//! use, into the first.
 //!
-//! Nanoseconds a row of 512 bytes, Zen 4 with 32 MB of shared L3, one thread, huge pages, 8 tables
-//! of 500,000 rows, bags of 150 (hotness as in `hither bench bags`):
+//! Which way is best depends on the processor, the row and the ids, so it is measured
+//! ([`search`]). Nanoseconds per row of 512 bytes on Zen 4 with 32 MB of shared L3, one thread, huge
+//! pages, 8 tables of 500,000 rows, bags of 150 (hotness as in `hither bench bags`):
 //!
 //! | scheme                                   | one | high | medium | low  | random |
 //! |------------------------------------------|-----|------|--------|------|--------|
@@ -18,87 +19,177 @@
 //! | L2, all lines, 32 rows ahead             | 3.0 |  9.4 | 18.4   | 29.6 | 31.1   |
 //! | L2, all lines, 64 ahead + L1, first, 8   | 3.1 |  8.6 | 18.2   | 29.3 | 31.8   |
 //!
-//! The last is within 4 % of the best for every hotness but rows that never leave the first level,
-//! and there `none` is right. Those were lists of 77,000 addresses. Calls are resolved in items of
-//! 1,024 rows, and there a greater distance wins: the first 256 rows of an item are asked for in
-//! one burst, which memory likes better than requests that come one by one between loads. The same
-//! machine, other rounds:
-//!
-//! | whole rows into L2, so far ahead         | high | medium | random |
-//! |------------------------------------------|------|--------|--------|
-//! | 32                                       | 11.6 | 18.7   | 41.8   |
-//! | 64                                       |  9.8 | 19.3   | 36.2   |
-//! | 128                                      |  9.6 | 16.7   | 32.5   |
-//! | 256                                      |  9.7 | 16.1   | 27.7   |
+//! A Sapphire Rapids Xeon preferred 16 rows into L1 on random ids, 64 rows into L2 on medium ones and
+//! 32 rows into L1 on hot ones, and lost 1.5 ns per int8 row with 256 rows into L2, which Zen 4 likes
+//! best.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// No prefetch looks further ahead.
-pub const DISTANCE_MAX: usize = 256;
+/// No prefetch looks more rows ahead.
+pub const ROWS_MAX: usize = 512;
+/// No prefetch looks more bytes ahead: more than this would push rows out before their use.
+pub const BYTES_MAX: usize = 1 << 20;
+/// The lines that [`Lines::First`] fetches.
+pub const FIRST_LINES: usize = 2;
 
+/// What is fetched ahead of its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Prefetch {
     Off,
-    /// The first `lines` lines of the row that is `distance` rows ahead, into the first level.
-    Near {
-        distance: usize,
-        lines: usize,
-    },
-    /// The whole row that is `distance` rows ahead, into the second level; and the first line of
-    /// the row [`FAR_NEAR`] ahead into the first.
-    Far {
-        distance: usize,
+    Ahead {
+        hint: Hint,
+        /// How far ahead, in bytes of rows, so that wide and narrow rows fill the same share of a
+        /// cache.
+        bytes: usize,
+        lines: Lines,
     },
 }
 
-/// How many bags ahead the lines of the output are called, to be written: where bags are short, as
-/// many lines are written as read, and a store waits for its line like a load. Takes 6 % off one-hot
-/// lookups of medium hotness, and nothing from others.
-pub const OUTPUT_BAGS: usize = 12;
+/// Where lines are fetched to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hint {
+    /// The first-level cache.
+    L1,
+    /// The second-level cache, whole rows; their lines are then fetched into the first level
+    /// shortly before use.
+    L2,
+    /// The first-level cache, past the others: lines that are not used again do not displace any
+    /// there.
+    Nta,
+}
 
-/// How far ahead of its use a row that waits in the second level is called to the first.
-pub const FAR_NEAR: usize = 8;
+/// Which lines of a row are fetched into the first-level cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lines {
+    /// The first two; the processor's own stream prefetch takes over from there.
+    First,
+    All,
+}
 
 impl Default for Prefetch {
+    /// A middle course, for use without a measurement.
     fn default() -> Self {
-        Self::Far { distance: 256 }
+        Self::Ahead { hint: Hint::L2, bytes: 32 << 10, lines: Lines::All }
     }
+}
+
+/// How many bags ahead the lines of the output are claimed for writing: where bags are short, as
+/// many lines are written as read, and a store waits for its line like a load.
+pub(super) const OUTPUT_BAGS: usize = 12;
+
+/// Bytes of rows that lie between a second-level line's way into the first level and its use.
+const NEAR_BYTES: usize = 4 << 10;
+const NEAR_ROWS: std::ops::RangeInclusive<usize> = 2..=16;
+
+impl Prefetch {
+    /// Some ways of each kind, for tests and rough comparisons; [`search`] finds the best.
+    pub const CANDIDATES: [Self; 5] = [
+        Self::Off,
+        Self::Ahead { hint: Hint::L1, bytes: 8 << 10, lines: Lines::First },
+        Self::Ahead { hint: Hint::L1, bytes: 16 << 10, lines: Lines::All },
+        Self::Ahead { hint: Hint::L2, bytes: 32 << 10, lines: Lines::All },
+        Self::Ahead { hint: Hint::L2, bytes: 128 << 10, lines: Lines::First },
+    ];
+
+    /// How many rows of a size are looked ahead.
+    pub(crate) fn rows_ahead(self, row_bytes: usize) -> usize {
+        match self {
+            Self::Off => 0,
+            Self::Ahead { bytes, .. } => rows_of(bytes, row_bytes).clamp(1, ROWS_MAX),
+        }
+    }
+}
+
+/// How many rows ahead of their use lines of the second level are fetched into the first.
+pub(crate) fn near_rows(row_bytes: usize) -> usize {
+    rows_of(NEAR_BYTES, row_bytes).clamp(*NEAR_ROWS.start(), *NEAR_ROWS.end())
+}
+
+/// A row takes whole lines.
+fn rows_of(bytes: usize, row_bytes: usize) -> usize {
+    bytes / row_bytes.max(1).next_multiple_of(64)
+}
+
+/// Finds the fastest way to prefetch by coordinate descent: the hint first, then the distance, then
+/// the lines, then the hint and the distance again around the best. `time` measures some ways, in
+/// turns, and returns the time of each. Of ways whose times are within `margin` of the fastest, the
+/// simplest wins: noise must not choose among equals.
+pub fn search<E>(
+    margin: f64,
+    mut time: impl FnMut(&[Prefetch]) -> Result<Vec<f64>, E>,
+) -> Result<Prefetch, E> {
+    const DISTANCES: [usize; 5] = [2 << 10, 8 << 10, 32 << 10, 128 << 10, 256 << 10];
+    let ahead = |hint, bytes, lines| Prefetch::Ahead { hint, bytes, lines };
+    let hints = [Hint::L1, Hint::L2, Hint::Nta];
+    let mut pick = |mut ways: Vec<Prefetch>| -> Result<Prefetch, E> {
+        ways.sort_by_key(|way| way.effort());
+        ways.dedup();
+        let times = time(&ways)?;
+        let least = times.iter().copied().fold(f64::INFINITY, f64::min);
+        let near = |ns: &f64| *ns <= least * (1.0 + margin);
+        Ok(times.iter().position(near).map_or(Prefetch::Off, |at| ways[at]))
+    };
+    let mut ways = vec![Prefetch::Off];
+    ways.extend(hints.map(|hint| ahead(hint, DISTANCES[1], Lines::All)));
+    ways.push(ahead(Hint::L2, DISTANCES[2], Lines::All));
+    let mut best = pick(ways)?;
+    if best == Prefetch::Off {
+        // Where everything is near by, fetching the whole row costs; a part of it may not.
+        return pick(vec![best, ahead(Hint::L1, DISTANCES[1], Lines::First)]);
+    }
+    if let Prefetch::Ahead { hint, lines, .. } = best {
+        best = pick(DISTANCES.map(|bytes| ahead(hint, bytes, lines)).into())?;
+    }
+    if let Prefetch::Ahead { hint, bytes, .. } = best {
+        let around = [bytes / 2, bytes, bytes * 2];
+        let mut ways: Vec<Prefetch> = around.map(|bytes| ahead(hint, bytes, Lines::All)).into();
+        ways.extend(hints.map(|hint| ahead(hint, bytes, Lines::All)));
+        best = pick(ways)?;
+    }
+    let mut ways = vec![Prefetch::Off, best];
+    if let Prefetch::Ahead { hint, bytes, .. } = best {
+        ways.push(ahead(hint, bytes, Lines::First));
+    }
+    pick(ways)
 }
 
 impl Prefetch {
-    /// What a plan tries on a machine, simplest first.
-    pub const CANDIDATES: [Self; 5] = [
-        Self::Off,
-        Self::Near { distance: 16, lines: 2 },
-        Self::Near { distance: 32, lines: usize::MAX },
-        Self::Far { distance: 64 },
-        Self::Far { distance: 256 },
-    ];
-
-    pub fn distance(self) -> usize {
+    /// Orders ways to prefetch by what they cost beside time: instructions and room in caches.
+    fn effort(self) -> (u8, usize, bool) {
         match self {
-            Self::Off => 0,
-            Self::Near { distance, .. } | Self::Far { distance } => distance.min(DISTANCE_MAX),
+            Self::Off => (0, 0, false),
+            Self::Ahead { hint, bytes, lines } => (1 + hint as u8, bytes, lines == Lines::All),
         }
     }
 }
 
-/// `off`, `near:DISTANCE:LINES` (`all` for all lines) or `far:DISTANCE`.
+impl Hint {
+    fn name(self) -> &'static str {
+        match self {
+            Self::L1 => "l1",
+            Self::L2 => "l2",
+            Self::Nta => "nta",
+        }
+    }
+}
+
+/// `off`, or `HINT:BYTES:LINES`, for example `l2:32K:all`.
 impl fmt::Display for Prefetch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Off => f.pad("off"),
-            Self::Near { distance, lines: usize::MAX } => f.pad(&format!("near:{distance}:all")),
-            Self::Near { distance, lines } => f.pad(&format!("near:{distance}:{lines}")),
-            Self::Far { distance } => f.pad(&format!("far:{distance}")),
-        }
+        let Self::Ahead { hint, bytes, lines } = self else { return f.pad("off") };
+        let lines = if *lines == Lines::All { "all" } else { "2" };
+        let bytes = match bytes % 1024 {
+            0 => format!("{}K", bytes / 1024),
+            _ => bytes.to_string(),
+        };
+        f.pad(&format!("{}:{bytes}:{lines}", hint.name()))
     }
 }
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "unknown prefetch `{0}`: expected off, far:ROWS, or near:ROWS:LINES, with rows from 1 to 256 and lines from 1 or `all`"
+    "unknown prefetch `{0}`: expected off or HINT:BYTES:LINES, with hint l1, l2 or nta, bytes from 64 to 1024K, and lines 2 or all, for example l2:32K:all"
 )]
 pub struct UnknownPrefetch(String);
 
@@ -106,19 +197,78 @@ impl FromStr for Prefetch {
     type Err = UnknownPrefetch;
 
     fn from_str(text: &str) -> Result<Self, UnknownPrefetch> {
-        let number = |part: &str| part.parse().ok().filter(|n| (1..=DISTANCE_MAX).contains(n));
+        let ahead = |hint: &str, bytes: &str, lines: &str| {
+            let hint = [Hint::L1, Hint::L2, Hint::Nta].into_iter().find(|h| h.name() == hint)?;
+            let bytes: usize = match bytes.strip_suffix('K') {
+                Some(kilobytes) => kilobytes.parse::<usize>().ok()?.checked_mul(1024)?,
+                None => bytes.parse().ok()?,
+            };
+            let lines = match lines {
+                "2" => Lines::First,
+                "all" => Lines::All,
+                _ => return None,
+            };
+            (64..=BYTES_MAX).contains(&bytes).then_some(Self::Ahead { hint, bytes, lines })
+        };
         let parts: Vec<&str> = text.split(':').collect();
         let parsed = match parts[..] {
             ["off"] => Some(Self::Off),
-            ["far", distance] => number(distance).map(|distance| Self::Far { distance }),
-            ["near", distance, "all"] => {
-                number(distance).map(|distance| Self::Near { distance, lines: usize::MAX })
-            }
-            ["near", distance, lines] => number(distance)
-                .zip(number(lines))
-                .map(|(distance, lines)| Self::Near { distance, lines }),
+            [hint, bytes, lines] => ahead(hint, bytes, lines),
             _ => None,
         };
         parsed.ok_or_else(|| UnknownPrefetch(text.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(cost: impl Fn(Prefetch) -> f64) -> Prefetch {
+        let time = |ways: &[Prefetch]| Ok(ways.iter().map(|way| cost(*way)).collect());
+        search::<std::convert::Infallible>(0.02, time).expect("it cannot fail")
+    }
+
+    /// A smooth valley around one point: every point of the grid is found from the start.
+    #[test]
+    fn the_best_way_is_found() {
+        for hint in [Hint::L1, Hint::L2, Hint::Nta] {
+            for bytes in [1 << 10, 4 << 10, 16 << 10, 64 << 10, 128 << 10] {
+                for lines in [Lines::First, Lines::All] {
+                    let best = Prefetch::Ahead { hint, bytes, lines };
+                    let cost = |way: Prefetch| match way {
+                        Prefetch::Off => 100.0,
+                        Prefetch::Ahead { hint: h, bytes: b, lines: l } => {
+                            let far = (b as f64).log2() - (bytes as f64).log2();
+                            let hint = if h == hint { 0.0 } else { 30.0 };
+                            20.0 + 3.0 * far.abs() + hint + if l == lines { 0.0 } else { 1.0 }
+                        }
+                    };
+                    assert_eq!(found(cost), best);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn among_equals_the_simplest_wins() {
+        assert_eq!(found(|_| 10.0), Prefetch::Off);
+        let cost = |way| if way == Prefetch::Off { 10.0 } else { 9.9 };
+        assert_eq!(found(cost), Prefetch::Off);
+        let cost = |way| if way == Prefetch::Off { 10.0 } else { 9.0 };
+        let Prefetch::Ahead { hint, .. } = found(cost) else { panic!("it gains a tenth") };
+        assert_eq!(hint, Hint::L1);
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for way in Prefetch::CANDIDATES {
+            assert_eq!(way.to_string().parse::<Prefetch>().expect("a name"), way);
+        }
+        let odd = Prefetch::Ahead { hint: Hint::Nta, bytes: 1000, lines: Lines::First };
+        assert_eq!(odd.to_string(), "nta:1000:2");
+        for bad in ["", "far:64", "l1", "l1:0:all", "l2:2048K:all", "l2:8K:3", "l3:8K:all"] {
+            assert!(bad.parse::<Prefetch>().is_err(), "{bad}");
+        }
     }
 }

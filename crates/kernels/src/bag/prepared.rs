@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::kernel::{self, Target};
 use super::resolve::{self, Place, Scratch};
-use super::{Bags, Error, Ids, OutOfRange, Output, Pooling, Table};
+use super::{Bags, Error, Ids, OutOfRange, Pooling, Table};
 use crate::detect::Isa;
 
 /// Tables that passed all checks, and what follows from them.
@@ -46,8 +46,9 @@ pub struct Lookup<'l> {
     is_touch: bool,
 }
 
-/// Rows that are pooled in one go: their list of addresses stays in the first-level cache.
-const ROWS_AT_ONCE: usize = 1024;
+/// Rows that are pooled in one go: their list of addresses stays in the second-level cache, and the
+/// prefetches that a list begins and ends without are few among its own.
+const ROWS_AT_ONCE: usize = 4096;
 /// Up to this many ids per bag, what is written counts as much as what is read: few samples are taken
 /// at a time, so that what was written last is still near.
 const SHORT_BAG_IDS: usize = 4;
@@ -88,7 +89,7 @@ impl<'a> Prepared<'a> {
 
     /// Begins a lookup whose results go to `out`, of [`Prepared::width`] elements per sample.
     pub fn lookup<'l>(&'l self, scratch: &'l mut Scratch, out: &'l mut [f32]) -> Lookup<'l> {
-        self.lookup_into(scratch, Target::f32(out))
+        self.lookup_into(scratch, Target::new(out))
     }
 
     fn lookup_into<'l>(&'l self, scratch: &'l mut Scratch, target: Target<'l>) -> Lookup<'l> {
@@ -106,14 +107,10 @@ impl<'a> Prepared<'a> {
     /// The bags of the first error, in the order of tables and samples, are told.
     pub fn pool(&self, bags: &Bags, out: &mut Output, scratch: &mut Scratch) -> Result<u64, Error> {
         bags.check(self.tables.len())?;
-        let target = match out {
-            Output::F32(out) => Target::f32(out),
-            Output::Bf16(out) => Target::bf16(out),
-        };
-        if target.len() != bags.batch * self.width {
-            return Err(Error::Output { expected: bags.batch * self.width, found: target.len() });
+        if out.len() != bags.batch * self.width {
+            return Err(Error::Output { expected: bags.batch * self.width, found: out.len() });
         }
-        let mut lookup = self.lookup_into(scratch, target);
+        let mut lookup = self.lookup(scratch, out);
         let clamped = lookup.add_samples(bags, 0..bags.batch, 0)?;
         lookup.finish();
         Ok(clamped)

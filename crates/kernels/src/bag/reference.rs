@@ -3,9 +3,9 @@
 
 use half::{bf16, f16};
 
-use super::Dtype;
 use super::kernel::{Mode, Work};
 use super::quant::{Params, int4_element};
+use super::{Dtype, integer};
 
 /// # Safety
 /// As [`pool`](super::kernel::pool) promises of its work.
@@ -48,12 +48,45 @@ pub(super) unsafe fn pool(work: &Work) {
                 _ => sum * bag.scale,
             };
             // SAFETY: the bag's elements lie inside of the output.
-            unsafe {
-                match work.out.is_bf16 {
-                    true => *work.out.at(bag.out + d).cast() = bf16::from_f32(value),
-                    false => *work.out.at(bag.out + d).cast() = value,
+            unsafe { *work.out.at(bag.out + d) = value };
+        }
+    }
+}
+
+/// Sums of quantised rows in integers.
+///
+/// # Safety
+/// As for [`pool`]; all bags are long enough.
+pub(super) unsafe fn pool_integers(work: &Work) {
+    let row_bytes = work.dtype.row_bytes(work.dim);
+    let mut next = 0;
+    for bag in work.bags {
+        // SAFETY: rows and params of the bag, as the caller promises.
+        let (rows, params) = unsafe {
+            let rows = std::slice::from_raw_parts(work.rows.add(next), bag.rows as usize);
+            (rows, std::slice::from_raw_parts(work.params.add(next), rows.len()))
+        };
+        let Some(step) = integer::step(params) else {
+            // SAFETY: one bag of the work.
+            unsafe { pool(&work.bag(bag, next)) };
+            next += rows.len();
+            continue;
+        };
+        next += rows.len();
+        let bias_sum: f64 = params.iter().map(|p| f64::from(p.bias.to_f32())).sum();
+        for d in 0..work.dim {
+            let mut sums = [0i32; integer::DIGITS];
+            for (row, params) in rows.iter().zip(params) {
+                // SAFETY: each is a whole row.
+                let row = unsafe { std::slice::from_raw_parts(*row, row_bytes) };
+                let q = element(work.dtype, row, d) as i32;
+                for (sum, digit) in sums.iter_mut().zip(integer::digits(params.scale, step)) {
+                    *sum += q * i32::from(digit);
                 }
             }
+            let value = (integer::joined(sums) * step + bias_sum as f32) * bag.scale;
+            // SAFETY: the bag's elements lie inside of the output.
+            unsafe { *work.out.at(bag.out + d) = value };
         }
     }
 }

@@ -1,10 +1,9 @@
 //! Ids to the addresses of their rows.
 
-use std::hint::select_unpredictable;
 use std::ops::Range;
 
-use super::hot::Hot;
-use super::prefetch::DISTANCE_MAX;
+use super::addresses::{Id, push_rows};
+use super::prefetch::ROWS_MAX;
 use super::quant::Params;
 use super::{Error, Ids, OutOfRange, Pooling, Table, TableBags};
 use crate::detect::Isa;
@@ -21,10 +20,14 @@ pub(super) struct Bag {
     pub scale: f32,
 }
 
+/// Rows of the list behind its last: as far as a prefetch looks ahead, from each of the four rows that
+/// are summed at once.
+pub(super) const AHEAD_MAX: usize = ROWS_MAX + 4;
+
 /// Memory of a lookup. Whoever keeps it from call to call has calls that allocate nothing.
 #[derive(Default)]
 pub struct Scratch {
-    /// The rows of all bags, in order; behind them the last one [`DISTANCE_MAX`] times more, so that
+    /// The rows of all bags, in order; behind them the last one [`AHEAD_MAX`] times more, so that
     /// looking ahead needs no bound.
     pub(super) rows: Vec<*const u8>,
     /// One a row where its table is quantised. Copied here, where nothing waits for them: the
@@ -64,7 +67,7 @@ impl Scratch {
     /// Repeats the last row, so that looking ahead needs no bound.
     pub(super) fn pad(&mut self) {
         let last = self.rows.last().copied().unwrap_or(std::ptr::null());
-        self.rows.extend(std::iter::repeat_n(last, DISTANCE_MAX));
+        self.rows.extend(std::iter::repeat_n(last, AHEAD_MAX));
     }
 }
 
@@ -88,11 +91,11 @@ pub(super) fn resolve(
     isa: Isa,
     scratch: &mut Scratch,
 ) -> Result<u64, Error> {
-    let call = Call { table, bags, place };
+    let call = Call { table, bags, place, isa };
     match isa {
         // SAFETY: `Prepared::new` lowered the set to what the processor has.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { resolve_avx512(&call, scratch) },
+        Isa::Avx512 | Isa::Avx512Vnni => unsafe { resolve_avx512(&call, scratch) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { resolve_avx2(&call, scratch) },
@@ -118,6 +121,7 @@ struct Call<'a> {
     table: &'a Table<'a>,
     bags: &'a TableBags<'a>,
     place: &'a Place,
+    isa: Isa,
 }
 
 impl Call<'_> {
@@ -135,7 +139,8 @@ impl Call<'_> {
         let offsets = &self.bags.offsets[samples.start..=samples.end];
         let range = offsets[0] as usize..offsets[offsets.len() - 1] as usize;
         // The common case: nothing to leave out, nothing to complain of.
-        if self.table.padding.is_some() || !push_rows(self.table, &ids[range.clone()], scratch) {
+        let (isa, from) = (self.isa, &ids[range.start..]);
+        if self.table.padding.is_some() || !push_rows(self.table, isa, from, range.len(), scratch) {
             let lengths = scratch.lengths();
             let result = self.one_by_one(ids, scratch);
             if result.is_err() {
@@ -184,7 +189,7 @@ impl Call<'_> {
                         return Err(Error::OutOfRange { table, position, id, rows });
                     }
                 };
-                push_rows(table, &[row as u32], scratch);
+                push_rows(table, self.isa, &[row as u32], 1, scratch);
                 if let Some(weights) = self.bags.weights {
                     scratch.weights.push(weights[position]);
                 }
@@ -226,101 +231,4 @@ pub(super) fn find_bad(table: &Table, ids: Ids, range: Range<usize>) -> Option<(
 #[inline(always)]
 fn scale(pooling: Pooling, count: usize) -> f32 {
     if pooling == Pooling::Mean && count > 0 { 1.0 / count as f32 } else { 1.0 }
-}
-
-/// The rows of some ids; false, and nothing done, if one is out of range. Plain loops over slices:
-/// unlike iterators' own loops, they are compiled as a part of the function that they stand in, for
-/// its instruction set.
-#[inline(always)]
-fn push_rows<I: Id>(table: &Table, ids: &[I], scratch: &mut Scratch) -> bool {
-    let count = table.rows as u64;
-    if let Some(hot) = table.hot.filter(|hot| !hot.map.is_empty()) {
-        let good = ids.iter().fold(true, |good, id| good & (id.row() < count));
-        if good {
-            push_hot(table, &hot, ids, scratch);
-        }
-        return good;
-    }
-    let (base, stride) = (table.data.as_ptr(), table.stride as u64);
-    let mut bad = false;
-    append(&mut scratch.rows, ids, |id| {
-        let row = id.row();
-        bad |= row >= count;
-        // Row and stride fit 32 bits each: one short multiplication.
-        base.wrapping_add((u64::from(row as u32) * stride) as usize)
-    });
-    if bad {
-        scratch.rows.truncate(scratch.rows.len() - ids.len());
-        return false;
-    }
-    if table.dtype.is_quantised() {
-        append(&mut scratch.params, ids, |id| table.params[id.row() as usize]);
-    }
-    true
-}
-
-/// An element for each id.
-#[inline(always)]
-fn append<I: Id, T: Copy>(list: &mut Vec<T>, ids: &[I], mut element: impl FnMut(I) -> T) {
-    list.reserve(ids.len());
-    for (place, id) in list.spare_capacity_mut().iter_mut().zip(ids) {
-        place.write(element(*id));
-    }
-    // SAFETY: there was room for all, and the loop wrote each.
-    unsafe { list.set_len(list.len() + ids.len()) };
-}
-
-/// Without a branch between row and copy, as no processor could guess which way it goes.
-#[inline(always)]
-fn push_hot<I: Id>(table: &Table, hot: &Hot, ids: &[I], scratch: &mut Scratch) {
-    let (own, own_stride) = (table.data.as_ptr(), table.stride);
-    let (copies, copy_stride) = (hot.data.as_ptr(), hot.stride);
-    append(&mut scratch.rows, ids, |id| {
-        let row = id.row() as usize;
-        let (is_hot, slot) = hot.map.slot(row as u32);
-        let copy = copies.wrapping_add(slot * copy_stride);
-        select_unpredictable(is_hot, copy, own.wrapping_add(row * own_stride))
-    });
-    if table.dtype.is_quantised() {
-        append(&mut scratch.params, ids, |id| {
-            let row = id.row() as usize;
-            let (is_hot, slot) = hot.map.slot(row as u32);
-            let copy = hot.params.as_ptr().wrapping_add(slot);
-            let own = table.params.as_ptr().wrapping_add(row);
-            // SAFETY: the row is one of the table's, and the slot one of the map's; both lists were
-            // checked to be complete.
-            unsafe { *select_unpredictable(is_hot, copy, own) }
-        });
-    }
-}
-
-trait Id: Copy {
-    /// As a row number; one that no table has for an id below zero.
-    fn row(self) -> u64;
-    /// As the caller wrote it; −1 for the largest of 32 bits.
-    fn value(self) -> i64;
-}
-
-impl Id for u32 {
-    #[inline(always)]
-    fn row(self) -> u64 {
-        u64::from(self)
-    }
-
-    #[inline(always)]
-    fn value(self) -> i64 {
-        if self == u32::MAX { -1 } else { i64::from(self) }
-    }
-}
-
-impl Id for i64 {
-    #[inline(always)]
-    fn row(self) -> u64 {
-        self as u64
-    }
-
-    #[inline(always)]
-    fn value(self) -> i64 {
-        self
-    }
 }

@@ -35,7 +35,7 @@ impl<'a> Touch<'a> {
         let widest = self.raw.tables().iter().map(|t| t.dim).max().unwrap_or(0);
         let mut sink = std::mem::take(&mut scratch.sink);
         sink.resize(sink.len().max(widest), 0.0);
-        let mut lookup = self.raw.touch(scratch, Target::f32(&mut sink));
+        let mut lookup = self.raw.touch(scratch, Target::new(&mut sink));
         let result = lookup.add_samples(&bags, samples, 0);
         lookup.finish();
         std::hint::black_box(&mut sink);

@@ -245,14 +245,14 @@ pub(super) fn kernels(pairs: bool, cpu: Cpu) -> Option<(dot::Run, &'static Kerne
         (Isa::Reference, _) => return None,
         (Isa::Avx2, false) => (avx2::dots, &avx2::F32),
         (Isa::Avx2, true) => (avx2::dots, &avx2::BF16_WIDENED),
-        (Isa::Avx512, false) => (avx512::dots, &avx512::F32),
+        (Isa::Avx512 | Isa::Avx512Vnni, false) => (avx512::dots, &avx512::F32),
         // Tiles come without `vdpbf16ps` nowhere but in odd virtual machines.
-        (Isa::Avx512, true)
+        (Isa::Avx512 | Isa::Avx512Vnni, true)
             if cpu.bf16 > Bf16::Emulated && std::is_x86_feature_detected!("avx512bf16") =>
         {
             (avx512::dots, &avx512::BF16)
         }
-        (Isa::Avx512, true) => (avx512::dots, &avx512::BF16_WIDENED),
+        (Isa::Avx512 | Isa::Avx512Vnni, true) => (avx512::dots, &avx512::BF16_WIDENED),
     })
 }
 
@@ -264,7 +264,7 @@ pub(super) fn kernels(_: bool, _: Cpu) -> Option<(dot::Run, &'static Kernels)> {
 /// No more than this processor can do: kernels are called on the strength of it.
 fn lowered(cpu: Cpu) -> Cpu {
     let isa = cpu.isa.lowered();
-    let bf16 = if isa == Isa::Avx512 { cpu.bf16.min(detect::cpu().bf16) } else { Bf16::Emulated };
+    let bf16 = if isa >= Isa::Avx512 { cpu.bf16.min(detect::cpu().bf16) } else { Bf16::Emulated };
     Cpu { isa, bf16 }
 }
 

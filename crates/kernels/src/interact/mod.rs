@@ -52,11 +52,15 @@ impl Dot {
                 // SAFETY: `new` saw that the processor has it.
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => unsafe { dot::avx2(dense, pooled, self.itself, products) },
-                // SAFETY: `new` saw that the processor has it.
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => unsafe { dot::avx512(dense, pooled, self.itself, products) },
+                Isa::Avx512 | Isa::Avx512Vnni => {
+                    // SAFETY: `new` saw that the processor has it.
+                    unsafe { dot::avx512(dense, pooled, self.itself, products) }
+                }
                 #[cfg(not(target_arch = "x86_64"))]
-                Isa::Avx2 | Isa::Avx512 => dot::reference(dense, pooled, self.itself, products),
+                Isa::Avx2 | Isa::Avx512 | Isa::Avx512Vnni => {
+                    dot::reference(dense, pooled, self.itself, products)
+                }
             }
         }
     }

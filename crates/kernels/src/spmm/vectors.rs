@@ -21,7 +21,7 @@ impl Kernels {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => Some(&super::avx2::KERNELS),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => Some(&super::avx512::KERNELS),
+            Isa::Avx512 | Isa::Avx512Vnni => Some(&super::avx512::KERNELS),
             #[cfg(not(target_arch = "x86_64"))]
             _ => None,
         }

@@ -1,0 +1,163 @@
+//! Prefetching, as the loops over rows do it: each scheme is a loop of its own, without a branch.
+
+use std::arch::x86_64::*;
+
+use super::kernel::Work;
+use super::prefetch::{FIRST_LINES, OUTPUT_BAGS, near_rows};
+
+/// Schemes, as constants: enums cannot be parameters yet.
+pub(super) mod scheme {
+    pub const OFF: u8 = 0;
+    pub const L1_FIRST: u8 = 1;
+    pub const L1_ALL: u8 = 2;
+    pub const L2_FIRST: u8 = 3;
+    pub const L2_ALL: u8 = 4;
+    pub const NTA_FIRST: u8 = 5;
+    pub const NTA_ALL: u8 = 6;
+}
+use scheme::*;
+
+/// Calls a function with the scheme of a prefetch as its constant.
+macro_rules! by_ahead {
+    ($prefetch:expr, $ahead:ident => $call:expr) => {{
+        use $crate::bag::ahead::{by_ahead, scheme};
+        use $crate::bag::prefetch::{Hint, Lines, Prefetch};
+        match $prefetch {
+            Prefetch::Off => by_ahead!(@ scheme::OFF, $ahead, $call),
+            Prefetch::Ahead { hint, lines, .. } => match (hint, lines) {
+                (Hint::L1, Lines::First) => by_ahead!(@ scheme::L1_FIRST, $ahead, $call),
+                (Hint::L1, Lines::All) => by_ahead!(@ scheme::L1_ALL, $ahead, $call),
+                (Hint::L2, Lines::First) => by_ahead!(@ scheme::L2_FIRST, $ahead, $call),
+                (Hint::L2, Lines::All) => by_ahead!(@ scheme::L2_ALL, $ahead, $call),
+                (Hint::Nta, Lines::First) => by_ahead!(@ scheme::NTA_FIRST, $ahead, $call),
+                (Hint::Nta, Lines::All) => by_ahead!(@ scheme::NTA_ALL, $ahead, $call),
+            },
+        }
+    }};
+    // Fewer loops, for cases that are rare: all lines, and never past the caches.
+    (few $prefetch:expr, $ahead:ident => $call:expr) => {{
+        use $crate::bag::ahead::{by_ahead, scheme};
+        use $crate::bag::prefetch::{Hint, Prefetch};
+        match $prefetch {
+            Prefetch::Off => by_ahead!(@ scheme::OFF, $ahead, $call),
+            Prefetch::Ahead { hint: Hint::L2, .. } => by_ahead!(@ scheme::L2_ALL, $ahead, $call),
+            Prefetch::Ahead { .. } => by_ahead!(@ scheme::L1_ALL, $ahead, $call),
+        }
+    }};
+    (@ $scheme:expr, $ahead:ident, $call:expr) => {{
+        const $ahead: u8 = $scheme;
+        $call
+    }};
+}
+pub(super) use by_ahead;
+
+/// A scheme as the loop over one part of the rows needs it.
+pub(super) struct Ahead<const AHEAD: u8, const RAGGED: bool> {
+    /// How many rows ahead lines are fetched.
+    distance: usize,
+    /// How many rows ahead lines come from the second level to the first.
+    near: usize,
+    /// Where the part begins in its row, and its last byte.
+    skip: usize,
+    last: usize,
+}
+
+impl<const AHEAD: u8, const RAGGED: bool> Ahead<AHEAD, RAGGED> {
+    /// `bytes` of each row are read, from `skip` on.
+    #[inline(always)]
+    pub fn new(work: &Work, skip: usize, bytes: usize) -> Self {
+        let row_bytes = work.dtype.row_bytes(work.dim);
+        Self {
+            distance: work.prefetch.rows_ahead(row_bytes),
+            near: near_rows(row_bytes),
+            skip,
+            last: (skip + bytes).min(row_bytes).saturating_sub(1),
+        }
+    }
+
+    /// Fetches what would have been fetched before the first row, had there been rows before it.
+    ///
+    /// # Safety
+    /// The work's list has the rows of all its bags.
+    #[inline(always)]
+    pub unsafe fn begin(&self, work: &Work, lines: usize) {
+        if AHEAD != OFF {
+            let rows: usize = work.bags.iter().map(|bag| bag.rows as usize).sum();
+            for i in 0..self.distance.min(rows) {
+                // SAFETY: one of the rows.
+                self.far(unsafe { *work.rows.add(i) }, lines);
+            }
+        }
+    }
+
+    /// Fetches what is due when the row at the head of the list is about to be read.
+    ///
+    /// # Safety
+    /// The list goes on for [`ROWS_MAX`](super::prefetch::ROWS_MAX) rows.
+    #[inline(always)]
+    pub unsafe fn row(&self, rows: *const *const u8, lines: usize) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if AHEAD != OFF {
+                self.far(*rows.add(self.distance), lines);
+            }
+            if AHEAD == L2_FIRST || AHEAD == L2_ALL {
+                let lines = if AHEAD == L2_FIRST { lines.min(FIRST_LINES) } else { lines };
+                let row = *rows.add(self.near);
+                for line in 0..lines {
+                    fetch::<L1_ALL>(row.wrapping_add(self.skip + line * 64));
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn far(&self, row: *const u8, lines: usize) {
+        let first = AHEAD == L1_FIRST || AHEAD == NTA_FIRST;
+        let lines = if first { lines.min(FIRST_LINES) } else { lines };
+        for line in 0..lines {
+            fetch::<AHEAD>(row.wrapping_add(self.skip + line * 64));
+        }
+        // A row that begins within a line may end in one more.
+        if RAGGED && !first {
+            fetch::<AHEAD>(row.wrapping_add(self.last));
+        }
+    }
+}
+
+#[inline(always)]
+fn fetch<const AHEAD: u8>(line: *const u8) {
+    // SAFETY: a prefetch reads nothing that the program could see, and never faults.
+    unsafe {
+        match AHEAD {
+            L2_FIRST | L2_ALL => _mm_prefetch::<_MM_HINT_T1>(line.cast()),
+            NTA_FIRST | NTA_ALL => _mm_prefetch::<_MM_HINT_NTA>(line.cast()),
+            _ => _mm_prefetch::<_MM_HINT_T0>(line.cast()),
+        }
+    }
+}
+
+/// Claims the lines into which a later bag will be written: `elements` of it from `first` on.
+///
+/// # Safety
+/// The bag lies inside of the output.
+#[inline(always)]
+pub(super) unsafe fn claim(work: &Work, bag: usize, first: usize, elements: usize) {
+    if let Some(later) = work.bags.get(bag + OUTPUT_BAGS) {
+        // SAFETY: the bag's first element, as the caller promises.
+        let out = unsafe { work.out.at(later.out) }.wrapping_add(first).cast::<u8>();
+        for line in 0..(elements * 4).div_ceil(64) {
+            // `_mm_prefetch::<_MM_HINT_ET0>` compiles to a read prefetch unless the whole program
+            // is built for processors that have `prefetchw`. All 64-bit ones take it, if only to do
+            // nothing.
+            // SAFETY: as in `fetch`.
+            unsafe {
+                std::arch::asm!(
+                    "prefetchw [{line}]",
+                    line = in(reg) out.wrapping_add(line * 64).addr(),
+                    options(nomem, nostack, preserves_flags),
+                );
+            }
+        }
+    }
+}
