@@ -23,24 +23,25 @@ pub fn mean<'a>(vectors: impl Iterator<Item = &'a [f32]>, shares: &[f32]) -> Vec
 
 /// A model `share` of the way from one to another.
 pub fn between(from: &Weights, to: &Weights, share: f32) -> Weights {
-    // All the way is exactly there.
+    // Both ends are reached exactly. That also keeps `from` intact if `to` is not finite, because
+    // 0 · ∞ is not 0.
+    if share <= 0.0 {
+        return from.clone();
+    }
+    if share >= 1.0 {
+        return to.clone();
+    }
     let go = |from: &[f32], to: &[f32]| {
-        let pairs = from.iter().zip(to);
-        pairs.map(|(from, to)| if share < 1.0 { from + share * (to - from) } else { *to }).collect()
+        from.iter().zip(to).map(|(from, to)| from + share * (to - from)).collect()
     };
     Weights { params: go(&from.params, &to.params), stats: go(&from.stats, &to.stats) }
 }
 
-/// `to + (after − before)`: what somebody learnt from one model, added to another.
+/// Adds to the parameters of one model what another learnt between `before` and `after`. Statistics
+/// of batch norms stay as they are: the sum of two changes can make a running variance negative.
 pub fn add_change(to: &mut Weights, before: &Weights, after: &Weights) {
-    let pairs = [
-        (&mut to.params, &before.params, &after.params),
-        (&mut to.stats, &before.stats, &after.stats),
-    ];
-    for (to, before, after) in pairs {
-        vector::add_scaled(to, 1.0, after);
-        vector::add_scaled(to, -1.0, before);
-    }
+    vector::add_scaled(&mut to.params, 1.0, &after.params);
+    vector::add_scaled(&mut to.params, -1.0, &before.params);
 }
 
 #[cfg(test)]
@@ -55,5 +56,26 @@ mod tests {
         assert_eq!(at(0.0).params, [0.1]);
         assert!((at(0.5).params[0] - 0.4).abs() < 1e-6);
         assert!((at(0.5).stats[0] + 0.4).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_diverged_average_leaves_the_model_intact_if_none_of_it_is_taken() {
+        let start = Weights { params: vec![0.1, 0.2], stats: vec![1.0] };
+        let lost = Weights { params: vec![f32::INFINITY, f32::NAN], stats: vec![f32::NAN] };
+        assert_eq!(between(&start, &lost, 0.0), start);
+    }
+
+    #[test]
+    fn a_change_moves_parameters_and_never_statistics() {
+        let weights = |params: [f32; 2], variance: f32| Weights {
+            params: params.to_vec(),
+            stats: vec![variance],
+        };
+        let (before, after) = (weights([1.0, 2.0], 1.0), weights([1.5, 1.0], 0.4));
+        // Both sides moved the running variance from 1 towards 0.1; the sum of both changes would
+        // be -0.2.
+        let mut average = weights([2.0, 4.0], 0.4);
+        add_change(&mut average, &before, &after);
+        assert_eq!(average, weights([2.5, 3.0], 0.4));
     }
 }

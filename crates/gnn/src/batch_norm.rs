@@ -21,16 +21,16 @@ pub struct BatchNorm {
     pub variance: Range<usize>,
 }
 
-/// What the backward pass wants again.
-pub struct Kept {
-    normalised: Vec<f32>,
+/// What a forward pass leaves for the backward pass.
+pub struct Normalised {
+    rows: Vec<f32>,
     /// 1/√(variance + ε) of each column.
     inverse: Vec<f32>,
 }
 
 impl BatchNorm {
     /// Normalises by the rows given, in place, and moves the running statistics towards theirs.
-    pub fn learn(&self, params: &[f32], stats: Option<&mut [f32]>, y: &mut [f32]) -> Kept {
+    pub fn learn(&self, params: &[f32], stats: Option<&mut [f32]>, y: &mut [f32]) -> Normalised {
         let dim = self.scale.len();
         let rows = (y.len() / dim).max(1) as f64;
         let sums = column_sums(y, dim, |value, _| f64::from(value));
@@ -57,7 +57,7 @@ impl BatchNorm {
                 }
             }
         });
-        Kept { normalised, inverse }
+        Normalised { rows: normalised, inverse }
     }
 
     /// Normalises by the running statistics, in place.
@@ -77,10 +77,16 @@ impl BatchNorm {
     }
 
     /// Turns the gradient of the output into that of the input; adds to those of the parameters.
-    pub fn backward(&self, params: &[f32], kept: Kept, dy: &mut [f32], grads: &mut [f32]) {
+    pub fn backward(
+        &self,
+        params: &[f32],
+        normalised: Normalised,
+        dy: &mut [f32],
+        grads: &mut [f32],
+    ) {
         let dim = self.scale.len();
         let rows = (dy.len() / dim).max(1) as f32;
-        let Kept { normalised, inverse } = kept;
+        let Normalised { rows: normalised, inverse } = normalised;
         let dshift = column_sums(dy, dim, |value, _| f64::from(value));
         let products: Vec<f32> = dy.iter().zip(&normalised).map(|(dy, x)| dy * x).collect();
         let dscale = column_sums(&products, dim, |value, _| f64::from(value));

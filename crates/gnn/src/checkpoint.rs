@@ -1,8 +1,14 @@
-//! All that a run needs to go on as if nothing had happened: models, optimisers, and the rounds so
-//! far. Randomness needs no place here: every draw follows from the seed and the round.
+//! All that a run needs to go on as if nothing had happened.
+//!
+//! The server's file holds the models, the server's optimiser and the rounds so far. Each worker
+//! writes its own optimiser to its own file, named by round, in a folder beside it. The server's file
+//! is written last and names the round, so that a kill at any moment leaves a whole checkpoint:
+//! this one or the one before. Randomness needs no place: every draw follows from the seed and the
+//! round.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use hither_core::record::train::Round;
 use hither_data::safetensors::{Entry, Writer};
@@ -10,8 +16,8 @@ use hither_data::{Checkpoint, Dtype};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::local::Learner;
 use crate::model::Weights;
+use crate::optim::Optimiser;
 use crate::train::{Best, Trainer};
 
 const RUN: &str = "hither.run";
@@ -25,46 +31,35 @@ struct State {
     rounds: Vec<Round>,
     /// Round, validation and test score of the best model.
     best: Option<(u32, f64, f64)>,
-    /// Steps that each optimiser has taken, the server's last.
-    steps: Vec<u64>,
+    /// Steps that the server's optimiser has taken.
+    steps: u64,
 }
 
 /// Writes the state after the last round, or nothing at all.
 pub fn write(trainer: &Trainer, path: &Path) -> Result<(), Error> {
-    let tensors = tensors(trainer);
-    let entries: Vec<Entry> = tensors
-        .iter()
-        .map(|(name, values)| Entry::new(name, Dtype::F32, &[values.len()]))
-        .collect();
+    let (round, folder) = (trainer.rounds.len() as u32, workers_folder(path));
+    let run = json(path, &run(trainer))?;
+    fs::create_dir_all(&folder).map_err(|source| Error::Io {
+        action: "create",
+        path: folder.clone(),
+        source,
+    })?;
+    trainer.workers.save(&folder, &run, round)?;
     let state = State {
         rounds: trainer.rounds.clone(),
         best: trainer.best.as_ref().map(|best| (best.round, best.valid, best.test)),
-        steps: learners(trainer).map(|learner| learner.optimiser.steps).collect(),
+        steps: trainer.server.optimiser.steps,
     };
-    let text = |what: Result<String, serde_json::Error>| {
-        what.map_err(|error| Error::File { path: path.into(), problem: error.to_string() })
-    };
-    let metadata = BTreeMap::from([
-        (RUN.to_owned(), text(serde_json::to_string(&run(trainer)))?),
-        (STATE.to_owned(), text(serde_json::to_string(&state))?),
-    ]);
-    let mut writer = Writer::create(path, &entries, &metadata)?;
-    for (_, values) in tensors {
-        writer.write(bytemuck::cast_slice(values))?;
-    }
-    Ok(writer.finish()?)
+    write_file(path, &tensors(trainer), &run, &json(path, &state)?)?;
+    remove_others(&folder, round)
 }
 
 /// Puts a trainer that has not begun where another one was when it wrote `path`.
 pub fn restore(trainer: &mut Trainer, path: &Path) -> Result<(), Error> {
     let bad = |problem: String| Error::Resume { path: path.into(), problem };
     let file = Checkpoint::open(path)?;
-    let said = |name: &str| {
-        let text = file.metadata.get(name);
-        text.ok_or_else(|| bad("it is no checkpoint of `hither train`".into()))
-    };
     let unreadable = |error: serde_json::Error| bad(format!("it cannot be understood: {error}"));
-    let theirs: Run = serde_json::from_str(said(RUN)?).map_err(unreadable)?;
+    let theirs: Run = serde_json::from_str(said(&file, path, RUN)?).map_err(unreadable)?;
     for (name, ours) in run(trainer) {
         let theirs = theirs.get(&name).map_or("nothing", String::as_str);
         if theirs != ours {
@@ -74,11 +69,7 @@ pub fn restore(trainer: &mut Trainer, path: &Path) -> Result<(), Error> {
             )));
         }
     }
-    let state: State = serde_json::from_str(said(STATE)?).map_err(unreadable)?;
-    let steps = learners(trainer).count();
-    if state.steps.len() != steps {
-        return Err(bad(format!("it has {} optimisers, expected {steps}", state.steps.len())));
-    }
+    let state: State = serde_json::from_str(said(&file, path, STATE)?).map_err(unreadable)?;
     trainer.best = state.best.map(|(round, valid, test)| Best {
         round,
         valid,
@@ -86,19 +77,115 @@ pub fn restore(trainer: &mut Trainer, path: &Path) -> Result<(), Error> {
         weights: trainer.global.clone(),
     });
     for (name, values) in tensors_mut(trainer) {
-        let numbers = file.tensors.get(&name).and_then(|tensor| tensor.as_f32());
-        let numbers = numbers.filter(|numbers| numbers.len() == values.len());
-        let numbers = numbers.ok_or_else(|| {
-            bad(format!("tensor `{name}` is missing or not of {} numbers", values.len()))
-        })?;
-        values.copy_from_slice(&numbers);
+        read_tensor(&file, path, &name, values)?;
     }
-    for (learner, steps) in trainer.workers.iter_mut().chain([&mut trainer.server]).zip(state.steps)
-    {
-        learner.optimiser.steps = steps;
-    }
+    trainer.server.optimiser.steps = state.steps;
+    let round = state.rounds.len() as u32;
+    let run = json(path, &run(trainer))?;
+    trainer.workers.restore(&workers_folder(path), &run, round)?;
     trainer.rounds = state.rounds;
     Ok(())
+}
+
+/// Writes a worker's optimiser to its file in `folder`.
+pub fn write_worker(
+    optimiser: &Optimiser,
+    folder: &Path,
+    run: &str,
+    round: u32,
+    part: usize,
+) -> Result<(), Error> {
+    let path = worker_file(folder, round, part);
+    let tensors =
+        [("first".to_owned(), &optimiser.first[..]), ("second".to_owned(), &optimiser.second[..])];
+    write_file(&path, &tensors, run, &optimiser.steps.to_string())
+}
+
+/// Reads back what [`write_worker`] wrote for the same run, round and part.
+pub fn read_worker(
+    optimiser: &mut Optimiser,
+    folder: &Path,
+    run: &str,
+    round: u32,
+    part: usize,
+) -> Result<(), Error> {
+    let path = worker_file(folder, round, part);
+    let bad = |problem: &str| Error::Resume { path: path.clone(), problem: problem.into() };
+    let file = Checkpoint::open(&path)?;
+    if said(&file, &path, RUN)? != run {
+        return Err(bad("it belongs to another run; start again with another output directory"));
+    }
+    let steps = said(&file, &path, STATE)?.parse();
+    optimiser.steps = steps.map_err(|_| bad("its number of steps is not a number"))?;
+    read_tensor(&file, &path, "first", &mut optimiser.first)?;
+    read_tensor(&file, &path, "second", &mut optimiser.second)
+}
+
+/// The folder of the workers' files that belongs to a server's file.
+pub fn workers_folder(path: &Path) -> PathBuf {
+    path.with_extension("workers")
+}
+
+fn worker_file(folder: &Path, round: u32, part: usize) -> PathBuf {
+    folder.join(format!("round-{round}-worker-{part}.safetensors"))
+}
+
+/// Removes workers' files of other rounds, which no server's file names any more.
+fn remove_others(folder: &Path, round: u32) -> Result<(), Error> {
+    let failed = |action| move |source| Error::Io { action, path: folder.into(), source };
+    let current = format!("round-{round}-");
+    for entry in fs::read_dir(folder).map_err(failed("read"))? {
+        let entry = entry.map_err(failed("read"))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("round-") && !name.starts_with(&current) {
+            fs::remove_file(entry.path()).map_err(failed("tidy"))?;
+        }
+    }
+    Ok(())
+}
+
+fn json(path: &Path, value: &impl Serialize) -> Result<String, Error> {
+    serde_json::to_string(value)
+        .map_err(|error| Error::File { path: path.into(), problem: error.to_string() })
+}
+
+fn said<'a>(file: &'a Checkpoint, path: &Path, name: &str) -> Result<&'a str, Error> {
+    let problem = || "it is no checkpoint of `hither train`".to_owned();
+    let text = file.metadata.get(name).map(String::as_str);
+    text.ok_or_else(|| Error::Resume { path: path.into(), problem: problem() })
+}
+
+fn read_tensor(
+    file: &Checkpoint,
+    path: &Path,
+    name: &str,
+    values: &mut [f32],
+) -> Result<(), Error> {
+    let numbers = file.tensors.get(name).and_then(|tensor| tensor.as_f32());
+    let numbers = numbers.filter(|numbers| numbers.len() == values.len());
+    let numbers = numbers.ok_or_else(|| Error::Resume {
+        path: path.into(),
+        problem: format!("tensor `{name}` is missing or not of {} numbers", values.len()),
+    })?;
+    values.copy_from_slice(&numbers);
+    Ok(())
+}
+
+fn write_file(
+    path: &Path,
+    tensors: &[(String, &[f32])],
+    run: &str,
+    state: &str,
+) -> Result<(), Error> {
+    let entry = |(name, values): &(String, &[f32])| Entry::new(name, Dtype::F32, &[values.len()]);
+    let entries: Vec<Entry> = tensors.iter().map(entry).collect();
+    let metadata =
+        BTreeMap::from([(RUN.to_owned(), run.to_owned()), (STATE.to_owned(), state.to_owned())]);
+    let mut writer = Writer::create(path, &entries, &metadata)?;
+    for (_, values) in tensors {
+        writer.write(bytemuck::cast_slice(values))?;
+    }
+    Ok(writer.finish()?)
 }
 
 /// More rounds and more patience may be asked for; all else decides what comes out.
@@ -115,10 +202,7 @@ fn run(trainer: &Trainer) -> Run {
     ])
 }
 
-fn learners(trainer: &Trainer) -> impl Iterator<Item = &Learner> {
-    trainer.workers.iter().chain([&trainer.server])
-}
-
+/// What the server's file holds.
 fn tensors(trainer: &Trainer) -> Vec<(String, &[f32])> {
     let mut all: Vec<(String, &[f32])> = vec![];
     let best = trainer.best.as_ref().map(|best| &best.weights);
@@ -128,10 +212,8 @@ fn tensors(trainer: &Trainer) -> Vec<(String, &[f32])> {
             all.push((format!("{name}.stats"), stats));
         }
     }
-    for (number, learner) in learners(trainer).enumerate() {
-        all.push((format!("{number}.first"), &learner.optimiser.first));
-        all.push((format!("{number}.second"), &learner.optimiser.second));
-    }
+    all.push(("server.first".into(), &trainer.server.optimiser.first));
+    all.push(("server.second".into(), &trainer.server.optimiser.second));
     all
 }
 
@@ -145,10 +227,7 @@ fn tensors_mut(trainer: &mut Trainer) -> Vec<(String, &mut [f32])> {
             all.push((format!("{name}.stats"), stats));
         }
     }
-    let learners = trainer.workers.iter_mut().chain([&mut trainer.server]);
-    for (number, learner) in learners.enumerate() {
-        all.push((format!("{number}.first"), &mut learner.optimiser.first));
-        all.push((format!("{number}.second"), &mut learner.optimiser.second));
-    }
+    all.push(("server.first".into(), &mut trainer.server.optimiser.first));
+    all.push(("server.second".into(), &mut trainer.server.optimiser.second));
     all
 }

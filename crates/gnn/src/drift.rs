@@ -2,8 +2,11 @@
 //!
 //! At the global model θ, for each worker p and the same nodes: g = its gradient as it sees them,
 //! f = with all their neighbours; ∇ = the mean of f over workers. Then κA = max ‖g − f‖ and
-//! κX = max ‖f − ∇‖. Of few nodes a norm would be mostly chance; so the nodes are halved, and the
-//! squared norm is the product of what both halves say, which is right on average.
+//! κX = max ‖f − ∇‖. Over few nodes a norm would be mostly noise; so the nodes are halved, and the
+//! squared norm is the product of both halves, whose expectation is right.
+//!
+//! Workers measure g ([`Probe::worker_half`]), the server f ([`Probe::server_half`]). Both draw the
+//! same nodes from the same stream, so that no node numbers are sent.
 
 use hither_core::record::train::Drift;
 use hither_core::seed;
@@ -16,57 +19,86 @@ use crate::sample::{Fanout, draw};
 /// Nodes of a part in each half.
 const PROBES: usize = 64;
 
+/// One measurement: where, and by which draws.
 pub struct Probe<'a> {
     pub model: &'a Model,
     pub weights: &'a Weights,
     pub seed: u64,
     pub round: u32,
-    /// What workers draw, and what stands for all neighbours.
+    /// The neighbours that workers sample, and those that stand for all.
     pub fanout: Fanout,
-    pub full: Fanout,
+    pub full: &'a Fanout,
+}
+
+/// What a worker measures of itself.
+pub struct Probed {
+    /// g of both halves.
+    pub gradients: [Vec<f32>; 2],
+    /// Squared error of sampling neighbours.
+    pub bias_squared: f64,
+}
+
+/// What the server combines: one entry per part that answered.
+pub struct Part<'a> {
+    /// The part's training nodes by their numbers in the whole graph, in the order of the part.
+    pub train: &'a [u32],
+    pub number: usize,
+    pub share: f32,
+    pub probed: &'a Probed,
 }
 
 impl Probe<'_> {
-    /// `globals` are the numbers, in the server's data, of each worker's nodes.
-    pub fn measure(
-        &self,
-        workers: &mut [Learner],
-        globals: &[Vec<u32>],
-        shares: &[f32],
-        server: &mut Learner,
-        local_squared: f64,
-    ) -> Drift {
-        let (mut cut, mut full, mut bias) = ([vec![], vec![]], [vec![], vec![]], 0.0);
+    /// The worker's gradients on a few nodes of its part.
+    pub fn worker_half(&self, part: usize, worker: &mut Learner) -> Probed {
+        let train = worker.train.clone();
+        let mut bias_squared = 0.0;
+        let gradients = [0, 1].map(|half| {
+            let (name, nodes) = self.nodes(part, half, &train);
+            let g = self.gradient(worker, nodes.clone(), self.full, &name);
+            if half == 0 && self.fanout != *self.full {
+                let drawn = self.gradient(worker, nodes, &self.fanout, &name);
+                bias_squared = squared(&difference(&drawn, &g));
+            }
+            g
+        });
+        Probed { gradients, bias_squared }
+    }
+
+    /// The server's gradients on the same nodes, and how far the workers' are from them.
+    pub fn server_half(&self, parts: &[Part], server: &mut Learner, local_squared: f64) -> Drift {
+        let (mut cut, mut full) = ([vec![], vec![]], [vec![], vec![]]);
         for half in 0..2 {
-            for (part, worker) in workers.iter_mut().enumerate() {
-                let name = format!("probe/{part}/{}/{half}", self.round);
-                let nodes = draw(&worker.train, PROBES, &mut seed::stream(self.seed, &name));
-                let global = nodes.iter().map(|node| globals[part][*node as usize]).collect();
-                let g = self.gradient(worker, nodes.clone(), self.full, &name);
-                let f = self.gradient(server, global, self.full, &name);
-                if half == 0 && self.fanout != self.full {
-                    let drawn = self.gradient(worker, nodes, self.fanout, &name);
-                    bias += f64::from(shares[part]) * dot(&difference(&drawn, &g), None);
-                }
-                cut[half].push(difference(&g, &f));
+            for part in parts {
+                let (name, nodes) = self.nodes(part.number, half, part.train);
+                let f = self.gradient(server, nodes, self.full, &name);
+                cut[half].push(difference(&part.probed.gradients[half], &f));
                 full[half].push(f);
             }
         }
-        let means = full.each_ref().map(|all| mean(all.iter().map(Vec::as_slice), shares));
+        let shares: Vec<f32> = parts.iter().map(|part| part.share).collect();
+        let means = full.each_ref().map(|all| mean(all.iter().map(Vec::as_slice), &shares));
         let largest =
-            |norms: &dyn Fn(usize) -> f64| (0..workers.len()).map(norms).fold(0.0, f64::max).sqrt();
+            |norms: &dyn Fn(usize) -> f64| (0..parts.len()).map(norms).fold(0.0, f64::max).sqrt();
+        let bias = parts.iter().map(|part| f64::from(part.share) * part.probed.bias_squared);
         Drift {
-            kappa_a: largest(&|part| dot(&cut[0][part], Some(&cut[1][part]))),
+            kappa_a: largest(&|part| dot(&cut[0][part], &cut[1][part])),
             kappa_x: largest(&|part| {
                 let [a, b] = [0, 1].map(|half| difference(&full[half][part], &means[half]));
-                dot(&a, Some(&b))
+                dot(&a, &b)
             }),
-            bias_squared: bias,
+            bias_squared: bias.sum(),
             local_squared,
         }
     }
 
-    fn gradient(&self, of: &mut Learner, nodes: Vec<u32>, fanout: Fanout, name: &str) -> Vec<f32> {
+    /// The stream's name, and the nodes drawn from it.
+    fn nodes(&self, part: usize, half: usize, train: &[u32]) -> (String, Vec<u32>) {
+        let name = format!("probe/{part}/{}/{half}", self.round);
+        let nodes = draw(train, PROBES, &mut seed::stream(self.seed, &name));
+        (name, nodes)
+    }
+
+    fn gradient(&self, of: &mut Learner, nodes: Vec<u32>, fanout: &Fanout, name: &str) -> Vec<f32> {
         of.gradient(self.model, self.weights, nodes, fanout, (self.seed, name))
     }
 }
@@ -75,7 +107,10 @@ fn difference(a: &[f32], b: &[f32]) -> Vec<f32> {
     a.iter().zip(b).map(|(a, b)| a - b).collect()
 }
 
-/// With itself if with no other.
-fn dot(a: &[f32], b: Option<&[f32]>) -> f64 {
-    a.iter().zip(b.unwrap_or(a)).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+}
+
+fn squared(a: &[f32]) -> f64 {
+    dot(a, a)
 }

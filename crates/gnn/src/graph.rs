@@ -1,4 +1,5 @@
-//! An undirected simple graph in compressed rows: the sorted neighbours of each node.
+//! An undirected simple graph in compressed rows: the neighbours of each node, sorted by their numbers
+//! in the user's files.
 
 use std::sync::OnceLock;
 
@@ -107,8 +108,24 @@ impl Graph {
     }
 
     /// Takes rows as they were written, in memory or mapped, or says what is wrong with them. That
-    /// every edge stands with both ends is too costly to check and up to the writer.
+    /// every edge stands at both of its ends is too costly to check and up to the writer.
     pub fn from_arrays(offsets: Array<u64>, neighbours: Array<u32>) -> Result<Self, String> {
+        let is_sorted = |row: &[u32]| row.windows(2).all(|pair| pair[0] < pair[1]);
+        Self::checked(offsets, neighbours, is_sorted)
+    }
+
+    /// As [`Graph::from_arrays`], for nodes that were renumbered: rows keep the order of the old
+    /// numbers, so that whatever is drawn from them or summed over them stays the same. That
+    /// neighbours are distinct is up to the writer too.
+    pub fn from_renumbered(offsets: Array<u64>, neighbours: Array<u32>) -> Result<Self, String> {
+        Self::checked(offsets, neighbours, |_| true)
+    }
+
+    fn checked(
+        offsets: Array<u64>,
+        neighbours: Array<u32>,
+        is_in_order: impl Fn(&[u32]) -> bool + Sync,
+    ) -> Result<Self, String> {
         let nodes = offsets.len().checked_sub(1).ok_or("offsets are empty")?;
         if nodes > u32::MAX as usize {
             return Err(format!("{nodes} nodes are more than 32 bits can number"));
@@ -123,8 +140,8 @@ impl Graph {
         let (bounds, all) = (&offsets[..], &neighbours[..]);
         let unsound = (0..nodes).into_par_iter().with_min_len(1024).find_first(|node| {
             let row = &all[bounds[*node] as usize..bounds[*node + 1] as usize];
-            let sorted = row.windows(2).all(|pair| pair[0] < pair[1]);
-            !sorted || row.last().is_some_and(|last| *last as usize >= nodes)
+            let last = row.iter().fold(0, |last, node| last.max(*node));
+            !is_in_order(row) || (last as usize >= nodes && !row.is_empty())
         });
         match unsound {
             Some(node) => Err(format!(

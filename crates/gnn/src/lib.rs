@@ -15,6 +15,7 @@ pub mod layer;
 pub mod load;
 pub mod local;
 pub mod loss;
+pub mod mode;
 pub mod model;
 pub mod names;
 pub mod optim;
@@ -23,7 +24,9 @@ pub mod parts;
 pub mod sample;
 pub mod save;
 pub mod score;
+pub mod summary;
 pub mod train;
+pub mod transport;
 
 pub use dataset::{Dataset, Features, Labels, Metric, Split};
 pub use error::Error;

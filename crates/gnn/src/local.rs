@@ -7,6 +7,7 @@ use hither_core::record::train::Bytes;
 use hither_core::seed;
 use hither_kernels::vector;
 use rand::RngExt;
+use rand_pcg::Pcg64Mcg;
 
 use crate::Dataset;
 use crate::model::{Model, Pass, Weights};
@@ -14,7 +15,7 @@ use crate::optim::Optimiser;
 use crate::sample::{Batch, Fanout, Needs, Sampler, draw};
 
 /// How a learner takes its steps.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Pace {
     /// Nodes a step; none: the whole graph, all training nodes.
     pub batch: Option<usize>,
@@ -25,7 +26,7 @@ pub struct Pace {
 impl Pace {
     /// Neighbours that a step sees: whole graphs are not drawn from.
     pub fn seen(&self) -> Fanout {
-        if self.batch.is_none() { Fanout::All } else { self.fanout }
+        if self.batch.is_none() { Fanout::All } else { self.fanout.clone() }
     }
 }
 
@@ -52,6 +53,8 @@ pub struct Learner {
 /// What some steps led to.
 pub struct Learnt {
     pub weights: Weights,
+    /// Steps taken.
+    pub steps: u32,
     /// Means over the steps.
     pub loss: f64,
     pub gradient_squared: f64,
@@ -75,6 +78,7 @@ impl Learner {
     ) -> Learnt {
         let mut learnt = Learnt {
             weights: weights.clone(),
+            steps: steps.count,
             loss: 0.0,
             gradient_squared: 0.0,
             bytes: Bytes::default(),
@@ -93,10 +97,10 @@ impl Learner {
             let batch = match pace.batch {
                 None if home.is_none() => Batch::whole(data, train, needs),
                 // Of a graph that is not all its own, a learner fetches what its nodes need.
-                None => sampler.batch(data, train.clone(), Fanout::All, needs, &mut random),
+                None => sampler.batch(data, train.clone(), &Fanout::All, needs, &mut random),
                 Some(size) => {
                     let seeds = draw(train, size, &mut random);
-                    sampler.batch(data, seeds, pace.fanout, needs, &mut random)
+                    sampler.batch(data, seeds, &pace.fanout, needs, &mut random)
                 }
             };
             (batch, random.random::<u64>())
@@ -129,10 +133,10 @@ impl Learner {
         model: &Model,
         weights: [&Weights; N],
         nodes: Vec<u32>,
-        fanout: Fanout,
+        fanout: &Fanout,
         name: (u64, &str),
     ) -> [f64; N] {
-        let mut random = seed::stream(name.0, name.1);
+        let mut random = neighbour_stream(name);
         let batch = self.sampler.batch(&self.data, nodes, fanout, model.needs(), &mut random);
         weights.map(|weights| model.loss(weights, &self.data, &batch))
     }
@@ -143,15 +147,21 @@ impl Learner {
         model: &Model,
         weights: &Weights,
         nodes: Vec<u32>,
-        fanout: Fanout,
+        fanout: &Fanout,
         name: (u64, &str),
     ) -> Vec<f32> {
-        let mut random = seed::stream(name.0, name.1);
+        let mut random = neighbour_stream(name);
         let batch = self.sampler.batch(&self.data, nodes, fanout, model.needs(), &mut random);
         let mut grads = vec![0.0; weights.params.len()];
         model.gradient(&mut weights.clone(), &self.data, &batch, Pass::Probe, &mut grads);
         grads
     }
+}
+
+/// The stream that neighbours are drawn from. The caller may have drawn the nodes from the stream
+/// of the same name: the two must not repeat each other.
+fn neighbour_stream((seed, name): (u64, &str)) -> Pcg64Mcg {
+    seed::stream(seed, &format!("{name}/neighbours"))
 }
 
 /// What it takes to get the rows that are not at home: asked for by number, each once.

@@ -71,6 +71,15 @@ impl Kind {
         }
     }
 
+    /// Hops of neighbours that a layer of this kind takes; a propagation takes `steps`.
+    pub fn hops(self, steps: usize) -> usize {
+        match self {
+            Self::Sage | Self::Gcn | Self::Gat => 1,
+            Self::Propagate => steps,
+            Self::Linear => 0,
+        }
+    }
+
     /// What `--model NAME --layers N` stands for: a family, or layers separated by commas.
     pub fn stack(name: &str, layers: usize) -> Result<Vec<Self>, String> {
         match name {
@@ -93,13 +102,17 @@ impl Kind {
 /// All numbers of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights {
-    /// What is learnt.
+    /// Trained.
     pub params: Vec<f32>,
-    /// What is only counted: running means and variances of batch norms.
+    /// Not trained: running means and variances of batch norms.
     pub stats: Vec<f32>,
 }
 
 impl Weights {
+    pub fn is_finite(&self) -> bool {
+        self.params.iter().chain(&self.stats).all(|value| value.is_finite())
+    }
+
     /// What one transfer of them puts on a network.
     pub fn bytes(&self) -> u64 {
         4 * (self.params.len() + self.stats.len()) as u64

@@ -14,11 +14,26 @@ use rand_pcg::Pcg64Mcg;
 use crate::layer::Rows;
 use crate::{Dataset, Features, Graph};
 
-/// How many neighbours of a node a layer sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How many neighbours of a node are drawn.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fanout {
     All,
+    /// The same number at every hop.
     AtMost(usize),
+    /// One number per hop, from the nodes of the batch outwards, as PyTorch Geometric orders them;
+    /// the last one holds for all further hops.
+    PerHop(Vec<usize>),
+}
+
+impl Fanout {
+    /// Upper bound on the neighbours drawn per node, `hop` hops from the nodes of the batch.
+    fn most(&self, hop: usize) -> usize {
+        match self {
+            Self::All => usize::MAX,
+            Self::AtMost(most) => *most,
+            Self::PerHop(most) => most.get(hop).or(most.last()).copied().unwrap_or(usize::MAX),
+        }
+    }
 }
 
 /// One graph layer's view: which rows of its input belong to the neighbours of each target.
@@ -58,14 +73,14 @@ impl Hop<'_> {
         }
     }
 
-    /// Neighbours of a target that are here.
-    pub fn seen(&self, target: usize) -> usize {
+    /// Neighbours of a target in this hop.
+    pub fn drawn(&self, target: usize) -> usize {
         (self.offsets[target + 1] - self.offsets[target]) as usize
     }
 
-    /// Neighbours that it has.
+    /// Neighbours of a target in the graph.
     pub fn degree(&self, target: usize) -> usize {
-        self.degrees.as_ref().map_or_else(|| self.seen(target), |all| all[target] as usize)
+        self.degrees.as_ref().map_or_else(|| self.drawn(target), |all| all[target] as usize)
     }
 }
 
@@ -108,7 +123,7 @@ impl<'a> Batch<'a> {
             symmetric: true,
         };
         Self {
-            input: Rows::of(&data.features),
+            input: Rows::all(&data.features),
             hops: (0..needs.hops).map(hop).collect(),
             rows: Cow::Borrowed(nodes),
             nodes: Cow::Borrowed(nodes),
@@ -133,7 +148,7 @@ impl Sampler {
         &mut self,
         data: &'a Dataset,
         seeds: Vec<u32>,
-        fanout: Fanout,
+        fanout: &Fanout,
         needs: Needs,
         random: &mut Pcg64Mcg,
     ) -> Batch<'a> {
@@ -142,7 +157,8 @@ impl Sampler {
         let mut targets = seeds.clone();
         // From the outputs back to the inputs.
         for hop in (0..needs.hops).rev() {
-            let drawn = Drawn::draw(&data.graph, &targets, fanout, random);
+            let most = fanout.most(needs.hops - 1 - hop);
+            let drawn = Drawn::draw(&data.graph, &targets, most, random);
             if hop == 0 && direct {
                 hops.push(drawn.over_table(data.graph.nodes(), std::mem::take(&mut targets)));
             } else {
@@ -160,7 +176,7 @@ impl Sampler {
         }
         hops.reverse();
         let input = if direct && needs.hops > 0 {
-            Rows::of(&data.features)
+            Rows::all(&data.features)
         } else {
             Rows::collect(&data.features, &targets)
         };
@@ -199,11 +215,10 @@ struct Drawn {
 }
 
 impl Drawn {
-    fn draw(graph: &Graph, targets: &[u32], fanout: Fanout, random: &mut Pcg64Mcg) -> Self {
-        let room = match fanout {
-            Fanout::AtMost(most) => targets.len() * most,
-            Fanout::All => targets.iter().map(|target| graph.degree(*target)).sum(),
-        };
+    /// Draws up to `most` neighbours of each target.
+    fn draw(graph: &Graph, targets: &[u32], most: usize, random: &mut Pcg64Mcg) -> Self {
+        // By degree: `most` alone may ask for far more memory than there are edges.
+        let room = targets.iter().map(|target| graph.degree(*target).min(most)).sum();
         let mut drawn = Self {
             offsets: Vec::with_capacity(targets.len() + 1),
             columns: Vec::with_capacity(room),
@@ -212,11 +227,10 @@ impl Drawn {
         drawn.offsets.push(0);
         for target in targets {
             let all = graph.neighbours(*target);
-            match fanout {
-                Fanout::AtMost(most) if most < all.len() => {
-                    choose(all, most, &mut drawn.columns, random);
-                }
-                _ => drawn.columns.extend_from_slice(all),
+            if most < all.len() {
+                choose(all, most, &mut drawn.columns, random);
+            } else {
+                drawn.columns.extend_from_slice(all);
             }
             drawn.degrees.push(all.len() as u32);
             drawn.offsets.push(drawn.columns.len() as u64);

@@ -4,78 +4,23 @@
 //! part alone, and gives its model back; the server averages them, and then takes a few steps on the
 //! whole graph, which undo what the cut edges did to the average. Only models travel.
 
-use std::str::FromStr;
 use std::sync::Arc;
 
-use hither_core::record::train::{Bytes, Drift, Header, Round, Summary, Times};
+use hither_core::record::train::{Bytes, Drift, Round, Times};
 use hither_core::{Seconds, seed};
-use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 
 use crate::average::{add_change, average, between};
 use crate::correct::{Found, JUDGES, ServerSteps, lowest};
-use crate::drift::Probe;
+use crate::drift::{Part, Probe};
 use crate::local::{Learner, Learnt, Pace, Steps};
+pub use crate::mode::Mode;
+use crate::mode::{Corrects, Sees};
 use crate::model::{Model, Weights};
 use crate::optim::{self, Optimiser};
 use crate::partition::Partition;
 use crate::sample::draw;
-use crate::{Dataset, Error, parts};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// One machine with the whole graph, taking the batches of all workers together.
-    Single,
-    /// Workers learn on their parts; models are averaged.
-    PsgdPa,
-    /// And the server corrects the average.
-    Llcg,
-    /// The server corrects the last global model while workers learn; what it learnt is added to
-    /// the average, so that nobody waits for it.
-    LlcgStale,
-    /// Workers draw neighbours from the whole graph and fetch the features of those elsewhere.
-    Ggs,
-    /// As psgd-pa, and each part stores copies of some nodes around it.
-    PsgdSa,
-    /// The server's steps alone.
-    ServerOnly,
-}
-
-impl Mode {
-    pub const ALL: [Self; 7] = [
-        Self::Single,
-        Self::PsgdPa,
-        Self::Llcg,
-        Self::LlcgStale,
-        Self::Ggs,
-        Self::PsgdSa,
-        Self::ServerOnly,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Single => "single",
-            Self::PsgdPa => "psgd-pa",
-            Self::Llcg => "llcg",
-            Self::LlcgStale => "llcg-stale",
-            Self::Ggs => "ggs",
-            Self::PsgdSa => "psgd-sa",
-            Self::ServerOnly => "server-only",
-        }
-    }
-}
-
-impl FromStr for Mode {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|mode| mode.name() == name).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            format!("no mode is named `{name}`; there are {names}")
-        })
-    }
-}
+use crate::transport::{Answer, Order, Threads, Workers};
+use crate::{Dataset, Error};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -100,6 +45,28 @@ pub struct Settings {
     pub seed: u64,
 }
 
+impl Settings {
+    /// A learner from all training nodes of a dataset, with a fresh optimiser.
+    pub fn learner(&self, model: &Model, data: Arc<Dataset>) -> Learner {
+        let train = data.split.train.clone();
+        Learner::new(data, train, Optimiser::new(self.optimiser, self.decay, model.params_len()))
+    }
+
+    /// K·ρ^(r−1)
+    fn local_steps(&self, round: u32) -> u32 {
+        let growth = self.rho.powi(round as i32 - 1);
+        let steps = (f64::from(self.local_steps) * growth).round();
+        steps.clamp(1.0, f64::from(u32::MAX)) as u32
+    }
+
+    /// Whether drift is measured: only cut edges cause any, and it changes fastest in the beginning.
+    fn is_probed(&self, round: u32) -> bool {
+        let every = self.probe_every;
+        let is_due = round <= every || round.is_multiple_of(every);
+        self.mode.does().workers == Some(Sees::Part) && is_due
+    }
+}
+
 /// The best model so far, by its validation score.
 #[derive(Clone, Debug)]
 pub struct Best {
@@ -111,74 +78,48 @@ pub struct Best {
 
 pub struct Trainer {
     pub settings: Settings,
-    pub model: Model,
+    pub model: Arc<Model>,
     pub data: Arc<Dataset>,
-    pub workers: Vec<Learner>,
+    pub workers: Box<dyn Workers>,
     pub server: Learner,
     /// θ̄
     pub global: Weights,
     pub best: Option<Best>,
     pub rounds: Vec<Round>,
-    /// The numbers that each worker's nodes have in the whole graph.
-    globals: Vec<Vec<u32>>,
+    /// Each part's training nodes, by their numbers in the whole graph.
+    pub(crate) train_of_parts: Vec<Vec<u32>>,
     /// Tells one partition from another.
     pub(crate) partition_hash: u64,
-    /// Each worker's share of the training nodes.
-    shares: Vec<f32>,
     /// Sent once, before the first round.
     pub setup_bytes: u64,
 }
 
 impl Trainer {
+    /// A trainer whose workers are threads of this process.
     pub fn new(
         settings: Settings,
         model: Model,
         data: Arc<Dataset>,
         partition: &Partition,
     ) -> Self {
-        let new_optimiser =
-            || Optimiser::new(settings.optimiser, settings.decay, model.params_len());
-        let learner = |data: Arc<Dataset>| {
-            let train = data.split.train.clone();
-            Learner::new(data, train, new_optimiser())
-        };
-        let mut setup_bytes = 0;
-        let workers: Vec<Learner> = match settings.mode {
-            Mode::ServerOnly => vec![],
-            Mode::Single => vec![learner(data.clone())],
-            Mode::PsgdPa | Mode::Llcg | Mode::LlcgStale => {
-                parts::cut(&data, partition).into_iter().map(|part| learner(part.into())).collect()
-            }
-            Mode::PsgdSa => {
-                let count = (settings.copies * data.graph.nodes() as f64).round() as usize;
-                let (parts, bytes) = parts::cut_with_copies(&data, partition, count, settings.seed);
-                setup_bytes = bytes;
-                parts.into_iter().map(|part| learner(part.into())).collect()
-            }
-            Mode::Ggs => parts::homes(&data, partition)
-                .into_iter()
-                .map(|(train, home)| {
-                    let mut worker = Learner::new(data.clone(), train, new_optimiser());
-                    worker.home = Some(home);
-                    worker
-                })
-                .collect(),
-        };
-        let total: usize = workers.iter().map(|worker| worker.train.len()).sum();
-        let share = |worker: &Learner| worker.train.len() as f32 / total.max(1) as f32;
+        let model = Arc::new(model);
+        let threads = Threads::new(&settings, &model, &data, partition);
+        let mut train_of_parts = vec![vec![]; partition.parts];
+        for node in &data.split.train {
+            train_of_parts[partition.of[*node as usize] as usize].push(*node);
+        }
         Self {
             global: model.start(settings.seed),
-            shares: workers.iter().map(share).collect(),
-            globals: partition.nodes_of(),
+            train_of_parts,
             partition_hash: fnv(&partition.of),
-            server: learner(data.clone()),
+            server: settings.learner(&model, data.clone()),
             best: None,
             rounds: vec![],
-            setup_bytes,
+            setup_bytes: threads.setup_bytes,
+            workers: Box::new(threads),
             settings,
             model,
             data,
-            workers,
         }
     }
 
@@ -195,142 +136,168 @@ impl Trainer {
     /// One round. `clock` gives the seconds since some moment.
     pub fn round(&mut self, clock: &dyn Fn() -> Seconds) -> Result<Round, Error> {
         let round = self.rounds.len() as u32 + 1;
-        let mode = self.settings.mode;
-        let local_steps = self.local_steps(round);
+        let start = self.global.clone();
         let mut watch = Watch { clock, since: clock() };
 
-        // A server that does not wait decides before this round is measured.
-        let blind = self.settings.server_steps.of(round, local_steps, None, &self.rounds);
-
-        // Learn locally. A server that need not wait for the average corrects meanwhile.
-        let start = self.global.clone();
-        let (learnt, meanwhile) = rayon::join(
-            || learn(&mut self.workers, &self.settings, &self.model, &start, round, local_steps),
-            || {
-                let (server, settings, model) = (&mut self.server, &self.settings, &self.model);
-                (mode == Mode::LlcgStale)
-                    .then(|| correct(server, settings, model, &start, round, blind))
-            },
-        );
+        let (answers, meanwhile) = self.learn_locally(round, &start)?;
         let local_s = watch.lap();
 
-        // Measure how far apart that led, where it was cut edges that led there.
-        let drift = self.measure(round, &start, &learnt);
+        let drift = self.measure_drift(round, &start, &answers);
         let probe_s = watch.lap();
 
-        // Average, and go there as far as it is worth going.
-        let mut kept = 1.0;
-        if !learnt.is_empty() {
-            let models: Vec<&Weights> = learnt.iter().map(|learnt| &learnt.weights).collect();
-            let average = average(&models, &self.shares);
-            kept = self.worth(round, &start, &average);
-            self.global = between(&start, &average, kept as f32);
-        }
-
-        // Correct globally.
-        let steps = match mode {
-            Mode::LlcgStale => blind,
-            Mode::Llcg | Mode::ServerOnly => {
-                let now = Some(Found { kept, drift });
-                self.settings.server_steps.of(round, local_steps, now, &self.rounds)
-            }
-            _ => 0,
-        };
-        let corrected = match (mode, meanwhile) {
-            (Mode::LlcgStale, Some(corrected)) => {
-                add_change(&mut self.global, &start, &corrected.weights);
-                Some(corrected)
-            }
-            (Mode::Llcg | Mode::ServerOnly, _) => {
-                let (server, settings, model) = (&mut self.server, &self.settings, &self.model);
-                let corrected = correct(server, settings, model, &self.global, round, steps);
-                self.global = corrected.weights.clone();
-                Some(corrected)
-            }
-            _ => None,
-        };
+        let kept = self.average(round, &start, &answers);
+        let corrected = self.correct_globally(round, &start, Found { kept, drift }, meanwhile);
         let server_s = watch.lap();
 
-        let loss = if learnt.is_empty() {
-            corrected.map_or(0.0, |corrected| corrected.loss)
-        } else {
-            let losses = learnt.iter().zip(&self.shares);
-            losses.map(|(learnt, share)| learnt.loss * f64::from(*share)).sum()
-        };
-        if !loss.is_finite() || self.global.params.iter().any(|param| !param.is_finite()) {
-            return Err(Error::Diverged { round, what: "the loss or a parameter" });
-        }
-        let bytes = self.bytes(&learnt);
-        let scores = self.evaluate(round);
-        let time = Times { local_s, server_s, probe_s, evaluate_s: watch.lap() };
-        let (valid, test) = scores.unzip();
-        let local_steps = if self.workers.is_empty() { 0 } else { local_steps };
+        let loss = self.loss(round, &answers, corrected.as_ref())?;
+        let (valid, test) = self.evaluate(round).unzip();
         let row = Round {
             round,
-            local_steps,
+            local_steps: if answers.is_empty() { 0 } else { self.settings.local_steps(round) },
             kept,
-            server_steps: steps,
+            server_steps: corrected.map_or(0, |corrected| corrected.steps),
             loss,
             valid,
             test,
-            bytes,
+            bytes: self.bytes(&answers),
             drift,
-            time,
+            time: Times { local_s, server_s, probe_s, evaluate_s: watch.lap() },
         };
         self.rounds.push(row.clone());
         Ok(row)
     }
 
-    /// K·ρ^(r−1)
-    fn local_steps(&self, round: u32) -> u32 {
-        let growth = self.settings.rho.powi(round as i32 - 1);
-        let steps = (f64::from(self.settings.local_steps) * growth).round();
-        steps.clamp(1.0, f64::from(u32::MAX)) as u32
+    /// Every worker takes its steps from the global model. A server that does not wait for the
+    /// average corrects meanwhile.
+    fn learn_locally(
+        &mut self,
+        round: u32,
+        start: &Weights,
+    ) -> Result<(Vec<Answer>, Option<Learnt>), Error> {
+        let steps = self.settings.local_steps(round);
+        let order = Order { round, steps, start, probe: self.settings.is_probed(round) };
+        let mut corrected = None;
+        let mut meanwhile = || {
+            if self.settings.mode.does().corrects == Corrects::Meanwhile {
+                let steps = self.settings.server_steps.of(round, steps, None, &self.rounds);
+                let server = &mut self.server;
+                corrected = Some(correct(server, &self.settings, &self.model, start, round, steps));
+            }
+        };
+        let answers = self.workers.round(&order, &mut meanwhile)?;
+        Ok((answers, corrected))
     }
 
-    fn measure(&mut self, round: u32, start: &Weights, learnt: &[Learnt]) -> Option<Drift> {
-        let cut = matches!(self.settings.mode, Mode::PsgdPa | Mode::Llcg | Mode::LlcgStale);
-        let every = self.settings.probe_every;
-        // Drift changes fastest in the beginning.
-        let due = round <= every || round.is_multiple_of(every);
-        if !cut || !due {
-            return None;
-        }
-        let squares = learnt.iter().zip(&self.shares);
-        let squares = squares.map(|(learnt, share)| learnt.gradient_squared * f64::from(*share));
+    /// The weight of each answer in the average: its share of the training nodes.
+    fn shares(&self, answers: &[Answer]) -> Vec<f32> {
+        let nodes = |answer: &Answer| self.workers.parts()[answer.part].train_nodes;
+        let total: usize = answers.iter().map(nodes).sum();
+        answers.iter().map(|answer| nodes(answer) as f32 / total.max(1) as f32).collect()
+    }
+
+    /// How far the workers' gradients are from the whole graph's, if they measured it.
+    fn measure_drift(&mut self, round: u32, start: &Weights, answers: &[Answer]) -> Option<Drift> {
+        let shares = self.shares(answers);
+        let parts: Option<Vec<Part>> = answers
+            .iter()
+            .zip(&shares)
+            .map(|(answer, share)| {
+                let train = &self.train_of_parts[answer.part][..];
+                let probed = answer.probed.as_ref()?;
+                Some(Part { train, number: answer.part, share: *share, probed })
+            })
+            .collect();
+        let parts = parts.filter(|parts| !parts.is_empty())?;
+        let squares = answers.iter().zip(&shares);
+        let squares = squares.map(|(a, share)| a.learnt.gradient_squared * f64::from(*share));
         let probe = Probe {
             model: &self.model,
             weights: start,
             seed: self.settings.seed,
             round,
             fanout: self.settings.local.seen(),
-            full: self.settings.server.fanout,
+            full: &self.settings.server.fanout,
         };
-        let local_squared = squares.sum();
-        let (workers, server) = (&mut self.workers, &mut self.server);
-        Some(probe.measure(workers, &self.globals, &self.shares, server, local_squared))
+        Some(probe.server_half(&parts, &mut self.server, squares.sum()))
+    }
+
+    /// Averages the workers' models, and goes there as far as it is worth going.
+    fn average(&mut self, round: u32, start: &Weights, answers: &[Answer]) -> f64 {
+        if answers.is_empty() {
+            return 1.0;
+        }
+        let models: Vec<&Weights> = answers.iter().map(|answer| &answer.learnt.weights).collect();
+        let average = average(&models, &self.shares(answers));
+        let kept = self.worth(round, start, &average);
+        self.global = between(start, &average, kept as f32);
+        kept
     }
 
     /// How far it is worth going to the average, of the whole way: to where the loss of the whole
     /// graph is lowest.
     fn worth(&mut self, round: u32, start: &Weights, average: &Weights) -> f64 {
         let settings = &self.settings;
-        let corrects = matches!(settings.mode, Mode::Llcg | Mode::LlcgStale);
-        if !corrects || settings.server_steps != ServerSteps::Auto {
+        if !settings.mode.corrects_workers() || settings.server_steps != ServerSteps::Auto {
             return 1.0;
         }
         let name = format!("judge/{round}");
         let nodes = draw(&self.server.train, JUDGES, &mut seed::stream(settings.seed, &name));
         let half = between(start, average, 0.5);
-        let (fanout, name) = (settings.server.fanout, (settings.seed, name.as_str()));
+        let (fanout, name) = (&settings.server.fanout, (settings.seed, name.as_str()));
         lowest(self.server.losses(&self.model, [start, &half, average], nodes, fanout, name))
     }
 
+    /// The server's steps on the whole graph.
+    fn correct_globally(
+        &mut self,
+        round: u32,
+        start: &Weights,
+        now: Found,
+        meanwhile: Option<Learnt>,
+    ) -> Option<Learnt> {
+        let settings = &self.settings;
+        match settings.mode.does().corrects {
+            Corrects::Never => None,
+            Corrects::Average => {
+                let local = settings.local_steps(round);
+                let steps = settings.server_steps.of(round, local, Some(now), &self.rounds);
+                let server = &mut self.server;
+                let corrected = correct(server, settings, &self.model, &self.global, round, steps);
+                self.global = corrected.weights.clone();
+                Some(corrected)
+            }
+            Corrects::Meanwhile => {
+                let corrected = meanwhile?;
+                add_change(&mut self.global, start, &corrected.weights);
+                Some(corrected)
+            }
+        }
+    }
+
+    /// The mean loss of the round's steps. A model that is no longer finite ends the run.
+    fn loss(
+        &self,
+        round: u32,
+        answers: &[Answer],
+        corrected: Option<&Learnt>,
+    ) -> Result<f64, Error> {
+        let shares = self.shares(answers);
+        let losses = answers.iter().zip(&shares);
+        let loss = match corrected {
+            Some(corrected) if answers.is_empty() => corrected.loss,
+            _ => losses.map(|(answer, share)| answer.learnt.loss * f64::from(*share)).sum(),
+        };
+        if !loss.is_finite() || !self.global.is_finite() {
+            return Err(Error::Diverged { round, what: "the loss or a parameter" });
+        }
+        Ok(loss)
+    }
+
     /// What crossed the network: every worker's model both ways, and what workers fetched.
-    fn bytes(&self, learnt: &[Learnt]) -> Bytes {
+    fn bytes(&self, answers: &[Answer]) -> Bytes {
         let mut bytes = Bytes::default();
-        if self.settings.mode != Mode::Single {
-            for learnt in learnt {
+        if self.settings.mode.is_distributed() {
+            for Answer { learnt, .. } in answers {
                 bytes.model_down_bytes += self.global.bytes();
                 bytes.model_up_bytes += learnt.weights.bytes();
                 bytes.add(&learnt.bytes);
@@ -353,70 +320,6 @@ impl Trainer {
         }
         Some((valid, test))
     }
-}
-
-impl Trainer {
-    /// What is trained, on what. `partition` says how it was cut.
-    pub fn header(&self, hither: &str, partition: &str, cut_share: f64) -> Header {
-        let (data, settings) = (&self.data, &self.settings);
-        let kinds: Vec<&str> = self.model.spec.layers.iter().map(|kind| kind.name()).collect();
-        Header {
-            hither: hither.into(),
-            dataset: data.name.clone(),
-            nodes: data.graph.nodes() as u64,
-            edges: data.graph.edges() as u64,
-            features: data.features.dim() as u64,
-            classes: data.labels.count() as u64,
-            metric: data.metric.name().into(),
-            mode: settings.mode.name().into(),
-            model: kinds.join(","),
-            parameters: self.model.params_len() as u64,
-            parts: self.globals.len() as u32,
-            partition: partition.into(),
-            cut_share,
-            rounds: settings.rounds,
-            seed: settings.seed,
-        }
-    }
-
-    /// What came of the rounds so far.
-    pub fn summary(&self) -> Summary {
-        let mut bytes = Bytes { features_down_bytes: self.setup_bytes, ..Bytes::default() };
-        let mut time = Times::default();
-        for round in &self.rounds {
-            bytes.add(&round.bytes);
-            time.add(&round.time);
-        }
-        let best = self.best.as_ref();
-        Summary {
-            mode: self.settings.mode.name().into(),
-            seed: self.settings.seed,
-            rounds: self.rounds.len() as u32,
-            best_round: best.map_or(0, |best| best.round),
-            valid: best.map_or(0.0, |best| best.valid),
-            test: best.map_or(0.0, |best| best.test),
-            server_steps: self.rounds.iter().map(|round| u64::from(round.server_steps)).sum(),
-            bytes,
-            time,
-        }
-    }
-}
-
-/// Every worker takes its steps from the same model.
-fn learn(
-    workers: &mut [Learner],
-    settings: &Settings,
-    model: &Model,
-    start: &Weights,
-    round: u32,
-    count: u32,
-) -> Vec<Learnt> {
-    let of = |(part, worker): (usize, &mut Learner)| {
-        let who = format!("local/{part}");
-        let steps = Steps { seed: settings.seed, who: &who, round, count };
-        worker.learn(model, start, &settings.local, &steps)
-    };
-    workers.par_iter_mut().enumerate().map(of).collect()
 }
 
 /// The server takes steps on the whole graph.

@@ -5,6 +5,7 @@ mod common;
 use common::{Fixture, apart, spec};
 use hither_core::seed;
 use hither_gnn::generate::{self, Family};
+use hither_gnn::layer::Backward;
 use hither_gnn::model::{Kind, Model, Pass, Weights};
 use hither_gnn::sample::{Batch, Fanout, Needs, Sampler, draw};
 use hither_gnn::{Dataset, Features};
@@ -70,7 +71,7 @@ fn batches_with_all_neighbours_have_the_gradient_of_the_whole_graph() {
             let mut sampler = Sampler::new(data.graph.nodes());
             let mut random = seed::stream(0, "test");
             for needs in [model.needs(), Needs { direct: false, ..model.needs() }] {
-                let batch = sampler.batch(&data, train.clone(), Fanout::All, needs, &mut random);
+                let batch = sampler.batch(&data, train.clone(), &Fanout::All, needs, &mut random);
                 let (loss, grads) = gradient(&model, &weights, &data, &batch);
                 assert!((loss - whole.0).abs() < 1e-5, "{stack:?}: {loss} is not {}", whole.0);
                 let off = apart(&grads, &whole.1);
@@ -80,9 +81,9 @@ fn batches_with_all_neighbours_have_the_gradient_of_the_whole_graph() {
     }
 }
 
-/// Who only looks sums large graphs block by block and keeps nothing; the numbers are the same.
+/// Inference aggregates in blocks and keeps nothing; the numbers are the same.
 #[test]
-fn looking_loses_what_learning_does() {
+fn inference_and_training_losses_agree() {
     let mut settings = generate::Settings::of(Family::NoisyFeatures, 20_000, 1);
     settings.feature_dim = 4;
     let data = generate::generate(&settings).expect("a graph");
@@ -95,7 +96,7 @@ fn looking_loses_what_learning_does() {
         let learnt = gradient(&model, &weights, &data, &whole).0;
         assert_eq!(model.loss(&weights, &data, &whole), learnt, "{stack:?}");
         let mut random = seed::stream(0, "test");
-        let batch = sampler.batch(&data, nodes.clone(), Fanout::All, model.needs(), &mut random);
+        let batch = sampler.batch(&data, nodes.clone(), &Fanout::All, model.needs(), &mut random);
         let drawn = model.loss(&weights, &data, &batch);
         assert!((drawn - learnt).abs() < 1e-5, "{stack:?}: {drawn} is not {learnt}");
     }
@@ -119,6 +120,29 @@ fn sparse_features_lead_to_the_same_gradients_as_dense_ones() {
     }
 }
 
+/// Whatever the gradients hold, a backward pass adds to it: layers may share parameters.
+#[test]
+fn backward_passes_add_to_the_gradients() {
+    let data = Fixture::open("sage").data;
+    for kind in [Kind::Sage, Kind::Gcn, Kind::Gat, Kind::Linear] {
+        let model = Model::new(spec(&[kind], &data)).expect("a model");
+        let params = &model.start(3).params;
+        let batch = Batch::whole(&data, &data.split.train, model.needs());
+        let (x, hops, layer) = (&batch.input, &batch.hops[..], &model.stages[0].layer);
+        let (y, cache) = layer.forward(params, x, hops, true);
+        let dy: Vec<f32> = (0..y.len()).map(|at| (at % 7) as f32 / 100.0).collect();
+        let added_to = |start: f32| {
+            let mut grads = vec![start; params.len()];
+            let pass = Backward { params, x, hops, cache: &cache, dy: &dy, needs_dx: false };
+            layer.backward(pass, &mut grads);
+            grads
+        };
+        let expected: Vec<f32> = added_to(0.0).iter().map(|grad| grad + 1.0).collect();
+        let off = apart(&added_to(1.0), &expected);
+        assert!(off < 1e-5, "{kind:?}: gradients differ by {off}");
+    }
+}
+
 /// Along any direction the loss changes as the gradient says.
 #[test]
 fn gradients_are_slopes_of_the_loss() {
@@ -130,7 +154,7 @@ fn gradients_are_slopes_of_the_loss() {
         let mut sampler = Sampler::new(data.graph.nodes());
         let mut random = seed::stream(9, name);
         let train = data.split.train.clone();
-        let batch = sampler.batch(data, train, Fanout::AtMost(2), model.needs(), &mut random);
+        let batch = sampler.batch(data, train, &Fanout::AtMost(2), model.needs(), &mut random);
         let (_, grads) = gradient(model, &weights, data, &batch);
         let length = grads.iter().map(|g| g * g).sum::<f32>().sqrt();
         // Along the gradient itself the slope is its length, far above rounding.
@@ -160,7 +184,7 @@ proptest! {
         let mut random = seed::stream(seed, "test");
         let seeds: Vec<u32> = (0..40).collect();
         let mut sampler = Sampler::new(40);
-        let batch = sampler.batch(&data, seeds, Fanout::AtMost(fanout), needs, &mut random);
+        let batch = sampler.batch(&data, seeds, &Fanout::AtMost(fanout), needs, &mut random);
         let csr = batch.hops[0].csr();
         for node in 0..40_u32 {
             let bounds = csr.offsets[node as usize] as usize..csr.offsets[node as usize + 1] as usize;
@@ -175,6 +199,42 @@ proptest! {
     }
 }
 
+/// The first number is that of the batch's own nodes.
+#[test]
+fn each_hop_has_its_own_fanout() {
+    let mut data = Fixture::open("sage").data;
+    // Every node has edges to all others.
+    let edges: Vec<(u32, u32)> = (0..36).flat_map(|u| (0..u).map(move |v| (u, v))).collect();
+    data.graph = hither_gnn::Graph::from_edges(36, &edges).expect("nodes are there");
+    let mut sampler = Sampler::new(36);
+    let mut drawn = |fanout: &[usize], hops: usize| -> Vec<usize> {
+        let needs = Needs { hops, roots: false, direct: false };
+        let fanout = Fanout::PerHop(fanout.to_vec());
+        let mut random = seed::stream(5, "test");
+        let batch = sampler.batch(&data, vec![0], &fanout, needs, &mut random);
+        // Hops are stored from the input to the output.
+        batch.hops.iter().rev().map(|hop| hop.drawn(0)).collect()
+    };
+    assert_eq!(drawn(&[7, 3, 1], 3), [7, 3, 1]);
+    assert_eq!(drawn(&[2, 100], 2), [2, 35]);
+    assert_eq!(drawn(&[4, 2], 3), [4, 2, 2]);
+}
+
+/// The room for a batch follows from the degrees: `AtMost` of this size times the batch would not
+/// fit any memory.
+#[test]
+fn a_fanout_beyond_all_degrees_draws_all_neighbours() {
+    let data = Fixture::open("sage").data;
+    let needs = Needs { hops: 2, roots: false, direct: true };
+    let mut sampler = Sampler::new(data.graph.nodes());
+    let mut sizes = |fanout: &Fanout| -> Vec<usize> {
+        let mut random = seed::stream(5, "test");
+        let batch = sampler.batch(&data, vec![0, 1, 2], fanout, needs, &mut random);
+        batch.hops.iter().map(|hop| hop.csr().columns.len()).collect()
+    };
+    assert_eq!(sizes(&Fanout::AtMost(usize::MAX / 2)), sizes(&Fanout::All));
+}
+
 /// A star's centre has 20 neighbours; each is drawn as often as any other.
 #[test]
 fn no_neighbour_is_drawn_more_often_than_others() {
@@ -187,7 +247,7 @@ fn no_neighbour_is_drawn_more_often_than_others() {
     const DRAWS: u32 = 20_000;
     let mut random = seed::stream(5, "test");
     for _ in 0..DRAWS {
-        let batch = sampler.batch(&data, vec![0], Fanout::AtMost(5), needs, &mut random);
+        let batch = sampler.batch(&data, vec![0], &Fanout::AtMost(5), needs, &mut random);
         batch.hops[0].csr().columns.iter().for_each(|leaf| counts[*leaf as usize] += 1);
     }
     // A quarter of the draws each; five standard deviations are about 306.

@@ -185,22 +185,21 @@ fn norm_plain(x: &[f32]) -> f64 {
     sums[0]
 }
 
-/// The sums of the columns of rows of `cols` elements, into `out`.
+/// Adds the sums of the columns of rows of `cols` elements to `out`.
 ///
 /// # Panics
 /// If `x` is not whole rows, or `out` is not one row.
-pub fn column_sums(x: &[f32], cols: usize, out: &mut [f32]) {
-    column_sums_by(detect::cpu().isa, x, cols, out);
+pub fn add_column_sums(x: &[f32], cols: usize, out: &mut [f32]) {
+    add_column_sums_by(detect::cpu().isa, x, cols, out);
 }
 
-/// [`column_sums`] by no more than this instruction set.
-pub fn column_sums_by(isa: Isa, x: &[f32], cols: usize, out: &mut [f32]) {
+/// [`add_column_sums`] by no more than this instruction set.
+pub fn add_column_sums_by(isa: Isa, x: &[f32], cols: usize, out: &mut [f32]) {
     assert_eq!(out.len(), cols, "sums of the columns");
     if cols == 0 {
         return;
     }
     assert!(x.len().is_multiple_of(cols), "{} elements in rows of {cols}", x.len());
-    out.fill(0.0);
     let block = (BLOCK / cols).max(1) * cols;
     if x.len() <= block {
         return column_block(isa, x, out);

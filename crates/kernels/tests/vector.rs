@@ -2,7 +2,7 @@
 
 use hither_kernels::detect::Isa;
 use hither_kernels::vector::{
-    Adam, Dropout, adam_by, add_scaled_by, column_sums_by, norm_squared_by,
+    Adam, Dropout, adam_by, add_column_sums_by, add_scaled_by, norm_squared_by,
     relu_dropout_backward_by, relu_dropout_by,
 };
 use proptest::prelude::*;
@@ -86,8 +86,8 @@ proptest! {
         let exact: f64 = x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
         let norm = norm_squared_by(Isa::Reference, &x);
         prop_assert!((norm - exact).abs() <= 1e-12 * exact);
-        let mut plain = vec![f32::NAN; cols];
-        column_sums_by(Isa::Reference, &x, cols, &mut plain);
+        let mut plain = vec![0.0; cols];
+        add_column_sums_by(Isa::Reference, &x, cols, &mut plain);
         for (col, sum) in plain.iter().enumerate() {
             let column = || x.iter().skip(col).step_by(cols).map(|x| f64::from(*x));
             let magnitude: f64 = column().map(f64::abs).sum();
@@ -95,9 +95,14 @@ proptest! {
         }
         for isa in Isa::available() {
             prop_assert_eq!(norm_squared_by(isa, &x).to_bits(), norm.to_bits());
-            let mut sums = vec![f32::NAN; cols];
-            column_sums_by(isa, &x, cols, &mut sums);
+            let mut sums = vec![0.0; cols];
+            add_column_sums_by(isa, &x, cols, &mut sums);
             prop_assert_eq!(bits(&sums), bits(&plain));
+            // What was there is added to.
+            let mut sums = vec![1000.0; cols];
+            add_column_sums_by(isa, &x, cols, &mut sums);
+            let right = |(sum, plain): (&f32, &f32)| (sum - 1000.0 - plain).abs() < 0.05;
+            prop_assert!(sums.iter().zip(&plain).all(right));
             let mut y = x.clone();
             add_scaled_by(isa, &mut y, 0.3, &x);
             prop_assert!(y.iter().zip(&x).all(|(y, x)| *y == x + 0.3 * x));
@@ -148,7 +153,7 @@ fn threads_change_no_bit() {
         let mut second: Vec<f32> = x.iter().map(|x| x * x).collect();
         adam_by(Isa::Avx512, &adam, &mut params, &mut first, &mut second, &x);
         let mut sums = vec![0.0; 700];
-        column_sums_by(Isa::Avx512, &x, 700, &mut sums);
+        add_column_sums_by(Isa::Avx512, &x, 700, &mut sums);
         let mut dropped = x.clone();
         relu_dropout_by(Isa::Avx512, &mut dropped, Some(Dropout { seed: 1, rate: 0.5 }));
         let norm = norm_squared_by(Isa::Avx512, &x).to_bits();

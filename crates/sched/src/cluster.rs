@@ -172,6 +172,10 @@ impl Cluster {
         self.pools[pool as usize].free
     }
 
+    pub fn free_in_rack(&self, pool: PoolId, rack: usize) -> u32 {
+        self.pools[pool as usize].rack_free[rack]
+    }
+
     /// GPUs of the type, or of the largest if any will do: no gang can be larger.
     pub fn most_gpus(&self, gpu_type: Option<&str>) -> u64 {
         let named = |name: &String| gpu_type.is_none_or(|wanted| name == wanted);

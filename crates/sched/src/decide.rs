@@ -40,6 +40,10 @@ pub enum Error {
     WrongAnswer { decision: DecisionId, expected: &'static str },
     #[error("decision {decision} was carried out before {before}, which it waits for")]
     TooEarly { decision: DecisionId, before: DecisionId },
+    #[error("job {name} cannot be right: {what}")]
+    Flawed { name: String, what: &'static str },
+    #[error("machine {machine} is said to have {gpus} GPUs; expected at most {GPUS_MAX}")]
+    TooManyGpus { machine: String, gpus: u32 },
     #[error("job {name} wants {gpus} GPUs, which no part of the cluster could ever hold")]
     NeverFits { name: String, gpus: u32 },
     #[error(
@@ -49,6 +53,9 @@ pub enum Error {
     #[error("machine {name} joins rack {rack}; the next new rack is {next}")]
     RackGap { name: String, rack: u32, next: usize },
 }
+
+/// GPUs of one machine; more are a mistake, and their sums could overflow.
+const GPUS_MAX: u32 = 1 << 16;
 
 /// All that a scheduler knows, for a file. The policy's options and the network are not part of it:
 /// they come from the configuration.
@@ -141,7 +148,9 @@ impl Scheduler {
             Event::Machine { machine, status } => self.machine(machine, status),
             Event::Resized { machine, gpus } => {
                 self.known(machine)?;
+                check_gpus(&machine.to_string(), gpus)?;
                 self.state.cluster.resize(machine, gpus);
+                self.estimate_anew();
                 Ok(())
             }
             Event::Added(machine) => {
@@ -149,8 +158,21 @@ impl Scheduler {
                 if machine.rack as usize > next {
                     return Err(Error::RackGap { name: machine.name, rack: machine.rack, next });
                 }
+                check_gpus(&machine.name, machine.gpus)?;
                 self.state.add_machine(&machine);
+                self.estimate_anew();
                 Ok(())
+            }
+        }
+    }
+
+    /// The cluster is another: so may be the best tier of a job, and what the others would cost it.
+    fn estimate_anew(&mut self) {
+        let jobs: Vec<JobId> = self.state.jobs.ids().collect();
+        for id in jobs {
+            if self.state.estimate_anew(id) && self.state.job(id).is_waiting() {
+                let (policy, mut turn) = self.turn();
+                policy.reconsider(&mut turn, id);
             }
         }
     }
@@ -161,12 +183,17 @@ impl Scheduler {
     }
 
     fn submitted(&mut self, jobs: &[Arc<Job>]) -> Result<(), Error> {
+        for job in jobs {
+            if let Some(what) = job.flaw() {
+                return Err(Error::Flawed { name: job.name.clone(), what });
+            }
+        }
         if let Some(job) = jobs.iter().find(|job| !self.state.admits(job)) {
             return Err(Error::NeverFits { name: job.name.clone(), gpus: job.gpus });
         }
-        let (policy, mut turn) = self.turn();
         for job in jobs {
-            let id = turn.state.admit(job.clone());
+            let id = self.state.admit(job.clone());
+            let (policy, mut turn) = self.turn();
             policy.enqueue(&mut turn, id);
         }
         Ok(())
@@ -266,7 +293,8 @@ impl Scheduler {
         }
         if self.state.end(id, how == End::Finished) {
             let job = self.state.job(id);
-            if how == End::Finished {
+            // A job whose start was never told says nothing of how long jobs take.
+            if how == End::Finished && job.held_s > 0.0 {
                 self.state.forecast.learn(job.gpus(), job.held_s);
             }
             let (policy, mut turn) = self.turn();
@@ -339,5 +367,12 @@ impl Scheduler {
             None if self.state.was_made(decision) => Ok(None),
             None => Err(Error::UnknownDecision(decision)),
         }
+    }
+}
+
+fn check_gpus(machine: &str, gpus: u32) -> Result<(), Error> {
+    match gpus <= GPUS_MAX {
+        true => Ok(()),
+        false => Err(Error::TooManyGpus { machine: machine.into(), gpus }),
     }
 }

@@ -22,6 +22,35 @@ pub struct Job {
     pub profile: Arc<Profile>,
 }
 
+impl Job {
+    /// What is wrong with the job, whatever the cluster; `None`: nothing.
+    pub fn flaw(&self) -> Option<&'static str> {
+        let Profile { compute_s, gradient_bytes, restart_s, backward_share, overlap, .. } =
+            *self.profile;
+        let is_amount = |value: f64| value.is_finite() && value >= 0.0;
+        let is_share = |value: f64| (0.0..=1.0).contains(&value);
+        let length_is_fine = match self.length {
+            Length::Iterations(value) | Length::Seconds(value) => is_amount(value),
+            Length::Unknown => true,
+        };
+        if self.gpus == 0 {
+            Some("it wants no GPUs")
+        } else if !length_is_fine {
+            Some("its length is not a number of at least 0")
+        } else if !self.submit_s.is_finite() {
+            Some("its time of submission is not a number")
+        } else if ![compute_s, gradient_bytes, restart_s].into_iter().all(is_amount) {
+            Some("a figure of its profile is not a number of at least 0")
+        } else if !(is_share(backward_share) && is_share(overlap)) {
+            Some("a share of its profile is not between 0 and 1")
+        } else if !self.profile.table.iter().all(|row| is_amount(row.step_s)) {
+            Some("a measured step of its profile is not a number of at least 0")
+        } else {
+            None
+        }
+    }
+}
+
 /// How much work a job is.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -27,6 +27,12 @@ impl Jobs {
         id
     }
 
+    /// Jobs that are not over, in order of id.
+    pub fn ids(&self) -> impl Iterator<Item = JobId> + '_ {
+        let remembered = (self.first..).zip(&self.jobs);
+        remembered.filter(|(_, job)| job.is_some()).map(|(id, _)| id)
+    }
+
     /// `None`: it is over, or there never was one.
     pub fn get(&self, id: JobId) -> Option<&JobState> {
         self.jobs.get(id.checked_sub(self.first)? as usize)?.as_deref()

@@ -5,6 +5,7 @@
 //! cluster, and [`Turn::start`] works out which stops a start has to wait for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use hither_core::Seconds;
@@ -290,6 +291,16 @@ impl State {
         id
     }
 
+    /// Machines joined or changed their size. Returns whether the job's best tier is another. A job
+    /// that fits nowhere any more keeps the estimate that it had.
+    pub(crate) fn estimate_anew(&mut self, id: JobId) -> bool {
+        let estimate = Estimate::new(&self.job(id).job, &self.cluster, &self.network);
+        let Some(Estimate { best, iteration_s, .. }) = estimate else { return false };
+        let job = &mut self.jobs[id];
+        job.iteration_s = iteration_s;
+        std::mem::replace(&mut job.best, best) != best
+    }
+
     pub fn job(&self, id: JobId) -> &JobState {
         &self.jobs[id]
     }
@@ -316,17 +327,6 @@ impl State {
         self.running.iter().copied().filter(holds).collect()
     }
 
-    /// The best offer for a running job if its own GPUs count as free.
-    pub fn offer_instead(&mut self, id: JobId) -> Option<Placement> {
-        let job = self.job(id);
-        let (gpus, pool) = (job.gpus(), self.pool_of_run(id));
-        let held = job.run()?.placement.clone();
-        self.cluster.release(&held);
-        let offer = self.cluster.best_offer(gpus, Some(pool));
-        self.cluster.take(&held);
-        offer
-    }
-
     /// How long the job has been at work since its last start, if stopping it now would keep some
     /// of that work. A policy that preempts jobs before can keep all of them from getting on.
     pub fn worked_s(&self, id: JobId) -> Option<Seconds> {
@@ -337,9 +337,19 @@ impl State {
         keeps.then_some(self.now - run.pace.begin_s)
     }
 
+    /// GPU seconds that stopping a running job now would waste: its restart, and the work that it
+    /// would have to do again.
+    pub fn stop_cost(&self, id: JobId) -> f64 {
+        let job = self.job(id);
+        let (kept, restart_s) = self.kept(id, Reason::Priority);
+        let rate = job.run().map_or(0.0, |run| run.pace.rate);
+        let lost_s = if rate > 0.0 { (job.done_at(self.now) - kept) / rate } else { 0.0 };
+        f64::from(job.gpus()) * (restart_s + lost_s)
+    }
+
     /// Moves the clock. One that steps back stands still.
     pub(crate) fn tick(&mut self, now: Seconds) {
-        if now > self.now {
+        if now > self.now && now.is_finite() {
             self.now = now;
         }
     }
@@ -600,13 +610,26 @@ pub const SLICE_RESUME_S: Seconds = 1.0;
 /// One decision in the making: the state that policies plan on and the decisions that they make.
 #[derive(Debug)]
 pub struct Turn<'a> {
-    pub state: &'a mut State,
+    pub state: Books<'a>,
     decisions: &'a mut Vec<Decision>,
+}
+
+/// The state, for policies to read. Only the methods of [`Turn`] change it, and each change is a
+/// decision.
+#[derive(Debug)]
+pub struct Books<'a>(&'a mut State);
+
+impl Deref for Books<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.0
+    }
 }
 
 impl<'a> Turn<'a> {
     pub fn new(state: &'a mut State, decisions: &'a mut Vec<Decision>) -> Self {
-        Self { state, decisions }
+        Self { state: Books(state), decisions }
     }
 
     pub fn now(&self) -> Seconds {
@@ -616,8 +639,8 @@ impl<'a> Turn<'a> {
     /// A waiting job gets these GPUs, which the books call free.
     pub fn start(&mut self, id: JobId, placement: Placement, why: Why) {
         let placement = Arc::new(placement);
-        let (decision, after) = self.state.start(id, placement.clone());
-        self.state.jobs[id].why = why;
+        let (decision, after) = self.state.0.start(id, placement.clone());
+        self.state.0.jobs[id].why = why;
         self.decisions.push(Decision {
             id: decision,
             action: Action::Start { job: id, placement },
@@ -628,27 +651,48 @@ impl<'a> Turn<'a> {
 
     /// A running job gives its GPUs back and waits again.
     pub fn preempt(&mut self, id: JobId, reason: Reason, why: Why) {
-        let decision = self.state.stop(id, reason);
-        self.state.jobs[id].why = why;
+        let decision = self.state.0.stop(id, reason);
+        self.state.0.jobs[id].why = why;
         let action = Action::Stop { job: id, reason };
         self.decisions.push(Decision { id: decision, action, after: Vec::new(), why });
     }
 
+    /// The best offer for a running job if its own GPUs count as free.
+    pub fn offer_instead(&mut self, id: JobId) -> Option<Placement> {
+        let state = &mut *self.state.0;
+        let job = state.job(id);
+        let (gpus, pool) = (job.gpus(), state.pool_of_run(id));
+        let held = job.run()?.placement.clone();
+        state.cluster.release(&held);
+        let offer = state.cluster.best_offer(gpus, Some(pool));
+        state.cluster.take(&held);
+        offer
+    }
+
+    /// A suspended job leaves the machines whose memory holds its state: its next start reads the
+    /// checkpoint.
+    pub fn leave_memory(&mut self, id: JobId) {
+        let job = &mut self.state.0.jobs[id];
+        if job.starts > 0 {
+            job.restart_s = job.job.profile.restart_s;
+        }
+    }
+
     /// A waiting job turns down what it could have now.
     pub fn decline(&mut self, id: JobId, why: Why) {
-        self.state.jobs[id].why = why;
+        self.state.0.jobs[id].why = why;
         self.say(Action::Decline { job: id }, why);
     }
 
     pub fn set_timer(&mut self, timer: Timer, at_s: Seconds) {
-        self.state.timers.insert(timer, at_s);
+        self.state.0.timers.insert(timer, at_s);
         self.say(Action::SetTimer { timer, at_s }, Why::Alarm);
     }
 
     /// An action that nobody acknowledges.
     pub(crate) fn say(&mut self, action: Action, why: Why) {
         let id = self.state.next_decision;
-        self.state.next_decision += 1;
+        self.state.0.next_decision += 1;
         self.decisions.push(Decision { id, action, after: Vec::new(), why });
     }
 }

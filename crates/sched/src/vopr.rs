@@ -52,7 +52,11 @@ pub const DRAWN: &[(&str, &str)] = &[
     ("cancelled jobs", "up to 3"),
     ("live: decisions", "carried out within 120 s; 1 in 10 refused"),
     ("live: news", "up to 120 s late; 1 in 10 lost until the next reconciliation, 1 in 10 doubled"),
-    ("live: machines", "go, drain, come back and grow; others take GPUs"),
+    ("live: machines", "go, drain, come back, grow, shrink and join; others take GPUs"),
+    (
+        "live: nonsense",
+        "unknown ids and impossible figures at 2 of 100 steps; a clock that steps back",
+    ),
     ("live: restarts", "the scheduler is killed and restored with 2 of 100 between any two steps"),
 ];
 

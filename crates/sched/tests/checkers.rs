@@ -35,6 +35,8 @@ impl Policy for Idle {
 struct Forge {
     scheduler: Scheduler,
     checker: Checker,
+    /// Iterations that jobs are said to keep when they stop.
+    kept: Option<f64>,
 }
 
 type Verdict = Result<(), String>;
@@ -43,7 +45,8 @@ impl Forge {
     fn new(topology: &Topology, checkpoints: Checkpoints, jobs: Vec<Job>) -> Self {
         let state = State::new(topology, Network::new(topology, 1.0), checkpoints);
         let checker = Checker::new(&state);
-        let mut forge = Self { scheduler: Scheduler::new(state, Box::new(Idle)), checker };
+        let scheduler = Scheduler::new(state, Box::new(Idle));
+        let mut forge = Self { scheduler, checker, kept: None };
         let jobs = jobs.into_iter().map(Arc::new).collect();
         forge.happens(0.0, Event::Submitted(jobs)).expect("arrivals are fine");
         forge
@@ -80,7 +83,7 @@ impl Forge {
         let id = decision.id;
         let news = match decision.action {
             Action::Start { .. } => Event::Started(id),
-            Action::Stop { .. } => Event::Stopped { decision: id, kept: None },
+            Action::Stop { .. } => Event::Stopped { decision: id, kept: self.kept },
             _ => return,
         };
         self.scheduler.observe(now, news).expect("it is in flight");
@@ -242,10 +245,8 @@ fn falls_back(reason: Reason, on_preempt: bool, kept: f64) -> Verdict {
     let checkpoints = Checkpoints { interval_s: 20.0, on_preempt };
     let mut forge = Forge::new(&topology(&[(0, 1)]), checkpoints, vec![job(0.0, 1, 100.0)]);
     forge.start(0.0, 0, &[(0, 1)]).expect("it is free");
-    forge.turn(70.0, |turn| {
-        turn.preempt(0, reason, Why::Outranked);
-        turn.state.jobs[0].done = kept;
-    })
+    forge.kept = Some(kept);
+    forge.turn(70.0, |turn| turn.preempt(0, reason, Why::Outranked))
 }
 
 #[test]

@@ -10,7 +10,7 @@ use hither_core::topology::{Machine, Tier, Topology};
 use hither_sched::cluster::Status;
 use hither_sched::decide::{Error, Scheduler};
 use hither_sched::event::{Action, Decision, DecisionId, End, Event, Timer, Why};
-use hither_sched::job::{Job, JobId};
+use hither_sched::job::{Job, JobId, Length};
 use hither_sched::network::Network;
 use hither_sched::policy::{self, Settings};
 use hither_sched::state::{Checkpoints, Phase, State};
@@ -254,6 +254,23 @@ fn impossible_news_are_errors_and_change_nothing() {
     assert!(matches!(says(huge), Error::NeverFits { gpus: 99, .. }));
     let far = Machine { name: "m".into(), rack: 9, gpus: 4, gpu_type: "a".into() };
     assert!(matches!(says(Event::Added(far)), Error::RackGap { rack: 9, next: 1, .. }));
+    let vast = Event::Resized { machine: 0, gpus: u32::MAX };
+    assert!(matches!(says(vast), Error::TooManyGpus { gpus: u32::MAX, .. }));
+    let flawed = |change: fn(&mut Job)| {
+        let mut job = job(12.0, 1, 1.0);
+        change(&mut job);
+        Event::Submitted(vec![Arc::new(job)])
+    };
+    for change in [
+        (|job| job.gpus = 0) as fn(&mut Job),
+        |job| job.submit_s = f64::INFINITY,
+        |job| job.length = Length::Iterations(f64::NAN),
+        |job| job.length = Length::Seconds(-1.0),
+        |job| Arc::make_mut(&mut job.profile).compute_s = f64::INFINITY,
+        |job| Arc::make_mut(&mut job.profile).overlap = 2.0,
+    ] {
+        assert!(matches!(says(flawed(change)), Error::Flawed { .. }));
+    }
     let never = world.scheduler.observe(f64::NAN, Event::Timer(Timer::Round));
     assert!(matches!(never, Err(Error::NoTime(_))));
     assert_eq!((world.phase(0), world.phase(1)), ("stopping", "starting"));
@@ -267,6 +284,26 @@ fn a_clock_that_steps_back_stands_still() {
     assert_eq!(world.scheduler.state.job(0).held_at(10.0), 10.0);
     world.hears(20.0, Event::Ended { job: 1, how: End::Finished });
     assert_eq!(world.scheduler.state.now, 20.0);
+    let _ = world.asks(f64::INFINITY);
+    assert_eq!(world.scheduler.state.now, 20.0);
+}
+
+#[test]
+fn a_job_waits_for_the_best_place_of_the_cluster_that_there_is() {
+    // Two machines of four: a job of four waits for one of them, for ever.
+    let two = topology(&[(0, 4), (0, 4)]);
+    let mut world = World::new("dally-consolidate", &two);
+    let blockers = world.submit(0.0, vec![job(0.0, 3, 1e6), job(0.0, 1, 1e6)]);
+    world.grants(0.0, &blockers);
+    world.hears(1.0, Event::Foreign { machine: 1, gpus: 1 });
+    world.submit(2.0, vec![talking_job(2.0, 4, 100.0, 0.1)]);
+    assert_eq!(world.scheduler.state.job(2).best, Tier::Machine);
+    // No machine has four any more: the rack is the best that it can get.
+    world.hears(3.0, Event::Resized { machine: 0, gpus: 3 });
+    world.hears(3.0, Event::Resized { machine: 1, gpus: 3 });
+    assert_eq!(world.scheduler.state.job(2).best, Tier::Rack);
+    world.hears(4.0, Event::Ended { job: 0, how: End::Finished });
+    assert_eq!(jobs_of(&world.asks(4.0)), [('+', 2)]);
 }
 
 #[test]

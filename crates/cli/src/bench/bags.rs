@@ -24,13 +24,13 @@ use crate::machine::Machine;
 /// Measure embedding bags with each lever on or off
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Levers: pages (tables copied to huge pages), prefetch (the fastest scheme, or --prefetch), packing
-(hot rows together, ids renumbered beforehand), lookup (hot rows together, found by a map at each
-lookup). `auto` measures all sets but renumbered ids and takes the fastest; of sets within 3 % of it,
+Levers: pages (tables copied to huge pages), prefetch (the fastest scheme, or --prefetch), packing \
+(hot rows together, ids renumbered beforehand), lookup (hot rows together, found by a map at each \
+lookup). `auto` measures all sets but renumbered ids and takes the fastest; of sets within 3 % of it, \
 the one with the fewest levers.
 
-`touch` is a reference: it resolves the same ids and reads the same rows in the same places, but pools
-and writes nothing. `of touch` is its time over the variant's, 1 at most. Every timed pass follows an untimed pass
+`touch` is a reference: it resolves the same ids and reads the same rows in the same places, but pools \
+and writes nothing. `of touch` is its time over the variant's, 1 at most. Every timed pass follows an untimed pass \
 of the same variant, so that all find the caches as they leave them themselves.
 
 Examples:

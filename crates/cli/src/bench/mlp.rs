@@ -21,7 +21,7 @@ Examples:
   hither bench mlp --preset mlperf --rows 1000 --batch 64 --threads 1
   hither bench mlp model --batch 2048 --json
 
---ids FILE may hold rows of `dense`, the inputs of the bottom MLP, and of `features`, the inputs of the
+--ids FILE may hold rows of `dense`, the inputs of the bottom MLP, and of `features`, the inputs of the \
 top MLP, as safetensors, .pt or .npz; without it they are drawn.")]
 pub struct Args {
     #[command(flatten)]

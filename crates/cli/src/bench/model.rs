@@ -21,7 +21,7 @@ use crate::Common;
 /// Measure whole models in fp32 and bf16
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-fp32 runs the model as it is; bf16 runs its MLPs in bf16, and its fp32 tables as bf16. Dense features
+fp32 runs the model as it is; bf16 runs its MLPs in bf16, and its fp32 tables as bf16. Dense features \
 come from the file of ids where it holds `dense`, and are drawn otherwise.
 
 Examples:

@@ -31,7 +31,7 @@ pub struct RoundArgs {
     #[arg(long, value_name = "FILE")]
     pub write_output: Option<PathBuf>,
     /// Run one pass per line of standard input and print its times, for programs that compare
-    #[arg(long, hide_short_help = true, conflicts_with_all = ["rounds", "json"])]
+    #[arg(long, hide = true, conflicts_with_all = ["rounds", "json"])]
     driven: bool,
 }
 

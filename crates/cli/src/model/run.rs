@@ -30,7 +30,7 @@ Examples:
   hither model run model --inputs requests.safetensors --plan model -o scores.safetensors
 
 Inputs, one sample per row or line (docs/formats/requests.md has all the details):
-  CSV         columns d0, d1, … for dense features, and one per table with ids separated by blanks or |
+  CSV         columns d0, d1, … for dense features, and one per table: ids separated by blanks
   JSON lines  {\"dense\": [0.5, …], \"ids\": {\"TABLE\": [3, 17], …}}, or lists of ids in table order
   tensors     `dense`, `indices` and `offsets` (or `lengths`), and optionally `weights`, as
               safetensors, .pt or .npz; or one matrix of dense features and one id per table as .npy

@@ -76,13 +76,15 @@ pub struct ModelArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Workers")]
 pub struct PartArgs {
-    /// Number of workers, each with one part of the graph [default: 8, or as in --partition-file]
+    /// Number of workers, each with one part of the graph [default: 8, or as in --partition-file, or as
+    /// the dataset is partitioned]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=PARTS_MAX as u64))]
     #[arg(allow_negative_numbers = true)]
     pub parts: Option<usize>,
-    /// Partitioning method: metis, ldg, fennel, random or label
-    #[arg(long, value_name = "METHOD", default_value = "metis")]
-    pub partition: partition::Method,
+    /// Partitioning method: metis, ldg, fennel, random or label [default: metis, or as the dataset is
+    /// partitioned]
+    #[arg(long, value_name = "METHOD")]
+    pub partition: Option<partition::Method>,
     /// Read the parts from a file of `hither partition` or gpmetis
     #[arg(long, value_name = "FILE", conflicts_with = "partition")]
     pub partition_file: Option<PathBuf>,
@@ -112,8 +114,9 @@ pub struct LocalArgs {
     #[arg(long, value_name = "N", default_value = "256", value_parser = batch)]
     #[arg(allow_negative_numbers = true)]
     pub batch: Batch,
-    /// Neighbours sampled per node and layer, or `all`
-    #[arg(long, value_name = "N", default_value = "10", value_parser = fanout)]
+    /// Neighbours sampled per node: one number, one per graph layer from the batch outwards (15,10,5),
+    /// or `all`
+    #[arg(long, value_name = "N,…", default_value = "10", value_parser = fanout)]
     #[arg(allow_negative_numbers = true)]
     pub fanout: Fanout,
     /// Optimiser of workers and server: adam or sgd
@@ -141,8 +144,8 @@ pub struct ServerArgs {
     #[arg(long, value_name = "N", default_value = "256", value_parser = batch)]
     #[arg(allow_negative_numbers = true)]
     pub server_batch: Batch,
-    /// Neighbours sampled per node and layer on the server, or `all`
-    #[arg(long, value_name = "N", default_value = "all", value_parser = fanout)]
+    /// Neighbours sampled per node on the server, as in --fanout
+    #[arg(long, value_name = "N,…", default_value = "all", value_parser = fanout)]
     #[arg(allow_negative_numbers = true)]
     pub server_fanout: Fanout,
 }
@@ -208,11 +211,29 @@ fn batch(text: &str) -> Result<Batch, String> {
 }
 
 fn fanout(text: &str) -> Result<Fanout, String> {
-    match text.parse() {
-        _ if text == "all" => Ok(Fanout::All),
-        Ok(most @ 1..=1_000_000) => Ok(Fanout::AtMost(most)),
-        _ => Err("expected a number from 1 to 1000000, or `all`".into()),
+    if text == "all" {
+        return Ok(Fanout::All);
     }
+    let number = |text: &str| match text.trim().parse() {
+        Ok(most @ 1..=1_000_000) => Ok(most),
+        _ => Err("expected numbers from 1 to 1000000 separated by commas, or `all`".to_string()),
+    };
+    let numbers: Vec<usize> = text.split(',').map(number).collect::<Result<_, _>>()?;
+    Ok(if let [most] = numbers[..] { Fanout::AtMost(most) } else { Fanout::PerHop(numbers) })
+}
+
+/// A list of numbers must have one for each hop of the model.
+fn check_fanout(flag: &str, fanout: &Fanout, hops: usize) -> anyhow::Result<()> {
+    if let Fanout::PerHop(most) = fanout
+        && most.len() != hops
+    {
+        let (given, s) = (most.len(), if hops == 1 { "" } else { "s" });
+        bail!(
+            "{flag} has {given} numbers, but the model has {hops} graph layer{s}; give one number for \
+             all layers, or one per layer"
+        );
+    }
+    Ok(())
 }
 
 fn server_steps(text: &str) -> Result<ServerSteps, String> {
@@ -234,7 +255,11 @@ fn norm(text: &str) -> Result<Norm, String> {
 impl TrainArgs {
     /// Refuses options that do not fit each other, before any file is read.
     pub fn check(&self, modes: &[Mode]) -> anyhow::Result<()> {
-        Kind::stack(&self.model.model, self.model.layers).map_err(anyhow::Error::msg)?;
+        let stack =
+            Kind::stack(&self.model.model, self.model.layers).map_err(anyhow::Error::msg)?;
+        let hops = stack.iter().map(|kind| kind.hops(self.model.layers)).sum();
+        check_fanout("--fanout", &self.local.fanout, hops)?;
+        check_fanout("--server-fanout", &self.server.server_fanout, hops)?;
         let (local, run) = (&self.local, &self.run);
         let last = f64::from(local.local_steps) * local.rho.powi(run.rounds as i32 - 1);
         if last > STEPS_MAX {
@@ -248,7 +273,7 @@ impl TrainArgs {
             bail!("--seed {} is too large for {} runs", run.seed, run.runs);
         }
         let auto = self.server.server_steps == ServerSteps::Auto;
-        let corrects = |mode: &Mode| matches!(mode, Mode::Llcg | Mode::LlcgStale);
+        let corrects = |mode: &Mode| mode.corrects_workers();
         if auto && run.probe_every == 0 && modes.iter().any(corrects) {
             bail!(
                 "--server-steps auto needs measurements of drift, which --probe-every 0 turns off; give \
@@ -296,12 +321,12 @@ impl TrainArgs {
             rho: local.rho,
             local: Pace {
                 batch: local.batch.0.map(|batch| batch.saturating_mul(together)),
-                fanout: local.fanout,
+                fanout: local.fanout.clone(),
                 rate: local.lr as f32,
             },
             server: Pace {
                 batch: server.server_batch.0,
-                fanout: server.server_fanout,
+                fanout: server.server_fanout.clone(),
                 rate: server.server_lr.unwrap_or(local.lr) as f32,
             },
             server_steps: steps,
@@ -320,9 +345,12 @@ impl TrainArgs {
         let (data, model, parts) = (&self.data, &self.model, &self.parts);
         let (local, server, run) = (&self.local, &self.server, &self.run);
         let size = |batch: Batch| batch.0.map_or(json!("full"), |nodes| json!(nodes));
-        let seen = |fanout: Fanout| match fanout {
+        let drawn = |fanout: &Fanout| match fanout {
             Fanout::All => json!("all"),
             Fanout::AtMost(most) => json!(most),
+            Fanout::PerHop(most) => {
+                json!(most.iter().map(usize::to_string).collect::<Vec<_>>().join(","))
+            }
         };
         let steps = match &server.server_steps {
             ServerSteps::Fixed(steps) => json!(steps),
@@ -330,7 +358,8 @@ impl TrainArgs {
         };
         let cut = match &parts.partition_file {
             Some(path) => json!({ "file": path.file_name().map(|name| name.to_string_lossy()) }),
-            None => json!(parts.partition.name()),
+            None if data.is_partitioned() => json!("stored"),
+            None => json!(parts.partition.unwrap_or_default().name()),
         };
         let pairs = [
             ("hither", json!(env!("CARGO_PKG_VERSION"))),
@@ -352,13 +381,13 @@ impl TrainArgs {
             ("rho", json!(local.rho)),
             ("lr", json!(local.lr)),
             ("batch", size(local.batch)),
-            ("fanout", seen(local.fanout)),
+            ("fanout", drawn(&local.fanout)),
             ("optimiser", json!(local.optimiser)),
             ("weight-decay", json!(local.weight_decay)),
             ("server-steps", steps),
             ("server-lr", json!(server.server_lr.unwrap_or(local.lr))),
             ("server-batch", size(server.server_batch)),
-            ("server-fanout", seen(server.server_fanout)),
+            ("server-fanout", drawn(&server.server_fanout)),
             ("eval-every", json!(run.eval_every)),
             ("probe-every", json!(run.probe_every)),
             ("seed", json!(run.seed)),

@@ -58,12 +58,11 @@ fn plan(args: &TrainArgs, case: &Case<'_>, mode: Mode) -> anyhow::Result<Planned
     };
     let job = Job { args, case, mode, run: 1, steps };
     let Ready { trainer, cut, cut_share } = job.ready()?;
-    let workers = if mode == Mode::Single { 0 } else { trainer.workers.len() as u64 };
+    let workers = if mode.is_distributed() { trainer.workers.parts().len() as u64 } else { 0 };
     let growth = |round: u32| args.local.rho.powi(round as i32 - 1);
     let first = f64::from(args.local.local_steps);
-    let has_server = matches!(mode, Mode::Llcg | Mode::LlcgStale | Mode::ServerOnly);
     let server_steps = |round: u32| match &args.server.server_steps {
-        _ if !has_server => 0.0,
+        _ if !mode.corrects() => 0.0,
         ServerSteps::Fixed(steps) => f64::from(*steps),
         _ => (MOST * first * growth(round)).round(),
     };
@@ -76,7 +75,7 @@ fn plan(args: &TrainArgs, case: &Case<'_>, mode: Mode) -> anyhow::Result<Planned
         train_nodes: case.data.split.train.len(),
         mode: mode.name(),
         parameters: trainer.global.params.len(),
-        parts: trainer.workers.len().max(1),
+        parts: trainer.workers.parts().len().max(1),
         partition: cut,
         cut_share,
         rounds: args.run.rounds,
@@ -105,7 +104,7 @@ fn output_bytes(trainer: &Trainer) -> u64 {
     let spec = &trainer.model.spec;
     let hidden = if spec.layers.len() > 1 { spec.hidden } else { 0 };
     let row = 4 * (hidden + data.labels.count()) as u64;
-    let learners = trainer.workers.len() as u64 + 1;
+    let learners = trainer.workers.parts().len() as u64 + 1;
     model + data.graph.nodes() as u64 * row + model * (2 + 2 * learners)
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hither_core::record::train::Round;
 use hither_gnn::correct::{MOST, ServerSteps};
-use hither_gnn::train::{Mode, Settings};
+use hither_gnn::train::Settings;
 
 /// The time that is left of a run, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,14 +30,13 @@ pub fn left(settings: &Settings, rounds: &[Round]) -> Option<Left> {
     let probes = rounds.iter().filter(|round| round.drift.is_some()).count() as f64;
     let probe_s = per(sum(&|r| r.time.probe_s), probes);
 
-    let has_server = matches!(settings.mode, Mode::Llcg | Mode::LlcgStale | Mode::ServerOnly);
     let has_workers = rounds.iter().any(|round| round.local_steps > 0);
     let last_steps: f64 = rounds.last().map_or(0.0, |round| round.server_steps.into());
     let mut left = Left { least_s: 0.0, most_s: 0.0 };
     for round in rounds.len() as u32 + 1..=settings.rounds {
         let local = f64::from(settings.local_steps) * settings.rho.powi(round as i32 - 1);
         let (least, most) = match &settings.server_steps {
-            _ if !has_server => (0.0, 0.0),
+            _ if !settings.mode.corrects() => (0.0, 0.0),
             ServerSteps::Fixed(steps) => (f64::from(*steps), f64::from(*steps)),
             ServerSteps::Like(steps) => {
                 let steps = steps.get(round as usize - 1).copied().unwrap_or(0);
@@ -109,6 +108,7 @@ mod tests {
     use hither_gnn::local::Pace;
     use hither_gnn::optim;
     use hither_gnn::sample::Fanout;
+    use hither_gnn::train::Mode;
 
     use super::*;
 
@@ -119,7 +119,7 @@ mod tests {
             rounds,
             local_steps: 10,
             rho: 1.0,
-            local: pace,
+            local: pace.clone(),
             server: pace,
             server_steps,
             optimiser: optim::Method::Adam,

@@ -1,21 +1,25 @@
 //! The profile of a training run for the scheduler: a job whose iterations are rounds.
 
 use hither_core::record::train::RunRecord;
+use hither_gnn::mode::Mode;
 use hither_sched::job::Profile;
 
 /// Smallest compute time that the scheduler accepts.
 const COMPUTE_MIN_S: f64 = 1e-9;
 
-/// `threads` is the number of threads that the workers shared on this machine.
+/// `threads` is the number of threads that workers and server shared on this machine.
 pub fn profile(record: &RunRecord, threads: usize) -> Profile {
     let RunRecord { header, rounds, summary } = record;
     let workers = f64::from(header.parts.max(1));
     let mean = |sum: f64| sum / rounds.len().max(1) as f64;
-    let server_s = mean(summary.time.server_s);
-    // Scaled to one thread per worker.
-    let worker_s = match &header.mode[..] {
-        "server-only" => server_s * threads as f64,
-        _ => mean(summary.time.local_s) * threads as f64 / workers,
+    // Scaled to one thread per worker, and one for the server.
+    let worker_s = mean(summary.time.local_s) * threads as f64 / workers;
+    let server_s = mean(summary.time.server_s) * threads as f64;
+    let round_s = match header.mode.parse() {
+        // The server corrects while the workers learn.
+        Ok(Mode::LlcgStale) => worker_s.max(server_s),
+        // The workers wait for the server.
+        _ => worker_s + server_s,
     };
     let bytes = rounds.iter().map(|round| &round.bytes);
     let down_bytes: u64 = bytes.map(|b| b.model_down_bytes + b.features_down_bytes).sum();
@@ -23,7 +27,7 @@ pub fn profile(record: &RunRecord, threads: usize) -> Profile {
     Profile {
         // Traces are CSV, so names must not hold commas.
         name: format!("{}@{}", header.model.replace(',', "-"), header.dataset),
-        compute_s: worker_s.max(COMPUTE_MIN_S),
+        compute_s: round_s.max(COMPUTE_MIN_S),
         gradient_bytes: mean(down_bytes as f64) / workers,
         backward_share: Profile::default_backward_share(),
         // A model is sent after its last step, so no compute overlaps with it.
@@ -32,12 +36,76 @@ pub fn profile(record: &RunRecord, threads: usize) -> Profile {
         skew: 0.0,
         table: vec![],
         source: format!(
-            "hither train: mode {}, {} parts; an iteration is a round of {:.1} local steps, on one \
-             thread per worker; the server's {:.1} steps, {server_s:.3} s, are not included",
+            "hither train: mode {}, {} parts; an iteration is a round of {:.1} local steps and {:.1} \
+             server steps; workers and server have one thread each, and the server takes {server_s:.3} s \
+             of the round",
             header.mode,
             header.parts,
             mean(steps as f64),
             mean(summary.server_steps as f64),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hither_core::record::train::{Bytes, Header, Round, Summary, Times};
+
+    use super::*;
+
+    /// Two rounds, each with 1 s of local steps and 2 s of server steps.
+    fn record(mode: Mode) -> RunRecord {
+        let time = Times { local_s: 1.0, server_s: 2.0, probe_s: 0.5, evaluate_s: 0.5 };
+        let bytes = Bytes { model_down_bytes: 400, model_up_bytes: 400, ..Bytes::default() };
+        let round = |round: u32| Round {
+            round,
+            local_steps: 10,
+            kept: 1.0,
+            server_steps: 3,
+            loss: 1.0,
+            valid: None,
+            test: None,
+            bytes,
+            drift: None,
+            time,
+        };
+        let header = Header {
+            hither: String::new(),
+            dataset: "graph".into(),
+            nodes: 1,
+            edges: 1,
+            features: 1,
+            classes: 1,
+            metric: "accuracy".into(),
+            mode: mode.name().into(),
+            model: "sage,sage".into(),
+            parameters: 1,
+            parts: 4,
+            partition: "metis".into(),
+            cut_share: 0.1,
+            rounds: 2,
+            seed: 0,
+        };
+        let total = Times { local_s: 2.0, server_s: 4.0, probe_s: 1.0, evaluate_s: 1.0 };
+        let summary = Summary {
+            mode: mode.name().into(),
+            seed: 0,
+            rounds: 2,
+            best_round: 1,
+            valid: 0.5,
+            test: 0.5,
+            server_steps: 6,
+            bytes,
+            time: total,
+        };
+        RunRecord { header, rounds: vec![round(1), round(2)], summary }
+    }
+
+    #[test]
+    fn the_server_counts_unless_it_works_beside_the_workers() {
+        // On 2 threads: 4 workers took 2 thread-seconds, half a second each; the server took 4.
+        assert_eq!(profile(&record(Mode::Llcg), 2).compute_s, 0.5 + 4.0);
+        assert_eq!(profile(&record(Mode::LlcgStale), 2).compute_s, 4.0);
+        assert_eq!(profile(&record(Mode::Llcg), 2).gradient_bytes, 100.0);
     }
 }

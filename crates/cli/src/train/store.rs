@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use hither_core::record::train::{Round, RunRecord, Summary};
+use hither_gnn::checkpoint;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -132,6 +133,7 @@ impl Store {
         if self.asked.get("server-steps").is_some_and(Value::is_object) {
             for place in places(&self.dir) {
                 remove(&place.join(CHECKPOINT))?;
+                remove_workers(&place)?;
             }
         }
         remove(&self.dir.join(SUMMARY))
@@ -233,6 +235,7 @@ fn compare(
 fn clear(dir: &Path) -> anyhow::Result<()> {
     for place in places(dir) {
         FILES.iter().try_for_each(|file| remove(&place.join(file)))?;
+        remove_workers(&place)?;
         if place != dir {
             // Where somebody else keeps something in it, it stays.
             let _ = fs::remove_dir(place);
@@ -245,6 +248,17 @@ fn clear(dir: &Path) -> anyhow::Result<()> {
 fn places(dir: &Path) -> Vec<PathBuf> {
     let further = (2..=RUNS_MAX).map(|run| dir.join(format!("run-{run}")));
     [dir.to_path_buf()].into_iter().chain(further.filter(|dir| dir.is_dir())).collect()
+}
+
+/// Removes the workers' checkpoints of one run.
+fn remove_workers(place: &Path) -> anyhow::Result<()> {
+    let folder = checkpoint::workers_folder(&place.join(CHECKPOINT));
+    match fs::remove_dir_all(&folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// That it is not there is as good.

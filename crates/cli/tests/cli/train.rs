@@ -129,7 +129,9 @@ fn a_run_writes_its_files() {
         assert!(read(out.join(tensors)).len() > 1000, "{tensors}");
     }
     let left = fs::read_dir(&out).expect("the directory").count();
-    assert_eq!(left, 9, "nothing else is left there");
+    assert_eq!(left, 10, "nothing else is left there");
+    let workers = fs::read_dir(out.join("checkpoint.workers")).expect("the workers' folder");
+    assert_eq!(workers.count(), 3, "one file per worker, of the last round alone");
 }
 
 #[test]
@@ -296,7 +298,12 @@ fn modes_are_compared_at_equal_work_of_the_server() {
     assert_eq!(steps("llcg"), steps("server-only"));
     assert_eq!(modes[0]["to_single"], 0.0);
     assert_eq!(modes[0]["total_bytes"], 0.0);
-    assert_eq!(modes[1]["total_bytes"], modes[2]["total_bytes"]);
+    // Six rounds of three workers, both directions, 4 bytes per parameter: 12 × 8 twice and a bias,
+    // 8 × 4 twice and a bias. Correction sends nothing.
+    let parameters = 2 * 12 * 8 + 8 + 2 * 8 * 4 + 4;
+    for mode in [1, 2] {
+        assert_eq!(modes[mode]["total_bytes"], f64::from(6 * 3 * 2 * 4 * parameters));
+    }
     assert!(modes[3]["total_bytes"].as_f64() > modes[2]["total_bytes"].as_f64());
     assert!(out.join("report.html").exists());
 
@@ -320,10 +327,18 @@ fn modes_are_compared_at_equal_work_of_the_server() {
 #[test]
 fn every_model_and_mode_trains() {
     let place = Place::new();
-    for model in ["sage", "gcn", "gat", "appnp", "mlp", "sage,linear"] {
-        let words = ["--model", model, "--rounds", "2", "--heads", "2", "--json"];
-        let document = json_of(&place.train(&words));
-        assert!(document["test"]["mean"].as_f64().is_some(), "{model}");
+    let models = [("sage", "5,3"), ("gcn", "5"), ("gat", "all"), ("appnp", "3,2"), ("mlp", "1")];
+    for (model, fanout) in models {
+        let words = ["--model", model, "--fanout", fanout, "--server-fanout", fanout];
+        let more = ["--rounds", "6", "--lr", "0.05", "--heads", "2", "--json", "-o"];
+        let out = place.path(model);
+        let document = json_of(&place.train(&[&words[..], &more, &[out.str()]].concat()));
+        let losses: Vec<f64> =
+            metrics(&out).iter().filter_map(|row| row["loss"].as_f64()).collect();
+        assert!(losses[5] < 0.9 * losses[0], "{model}: {losses:?}");
+        // Four classes of equal size; neighbours tell them apart, features hardly.
+        let score = document["test"]["mean"].as_f64().expect("a score");
+        assert!(score > 0.3, "{model}: {score}");
     }
     let words = ["--modes", "all", "--rounds", "2", "--batch", "full", "--server-batch", "full"];
     let document = json_of(&place.compare(&[&words[..], &["--json"]].concat()));

@@ -6,11 +6,11 @@ use hither_kernels::memory::zeros;
 use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
-use super::{InputGradient, Matrix, Rows, Seen};
+use super::{Backward, InputGradient, ParamMatrix, Rows};
 
 #[derive(Clone, Debug)]
 pub struct Linear {
-    pub weight: Matrix,
+    pub weight: ParamMatrix,
     pub bias: Range<usize>,
 }
 
@@ -22,16 +22,10 @@ impl Linear {
         y
     }
 
-    pub fn backward(
-        &self,
-        seen: Seen,
-        dy: &[f32],
-        grads: &mut [f32],
-        wanted: bool,
-    ) -> InputGradient {
-        let Seen { params, x, .. } = seen;
-        vector::column_sums(dy, self.bias.len(), &mut grads[self.bias.clone()]);
+    pub fn backward(&self, pass: Backward, grads: &mut [f32]) -> InputGradient {
+        let Backward { params, x, dy, needs_dx, .. } = pass;
+        vector::add_column_sums(dy, self.bias.len(), &mut grads[self.bias.clone()]);
         x.weight_gradient(Own::prefix(x.count()), &self.weight, dy, grads);
-        wanted.then(|| self.weight.input_gradient(params, dy))
+        needs_dx.then(|| self.weight.input_gradient(params, dy))
     }
 }

@@ -6,7 +6,7 @@ use hither_kernels::memory::zeros;
 use hither_kernels::spmm::{self, Csr, Gather, Own};
 use serde::{Deserialize, Serialize};
 
-use super::Kept;
+use super::ForwardCache;
 use crate::sample::Hop;
 
 /// Targets whose rows are summed at once where they need not be kept.
@@ -39,14 +39,14 @@ impl Norm {
         let targets = 0..hop.targets();
         let (source, target, own) = match self {
             Self::Neighbours => {
-                (None, targets.map(|i| 1.0 / hop.seen(i).max(1) as f32).collect(), None)
+                (None, targets.map(|i| 1.0 / hop.drawn(i).max(1) as f32).collect(), None)
             }
             Self::Mean => {
-                let shares: Vec<f32> = targets.map(|i| 1.0 / (1 + hop.seen(i)) as f32).collect();
+                let shares: Vec<f32> = targets.map(|i| 1.0 / (1 + hop.drawn(i)) as f32).collect();
                 (None, shares.clone(), Some(shares))
             }
             Self::Symmetric => {
-                let stand_for = |i| hop.degree(i) as f32 / hop.seen(i).max(1) as f32;
+                let stand_for = |i| hop.degree(i) as f32 / hop.drawn(i).max(1) as f32;
                 let target = targets.clone().map(|i| hop.roots[i] * stand_for(i)).collect();
                 let own = targets.map(|i| hop.roots[i] * hop.roots[i]).collect();
                 (Some(&hop.roots[..]), target, Some(own))
@@ -64,17 +64,17 @@ impl Scales<'_> {
         out
     }
 
-    /// Gives `take` the same rows and whose they are, all at once if they are to be `kept`, else
-    /// block by block, so that they never leave the cache.
+    /// Calls `take` with ranges of targets and their rows: all at once with `keep`, which also
+    /// returns the rows; otherwise in blocks, so that rows never leave the processor's cache.
     pub fn forward_blocks(
         &self,
         x: &[f32],
         dim: usize,
-        kept: bool,
+        keep: bool,
         mut take: impl FnMut(Range<usize>, &[f32]),
-    ) -> Kept {
+    ) -> ForwardCache {
         let targets = self.hop.targets();
-        let size = if kept { targets } else { BLOCK.min(targets) };
+        let size = if keep { targets } else { BLOCK.min(targets) };
         let mut rows = zeros(size * dim);
         for start in (0..targets).step_by(size.max(1)) {
             let block = start..(start + size).min(targets);
@@ -82,7 +82,7 @@ impl Scales<'_> {
             self.sum(block.clone(), x, dim, rows);
             take(block, rows);
         }
-        if kept { Kept::Means(rows) } else { Kept::Nothing }
+        if keep { ForwardCache::Means(rows) } else { ForwardCache::Nothing }
     }
 
     fn sum(&self, targets: Range<usize>, x: &[f32], dim: usize, out: &mut [f32]) {
@@ -107,7 +107,7 @@ impl Scales<'_> {
             self.hop.csr()
         } else {
             turned = spmm::transpose(self.hop.csr(), self.hop.inputs);
-            Csr { offsets: &turned.offsets, columns: &turned.columns }
+            turned.csr()
         };
         // Targets are the first inputs; behind them the kernel wants factors too.
         let padded = self.own.as_ref().map(|scale| {

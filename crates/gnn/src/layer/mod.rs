@@ -1,7 +1,7 @@
 //! The layers, each with its backward pass written out.
 //!
 //! Parameters of a whole model lie in one vector and their gradients in another of the same shape,
-//! so a layer holds ranges into these. `forward` keeps in a [`Kept`] what `backward` wants again.
+//! so a layer holds ranges into these. `forward` leaves in a [`ForwardCache`] what `backward` reads again.
 
 mod attention;
 mod gcn;
@@ -38,35 +38,39 @@ pub enum Layer {
 
 /// What a forward pass leaves for the backward pass.
 #[derive(Default)]
-pub enum Kept {
+pub enum ForwardCache {
     #[default]
     Nothing,
-    /// Means over neighbours, one row a target.
+    /// Means over neighbours, one row per target.
     Means(Vec<f32>),
-    Attention(Box<attention::Kept>),
+    Attention(Box<attention::EdgeWeights>),
 }
 
-/// What a forward pass was given and left: what going back through it takes, besides the gradient.
+/// What a backward pass reads: the inputs of the forward pass, what it left, and the gradient of its
+/// output.
 #[derive(Clone, Copy)]
-pub struct Seen<'a> {
+pub struct Backward<'a> {
     pub params: &'a [f32],
     pub x: &'a Rows<'a>,
     pub hops: &'a [Hop<'a>],
-    pub kept: &'a Kept,
+    pub cache: &'a ForwardCache,
+    pub dy: &'a [f32],
+    /// Whether the caller needs the gradient of the input.
+    pub needs_dx: bool,
 }
 
-/// A gradient with respect to a layer's input, or the news that nobody wants it.
+/// The gradient of a layer's input; None if the caller does not need it.
 pub type InputGradient = Option<Vec<f32>>;
 
-/// A matrix among the parameters, as PyTorch keeps it: one row an output.
+/// A matrix among the parameters, as PyTorch keeps it: one row per output.
 #[derive(Clone, Debug)]
-pub struct Matrix {
+pub struct ParamMatrix {
     pub at: Range<usize>,
     pub outputs: usize,
     pub inputs: usize,
 }
 
-impl Matrix {
+impl ParamMatrix {
     /// The gradient of the input where that of the output is `dy`: dy · W.
     fn input_gradient(&self, params: &[f32], dy: &[f32]) -> Vec<f32> {
         let rows = dy.len() / self.outputs;
@@ -88,7 +92,7 @@ fn add_to_rows(rows: &mut [f32], bias: &[f32]) {
 }
 
 impl Layer {
-    /// How many hops of neighbours it takes.
+    /// Hops of neighbours that the layer reads.
     pub fn hops(&self) -> usize {
         match self {
             Self::Sage(_) | Self::Gcn(_) | Self::Attention(_) => 1,
@@ -97,31 +101,31 @@ impl Layer {
         }
     }
 
-    /// Without `keep`, nobody will go back.
-    pub fn forward(&self, params: &[f32], x: &Rows, hops: &[Hop], keep: bool) -> (Vec<f32>, Kept) {
+    /// Without `keep` the cache is empty, and no backward pass can follow.
+    pub fn forward(
+        &self,
+        params: &[f32],
+        x: &Rows,
+        hops: &[Hop],
+        keep: bool,
+    ) -> (Vec<f32>, ForwardCache) {
         match self {
             Self::Sage(layer) => layer.forward(params, x, &hops[0], keep),
             Self::Gcn(layer) => layer.forward(params, x, &hops[0], keep),
-            Self::Attention(layer) => layer.forward(params, x, &hops[0]),
-            Self::Propagate(layer) => (layer.forward(x, hops), Kept::Nothing),
-            Self::Linear(layer) => (layer.forward(params, x), Kept::Nothing),
+            Self::Attention(layer) => layer.forward(params, x, &hops[0], keep),
+            Self::Propagate(layer) => (layer.forward(x, hops), ForwardCache::Nothing),
+            Self::Linear(layer) => (layer.forward(params, x), ForwardCache::Nothing),
         }
     }
 
-    /// Adds to `grads`; gives the gradient of the input if `wanted`.
-    pub fn backward(
-        &self,
-        seen: Seen,
-        dy: &[f32],
-        grads: &mut [f32],
-        wanted: bool,
-    ) -> InputGradient {
+    /// Adds the gradients of the parameters to `grads`, and returns that of the input.
+    pub fn backward(&self, pass: Backward, grads: &mut [f32]) -> InputGradient {
         match self {
-            Self::Sage(layer) => layer.backward(seen, dy, grads, wanted),
-            Self::Gcn(layer) => layer.backward(seen, dy, grads, wanted),
-            Self::Attention(layer) => layer.backward(seen, dy, grads, wanted),
-            Self::Propagate(layer) => wanted.then(|| layer.backward(seen.x, seen.hops, dy)),
-            Self::Linear(layer) => layer.backward(seen, dy, grads, wanted),
+            Self::Sage(layer) => layer.backward(pass, grads),
+            Self::Gcn(layer) => layer.backward(pass, grads),
+            Self::Attention(layer) => layer.backward(pass, grads),
+            Self::Propagate(layer) => layer.backward(pass),
+            Self::Linear(layer) => layer.backward(pass, grads),
         }
     }
 }

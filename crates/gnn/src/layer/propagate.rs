@@ -3,8 +3,8 @@
 use hither_kernels::memory::zeros;
 use hither_kernels::vector;
 
-use super::Rows;
 use super::mean::Norm;
+use super::{Backward, InputGradient, Rows};
 use crate::sample::Hop;
 
 #[derive(Clone, Debug)]
@@ -31,7 +31,11 @@ impl Propagate {
         h.unwrap_or_else(|| start.to_vec())
     }
 
-    pub fn backward(&self, x: &Rows, hops: &[Hop], dy: &[f32]) -> Vec<f32> {
+    pub fn backward(&self, pass: Backward) -> InputGradient {
+        let Backward { x, hops, dy, needs_dx, .. } = pass;
+        if !needs_dx {
+            return None;
+        }
         let dim = x.dim();
         let mut dx = zeros(x.count() * dim);
         let mut dh = dy.to_vec();
@@ -41,6 +45,6 @@ impl Propagate {
             dh = self.norm.scales(hop).backward(&dh, dim);
         }
         vector::add_scaled(&mut dx, 1.0, &dh);
-        dx
+        Some(dx)
     }
 }

@@ -7,7 +7,7 @@ use hither_kernels::memory::zeros;
 use hither_kernels::spmm::{self, Csr, Gather, Own};
 
 use super::mean::plain;
-use super::{Matrix, add_to_rows};
+use super::{ParamMatrix, add_to_rows};
 use crate::Features;
 
 pub enum Rows<'a> {
@@ -24,7 +24,7 @@ impl<'a> Rows<'a> {
     }
 
     /// All rows of a table of features, in place.
-    pub fn of(features: &'a Features) -> Self {
+    pub fn all(features: &'a Features) -> Self {
         match features {
             Features::Dense { values, dim } => Self::dense(values, *dim),
             Features::Sparse { offsets, indices, values, dim } => Self::Sparse {
@@ -114,7 +114,7 @@ impl<'a> Rows<'a> {
     pub fn project(
         &self,
         own: Own,
-        weight: &Matrix,
+        weight: &ParamMatrix,
         params: &[f32],
         bias: Option<&[f32]>,
         out: &mut [f32],
@@ -141,7 +141,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Adds `dyᵀ · rows[own]` to the gradient of `weight`.
-    pub fn weight_gradient(&self, own: Own, weight: &Matrix, dy: &[f32], grads: &mut [f32]) {
+    pub fn weight_gradient(&self, own: Own, weight: &ParamMatrix, dy: &[f32], grads: &mut [f32]) {
         let grads = &mut grads[weight.at.clone()];
         match self {
             Self::Dense { values, dim } => {
@@ -157,8 +157,7 @@ impl<'a> Rows<'a> {
                 let ordered: Option<Vec<f32>> = values.as_ref().map(|values| {
                     by_feature.edges.iter().map(|edge| values[*edge as usize]).collect()
                 });
-                let csr = Csr { offsets: &by_feature.offsets, columns: &by_feature.columns };
-                let gather = Gather { edge_weights: ordered.as_deref(), ..plain(csr) };
+                let gather = Gather { edge_weights: ordered.as_deref(), ..plain(by_feature.csr()) };
                 let mut columns = zeros(dim * weight.outputs);
                 spmm::gather(&gather, dy, weight.outputs, &mut columns, false);
                 let rows = transposed(&columns, *dim, weight.outputs);

@@ -2,7 +2,7 @@
 
 use super::{Kind, Model, Named, Spec, Stage, Start};
 use crate::batch_norm::BatchNorm;
-use crate::layer::{Attention, Gcn, Layer, Linear, Matrix, Norm, Propagate, Sage};
+use crate::layer::{Attention, Gcn, Layer, Linear, Norm, ParamMatrix, Propagate, Sage};
 
 /// More parameters than a server's memory would hold a few copies of are a mistake.
 const PARAMS_MAX: usize = 1 << 31;
@@ -122,10 +122,10 @@ impl Maker<'_> {
         }
     }
 
-    fn matrix(&mut self, name: &str, outputs: usize, start: Start) -> Matrix {
+    fn matrix(&mut self, name: &str, outputs: usize, start: Start) -> ParamMatrix {
         let inputs = self.inputs;
         let at = self.vector(name, &[outputs, inputs], start);
-        Matrix { at, outputs, inputs }
+        ParamMatrix { at, outputs, inputs }
     }
 
     fn vector(&mut self, name: &str, shape: &[usize], start: Start) -> std::ops::Range<usize> {

@@ -6,7 +6,7 @@ use hither_kernels::vector::{self, Dropout};
 use super::{Model, Weights};
 use crate::Dataset;
 use crate::batch_norm::{self, BatchNorm};
-use crate::layer::{Kept, Layer, Rows, Seen};
+use crate::layer::{Backward, ForwardCache, Layer, Rows};
 use crate::loss;
 use crate::sample::Batch;
 
@@ -31,8 +31,8 @@ pub enum Pass {
 
 /// What the forward pass of a stage leaves for its backward pass.
 struct Trace {
-    kept: Kept,
-    batch_norm: Option<batch_norm::Kept>,
+    cache: ForwardCache,
+    batch_norm: Option<batch_norm::Normalised>,
     output: Vec<f32>,
 }
 
@@ -54,7 +54,7 @@ impl Model {
             let (here, later) = hops.split_at(stage.layer.hops());
             hops = later;
             let input = self.input_of(index, batch, &traces);
-            let (mut y, kept) = stage.layer.forward(&weights.params, &input, here, true);
+            let (mut y, cache) = stage.layer.forward(&weights.params, &input, here, true);
             let batch_norm = stage.batch_norm.as_ref().map(|norm| {
                 let stats = matches!(pass, Pass::Learn { .. }).then_some(&mut weights.stats[..]);
                 norm.learn(&weights.params, stats, &mut y)
@@ -62,9 +62,9 @@ impl Model {
             if stage.activate {
                 vector::relu_dropout(&mut y, self.dropout(index, pass));
             }
-            traces.push(Trace { kept, batch_norm, output: y });
+            traces.push(Trace { cache, batch_norm, output: y });
         }
-        let Some(Trace { mut kept, output: logits, .. }) = traces.pop() else { return 0.0 };
+        let Some(Trace { mut cache, output: logits, .. }) = traces.pop() else { return 0.0 };
         let mut dy = zeros(logits.len());
         let loss = loss::gradient(&logits, &data.labels, &batch.rows, &batch.nodes, &mut dy);
         drop(logits);
@@ -74,18 +74,25 @@ impl Model {
             hops = earlier;
             let input = self.input_of(index, batch, &traces);
             let params = &weights.params;
-            let seen = Seen { params, x: &input, hops: here, kept: &kept };
-            let dx = stage.layer.backward(seen, &dy, grads, index > 0);
+            let backward = Backward {
+                params,
+                x: &input,
+                hops: here,
+                cache: &cache,
+                dy: &dy,
+                needs_dx: index > 0,
+            };
+            let dx = stage.layer.backward(backward, grads);
             let (Some(dx), Some(before)) = (dx, traces.pop()) else { break };
             dy = dx;
-            kept = before.kept;
+            cache = before.cache;
             let stage = &self.stages[index - 1];
             if stage.activate {
                 let scale = self.dropout(index - 1, pass).map_or(1.0, |d| 1.0 / (1.0 - d.rate));
                 vector::relu_dropout_backward(&before.output, scale, &mut dy);
             }
-            if let (Some(norm), Some(kept)) = (&stage.batch_norm, before.batch_norm) {
-                norm.backward(params, kept, &mut dy, grads);
+            if let (Some(norm), Some(normalised)) = (&stage.batch_norm, before.batch_norm) {
+                norm.backward(params, normalised, &mut dy, grads);
             }
         }
         loss

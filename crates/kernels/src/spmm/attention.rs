@@ -1,7 +1,5 @@
 //! Sums with a weight an edge and head, and the products that their gradients need.
 
-use std::ops::Range;
-
 use super::sums::{DotsJob, HeadsJob};
 use super::vectors::Kernels;
 use super::{Csr, chunk, reference};
@@ -61,27 +59,18 @@ pub fn gather_heads_by(
     assert!(weights.len().is_multiple_of(heads.count), "weights of {} heads", heads.count);
     let weighted = weights.len() / heads.count;
     assert!(order.is_some() || weighted == edges, "weights of {edges} edges");
-    let check = |rows: Range<usize>| {
-        csr.check_rows(rows.clone(), x.len() / width);
-        if let Some(order) = order {
-            let fine = order[csr.edges(rows)].iter().all(|e| (*e as usize) < weighted);
-            assert!(fine, "an order beyond {weighted} weighted edges");
-        }
-    };
     let Some(kernels) = Kernels::of(isa) else {
         return chunk::each_rows(csr, width, out, |rows, out| {
-            check(rows.clone());
             reference::gather_heads(&heads, weights, order, x, rows, out, accumulate);
         });
     };
     for part in kernels.heads_parts(&heads) {
         chunk::each_rows(csr, width, out, |rows, out| {
-            check(rows.clone());
             let out = out[part.first..].as_mut_ptr();
             let heads = &heads;
             let job = HeadsJob { heads, weights, order, x, part, rows, out, accumulate };
-            // SAFETY: `of` gave kernels that this processor can run; lengths and what these rows
-            // refer to were checked, and `out` is theirs.
+            // SAFETY: `of` gave kernels that this processor can run, lengths were compared above,
+            // and `out` is these rows'.
             unsafe { kernels.heads[part.vectors - 1](&job) }
         });
     }
@@ -116,14 +105,13 @@ pub fn edge_dots_by(
     assert!(b.len().is_multiple_of(width), "input of {} elements, rows of {width}", b.len());
     let kernels = Kernels::of(isa);
     chunk::each_edges(csr, width, heads.count, out, |rows, out| {
-        csr.check_rows(rows.clone(), b.len() / width);
         let Some(kernels) = kernels else {
             return reference::edge_dots(&heads, a, b, rows, out);
         };
-        let job = DotsJob { heads: &heads, a, b, rows, out: out.as_mut_ptr() };
-        // SAFETY: `of` gave kernels that this processor can run; lengths and these rows' columns
-        // were checked, and `out` is theirs.
-        unsafe { (kernels.dots)(&job) }
+        let job = DotsJob { heads: &heads, a, b, rows, out };
+        // SAFETY: `of` gave kernels that this processor can run, and `a` has a row for each of the
+        // matrix, as was asserted above.
+        unsafe { (kernels.dots)(job) }
     });
 }
 

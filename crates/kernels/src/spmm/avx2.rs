@@ -41,7 +41,7 @@ unsafe fn gather_heads<const N: usize>(job: &HeadsJob) {
 }
 
 #[target_feature(enable = "avx2,fma")]
-unsafe fn edge_dots(job: &DotsJob) {
+unsafe fn edge_dots(job: DotsJob) {
     // SAFETY: the caller's promise.
     unsafe { sums::edge_dots::<F32x8>(job) }
 }

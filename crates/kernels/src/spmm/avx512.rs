@@ -37,7 +37,7 @@ unsafe fn gather_heads<const N: usize>(job: &HeadsJob) {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn edge_dots(job: &DotsJob) {
+unsafe fn edge_dots(job: DotsJob) {
     // SAFETY: the caller's promise.
     unsafe { sums::edge_dots::<F32x16>(job) }
 }

@@ -103,10 +103,9 @@ pub fn gather_by(
     if dim == 0 {
         return;
     }
-    let inputs = x.len() / dim;
     let Some(kernels) = Kernels::of(isa) else {
+        gather.csr.check_columns(x.len() / dim);
         return chunk::each_rows(gather.csr, dim, out, |rows, out| {
-            gather.check_rows(rows.clone(), inputs);
             reference::gather(gather, x, dim, rows, out, accumulate);
         });
     };
@@ -114,11 +113,10 @@ pub fn gather_by(
     let runs = if weighted { kernels.weighted } else { kernels.plain };
     for part in kernels.parts(dim) {
         chunk::each_rows(gather.csr, dim, out, |rows, out| {
-            gather.check_rows(rows.clone(), inputs);
             let out = out[part.first..].as_mut_ptr();
             let job = Job { gather, x, dim, part, rows, out, accumulate };
-            // SAFETY: `of` gave kernels that this processor can run; lengths and what these rows
-            // refer to were checked, and `out` is theirs.
+            // SAFETY: `of` gave kernels that this processor can run, `check` compared all lengths,
+            // and `out` is these rows'.
             unsafe { runs[part.vectors - 1](&job) }
         });
     }
@@ -134,12 +132,10 @@ impl Csr<'_> {
         self.offsets[rows.start] as usize..self.offsets[rows.end] as usize
     }
 
-    /// That these rows' edges are in order, and lead to one of the `inputs`. Asked a chunk of rows
-    /// at a time, when their columns are about to be read anyway.
-    fn check_rows(&self, rows: std::ops::Range<usize>, inputs: usize) {
-        let offsets = &self.offsets[rows.start..=rows.end];
-        assert!(offsets.is_sorted(), "offsets of a sparse matrix fall");
-        let columns = &self.columns[self.edges(rows)];
+    /// Checks that edges are in order and lead to one of the `inputs`.
+    fn check_columns(&self, inputs: usize) {
+        assert!(self.offsets.is_sorted(), "offsets of a sparse matrix fall");
+        let columns = &self.columns[self.edges(0..self.rows())];
         // Not `max`: a fold over what may be nothing, in vectors.
         let last = columns.iter().fold(0, |last, column| (*column).max(last));
         assert!(columns.is_empty() || (last as usize) < inputs, "column {last} of {inputs} rows");
@@ -147,7 +143,7 @@ impl Csr<'_> {
 }
 
 impl Gather<'_> {
-    /// All lengths; what columns say is up to [`check_rows`](Self::check_rows).
+    /// Compares all lengths. Offsets, columns and ids are checked where they are used.
     fn check(&self, x: &[f32], dim: usize, out: &[f32]) {
         let rows = self.csr.rows();
         assert_eq!(Some(out.len()), rows.checked_mul(dim), "elements of {rows} rows of {dim}");
@@ -170,14 +166,6 @@ impl Gather<'_> {
                 Own::Ids(ids) => assert_eq!(ids.len(), rows, "own ids"),
             }
         }
-    }
-
-    fn check_rows(&self, rows: std::ops::Range<usize>, inputs: usize) {
-        if let Some((Own::Ids(ids), _)) = self.own {
-            let fine = ids[rows.clone()].iter().all(|id| (*id as usize) < inputs);
-            assert!(fine, "an own id beyond {inputs} input rows");
-        }
-        self.csr.check_rows(rows, inputs);
     }
 
     /// What the edge's row is multiplied by.

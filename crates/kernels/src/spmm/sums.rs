@@ -1,5 +1,8 @@
 //! The loops over edges, once for all instruction sets: the sums of a row, or of some of its
 //! columns, stay in registers from its first edge to its last.
+//!
+//! Columns and offsets may lie in a mapped file, which another process can change at any time. Each
+//! is therefore read once, and the value that was read is checked before it becomes an address.
 
 use std::ops::Range;
 
@@ -57,16 +60,63 @@ pub(super) struct Job<'a> {
 
 pub(super) type Run = unsafe fn(&Job);
 
+/// Reads an element exactly once: the value that is checked is the one that is used.
+#[inline(always)]
+fn read_once<T: Copy>(element: &T) -> T {
+    // SAFETY: a reference is valid and aligned.
+    unsafe { std::ptr::read_volatile(element) }
+}
+
+/// The numbers of a row's edges: no edge is beyond the columns.
+#[inline(always)]
+fn bounds(csr: Csr, row: usize) -> (usize, usize) {
+    let start = read_once(&csr.offsets[row]) as usize;
+    let end = read_once(&csr.offsets[row + 1]) as usize;
+    if start > end || end > csr.columns.len() {
+        offsets_fall(start, end, csr.columns.len());
+    }
+    (start, end)
+}
+
+/// The input row that an edge leads to, which is below `inputs`.
+///
+/// # Safety
+/// `edge` is below the number of columns.
+#[inline(always)]
+unsafe fn column_of(csr: Csr, edge: usize, inputs: usize) -> usize {
+    // SAFETY: the caller's promise.
+    let column = read_once(unsafe { csr.columns.get_unchecked(edge) }) as usize;
+    if column >= inputs {
+        no_such_row(column, inputs);
+    }
+    column
+}
+
+#[cold]
+fn offsets_fall(start: usize, end: usize, columns: usize) -> ! {
+    panic!("offsets of a sparse matrix fall, or pass its {columns} columns: {start} to {end}")
+}
+
+#[cold]
+fn no_such_weights(at: usize, weighted: usize) -> ! {
+    panic!("edge {at} of {weighted} weighted ones")
+}
+
+#[cold]
+fn no_such_row(column: usize, inputs: usize) -> ! {
+    panic!("column {column} of {inputs} rows")
+}
+
 /// How many rows ahead an output row's own input row is called.
 const OWN_AHEAD: usize = 8;
 
 /// # Safety
-/// The processor has the features of `L`; columns and ids of the job's rows are below the number of
-/// rows of `x`, lengths are as [`Gather`] says, and `out` has room for the rows.
+/// The processor has the features of `L`; lengths are as [`Gather::check`] demands, and `out` has
+/// room for the rows.
 #[inline(always)]
 pub(super) unsafe fn gather<L: Sums, const N: usize, const WEIGHTED: bool>(job: &Job) {
     let Job { gather, x, dim, part, .. } = *job;
-    let csr = gather.csr;
+    let (csr, inputs) = (gather.csr, x.len() / dim);
     let whole = part.last == L::LANES;
     let ahead = Ahead::new(csr, job.rows.clone(), x, dim, part.first, part.columns(L::LANES));
     let mut ahead = ahead.with_scales(gather.source_scale);
@@ -78,14 +128,15 @@ pub(super) unsafe fn gather<L: Sums, const N: usize, const WEIGHTED: bool>(job: 
         {
             fetch::far(&x[input * dim + part.first..][..part.columns(L::LANES)]);
         }
-        // SAFETY: all addresses are of rows of x or of out, by the caller's promise.
+        // SAFETY: `bounds` keeps edges below the number of columns, `column_of` keeps columns below
+        // the number of rows of x, and the caller promises room in `out`.
         unsafe {
             let mut sums = [L::load_first(x.as_ptr(), 0); N];
             let (mut edge, end) = bounds(csr, row);
             while edge < end {
                 let until = ahead.reach(edge).min(end);
                 while edge < until {
-                    let column = *csr.columns.get_unchecked(edge) as usize;
+                    let column = column_of(csr, edge, inputs);
                     let from = x.as_ptr().add(column * dim + part.first);
                     if WEIGHTED {
                         let factor = factor(gather, edge, column);
@@ -106,6 +157,9 @@ pub(super) unsafe fn gather<L: Sums, const N: usize, const WEIGHTED: bool>(job: 
                 }
             }
             if let Some((input, factor)) = gather.own_of(row) {
+                if input >= inputs {
+                    no_such_row(input, inputs);
+                }
                 let from = x.as_ptr().add(input * dim + part.first);
                 let factor = L::splat((&raw const factor).cast());
                 add_row::<L, N>(&mut sums, from, whole, part.last, |sum, x| {
@@ -139,8 +193,8 @@ pub(super) type RunHeads = unsafe fn(&HeadsJob);
 /// The weights of an edge are one vector: each vector of columns takes those of its heads from it.
 ///
 /// # Safety
-/// As for [`gather`]; the part's columns are of no more heads than a vector has lanes; `order` and
-/// `weights` are complete.
+/// As for [`gather`]; the part's columns are of no more heads than a vector has lanes; `order` has
+/// an entry for each column, and without it `weights` have a row for each.
 #[inline(always)]
 pub(super) unsafe fn gather_heads<L: Sums, const N: usize>(job: &HeadsJob) {
     let HeadsJob { x, part, weights, order, .. } = *job;
@@ -149,9 +203,11 @@ pub(super) unsafe fn gather_heads<L: Sums, const N: usize>(job: &HeadsJob) {
     let whole = part.last == L::LANES;
     let (head, head_last) = (part.first / dim, (part.first + part.columns(L::LANES) - 1) / dim);
     let heads_here = head_last - head + 1;
+    let (inputs, weighted) = (x.len() / width, weights.len() / count);
     let mut ahead = Ahead::new(csr, job.rows.clone(), x, width, part.first, part.columns(L::LANES));
     let mut out = job.out;
-    // SAFETY: all addresses are of rows of x, of weights or of out, by the caller's promise.
+    // SAFETY: `bounds` keeps edges below the number of columns, `column_of` keeps columns below the
+    // number of rows of x, `at` is below the rows of weights, and the caller promises room in `out`.
     unsafe {
         let mut lanes = [L::load_first(x.as_ptr(), 0); N];
         for (v, lanes) in lanes.iter_mut().enumerate() {
@@ -168,8 +224,14 @@ pub(super) unsafe fn gather_heads<L: Sums, const N: usize>(job: &HeadsJob) {
             while edge < end {
                 let until = ahead.reach(edge).min(end);
                 while edge < until {
-                    let column = *csr.columns.get_unchecked(edge) as usize;
-                    let at = order.map_or(edge, |order| *order.get_unchecked(edge) as usize);
+                    let column = column_of(csr, edge, inputs);
+                    let at = match order {
+                        Some(order) => read_once(order.get_unchecked(edge)) as usize,
+                        None => edge,
+                    };
+                    if at >= weighted {
+                        no_such_weights(at, weighted);
+                    }
                     let from = weights.as_ptr().add(at * count + head);
                     let factors = match heads_here == L::LANES {
                         true => L::load(from.cast()),
@@ -199,31 +261,34 @@ pub(super) struct DotsJob<'a> {
     pub a: &'a [f32],
     pub b: &'a [f32],
     pub rows: Range<usize>,
-    /// For the first edge of these rows.
-    pub out: *mut f32,
+    /// One value per head for each edge of these rows.
+    pub out: &'a mut [f32],
 }
 
-pub(super) type RunDots = unsafe fn(&DotsJob);
+pub(super) type RunDots = unsafe fn(DotsJob);
 
 /// Four edges at a time: their sums over lanes are made together.
 ///
 /// # Safety
-/// The processor has the features of `L`; columns are below the number of rows of `b`; `out` has
-/// room for a value an edge and head.
+/// The processor has the features of `L`, and `a` has as many rows as the matrix.
 #[inline(always)]
-pub(super) unsafe fn edge_dots<L: Dots>(job: &DotsJob) {
+pub(super) unsafe fn edge_dots<L: Dots>(job: DotsJob) {
     let Heads { csr, count, dim } = *job.heads;
     let width = count * dim;
+    let inputs = job.b.len() / width;
     let mut ahead = Ahead::new(csr, job.rows.clone(), job.b, width, 0, width);
-    let mut out = job.out;
+    let mut rest = job.out;
     for row in job.rows.start..job.rows.end {
-        // SAFETY: all addresses are of rows of a or b, or of values of edges, by the caller's
-        // promise.
+        let (mut edge, end) = bounds(csr, row);
+        let (out, later) = rest.split_at_mut((end - edge) * count);
+        rest = later;
+        let mut out = out.as_mut_ptr();
+        // SAFETY: `bounds` keeps edges below the number of columns, `column_of` keeps columns below
+        // the number of rows of b, the caller promises the rows of a, and `out` was split off for
+        // the edges of this row.
         unsafe {
             let a = job.a.as_ptr().add(row * width);
-            let b =
-                |edge: usize| job.b.as_ptr().add(*csr.columns.get_unchecked(edge) as usize * width);
-            let (mut edge, end) = bounds(csr, row);
+            let b = |edge: usize| job.b.as_ptr().add(column_of(csr, edge, inputs) * width);
             while edge < end {
                 ahead.reach(edge);
                 if edge + 4 <= end {
@@ -280,11 +345,6 @@ unsafe fn products<L: Dots, const ROWS: usize>(
         }
         sums
     }
-}
-
-#[inline(always)]
-fn bounds(csr: Csr, row: usize) -> (usize, usize) {
-    (csr.offsets[row] as usize, csr.offsets[row + 1] as usize)
 }
 
 /// As [`Gather::factor`] has it, where there is one.

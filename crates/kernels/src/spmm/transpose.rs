@@ -42,7 +42,7 @@ pub fn transpose(csr: Csr, inputs: usize) -> Transposed {
     }
     let edges = csr.edges(0..rows);
     assert!(edges.end <= u32::MAX as usize, "{} edges are more than 32 bits number", edges.end);
-    csr.check_rows(0..rows, inputs);
+    csr.check_columns(inputs);
     let mut out = Transposed {
         offsets: zeros(inputs + 1),
         columns: zeros(edges.len()),

@@ -224,10 +224,7 @@ impl Gandiva {
             .expect("the pool has that many free");
         self.unsettle(id);
         self.settle(id, home, gpus);
-        let job = &mut turn.state.jobs[id];
-        if job.starts > 0 {
-            job.restart_s = job.job.profile.restart_s; // its state is on the old machines
-        }
+        turn.leave_memory(id);
     }
 
     /// Suspends those who have had their slice where `id` lives, if that makes room for it.

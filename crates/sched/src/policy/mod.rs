@@ -38,6 +38,9 @@ pub trait Policy: Send {
         self.forget(turn, id);
     }
 
+    /// The best tier of a waiting job is another: machines joined, or changed their size.
+    fn reconsider(&mut self, _turn: &mut Turn, _id: JobId) {}
+
     /// A timer that this policy set has run out.
     fn timer(&mut self, _turn: &mut Turn, _timer: Timer) {}
 

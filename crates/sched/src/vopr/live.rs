@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use hither_core::Seconds;
 use hither_core::seed::stream;
+use hither_core::topology::Machine;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
@@ -68,6 +69,7 @@ enum What {
     Machine(Status),
     Foreign,
     Resize,
+    Join,
     Cancel,
     Reconcile,
 }
@@ -85,6 +87,8 @@ pub struct Live<'a> {
     used: Vec<u32>,
     foreign: Vec<u32>,
     gpus: Vec<u32>,
+    /// The most that each ever had.
+    gpus_max: Vec<u32>,
     status: Vec<Status>,
     /// What became of a decision; the driver tells it again where the news was lost.
     outcome: BTreeMap<DecisionId, Event>,
@@ -114,6 +118,7 @@ impl<'a> Live<'a> {
             used: vec![0; machines.len()],
             foreign: vec![0; machines.len()],
             gpus: machines.iter().map(|m| m.gpus).collect(),
+            gpus_max: machines.iter().map(|m| m.gpus).collect(),
             status: vec![Status::Up; machines.len()],
             outcome: BTreeMap::new(),
             in_hand: BTreeSet::new(),
@@ -124,18 +129,17 @@ impl<'a> Live<'a> {
         for (index, job) in case.scenario.jobs.iter().enumerate() {
             live.at(job.submit_s, What::Submit(index));
         }
-        for what in [What::Cancel, What::Foreign, What::Resize, What::Machine(Status::Gone)] {
-            for _ in 0..live.rng.random_range(0..4) {
+        let (gone, draining) = (What::Machine(Status::Gone), What::Machine(Status::Draining));
+        let often = [What::Cancel, What::Foreign, What::Resize, gone].map(|what| (what, 4));
+        for (what, times) in often.into_iter().chain([(draining, 2), (What::Join, 3)]) {
+            for _ in 0..live.rng.random_range(0..times) {
                 let at_s = live.rng.random_range(0.0..TROUBLE_S);
                 live.at(at_s, what.clone());
             }
         }
-        for _ in 0..live.rng.random_range(0..2) {
-            let at_s = live.rng.random_range(0.0..TROUBLE_S);
-            live.at(at_s, What::Machine(Status::Draining));
-        }
         // Whatever is left of the trouble goes.
         live.at(TROUBLE_S + 1.0, What::Foreign);
+        live.at(TROUBLE_S + 1.0, What::Resize);
         live.at(TROUBLE_S + 1.0, What::Machine(Status::Up));
         live.at(RECONCILE_S, What::Reconcile);
         live
@@ -153,6 +157,9 @@ impl<'a> Live<'a> {
             };
             self.now = f64::from_bits(at);
             self.happens(what)?;
+            if self.in_trouble() && self.rng.random_bool(0.02) {
+                self.tell_nonsense()?;
+            }
             self.maybe_die()?;
             self.decide()?;
             self.maybe_die()?;
@@ -201,12 +208,54 @@ impl<'a> Live<'a> {
     // ---- the scheduler's side ----
 
     fn observe(&mut self, event: Event) -> Verdict {
-        let told = self.scheduler.observe(self.now, event.clone());
+        let now = self.clock();
+        let told = self.scheduler.observe(now, event.clone());
         told.map_err(|error| format!("true news were refused: {event:?}: {error}"))
     }
 
+    /// What the driver's clock says: now and then it steps back.
+    fn clock(&mut self) -> Seconds {
+        match self.in_trouble() && self.rng.random_bool(0.05) {
+            true => self.now - self.rng.random_range(0.0..1000.0),
+            false => self.now,
+        }
+    }
+
+    /// News that cannot be true must be refused, and change nothing.
+    fn tell_nonsense(&mut self) -> Verdict {
+        let (job, machine) = (self.jobs.len() as JobId, self.status.len() as MachineId);
+        let all = [
+            Event::Ended { job, how: End::Failed },
+            Event::Progress { job, done: 1.0, rate: 1.0 },
+            Event::Timer(Timer::Job(job)),
+            Event::Started(DecisionId::MAX),
+            Event::Stopped { decision: DecisionId::MAX, kept: Some(f64::NAN) },
+            Event::Refused(DecisionId::MAX),
+            Event::Foreign { machine, gpus: 1 },
+            Event::Machine { machine, status: Status::Gone },
+            Event::Resized { machine: 0, gpus: u32::MAX },
+        ];
+        let event = all[self.rng.random_range(0..all.len())].clone();
+        let now = self.clock();
+        let books = |scheduler: &Scheduler| {
+            let state = &scheduler.state;
+            (
+                state.waiting,
+                state.running.len(),
+                state.in_flight.clone(),
+                state.cluster.free_total(),
+            )
+        };
+        let before = books(&self.scheduler);
+        match self.scheduler.observe(now, event.clone()) {
+            Err(_) if books(&self.scheduler) == before => Ok(()),
+            _ => Err(format!("impossible news were taken for true: {event:?}")),
+        }
+    }
+
     fn decide(&mut self) -> Verdict {
-        for decision in self.scheduler.decide(self.now) {
+        let now = self.clock();
+        for decision in self.scheduler.decide(now) {
             match decision.action {
                 Action::Start { .. } | Action::Stop { .. } => self.take_in_hand(decision),
                 Action::SetTimer { timer, at_s } => {
@@ -311,6 +360,7 @@ impl<'a> Live<'a> {
             What::Machine(status) => self.machine(status),
             What::Foreign => self.others(),
             What::Resize => self.resize(),
+            What::Join => self.join(),
             What::Cancel => self.cancel(),
             What::Reconcile => {
                 self.at(self.now + RECONCILE_S, What::Reconcile);
@@ -333,13 +383,17 @@ impl<'a> Live<'a> {
 
     fn submit(&mut self, index: usize) -> Verdict {
         let job = self.case.scenario.jobs[index].clone();
+        if !self.scheduler.state.admits(&job) {
+            // Machines have shrunk: its user tries again when they are back to their size.
+            if !self.in_trouble() {
+                return Err(format!("job {index} fits no more"));
+            }
+            self.at(TROUBLE_S + 2.0, What::Submit(index));
+            return Ok(());
+        }
         let left_s = 10f64.powf(self.rng.random_range(0.0..3.3));
         self.jobs.push(Real { gpus: job.gpus, left_s, run: None, over: false });
-        // Sizes may have changed since the scenario was drawn.
-        match self.scheduler.state.admits(&job) {
-            true => self.observe(Event::Submitted(vec![job])),
-            false => Err(format!("job {index} fits no more")),
-        }
+        self.observe(Event::Submitted(vec![job]))
     }
 
     fn carry_out(&mut self, decision: Decision) -> Verdict {
@@ -387,7 +441,7 @@ impl<'a> Live<'a> {
             let at = slot.machine as usize;
             let used = self.used[at] + slot.gpus;
             let is_up = self.status[at] == Status::Up;
-            if is_up && used > self.gpus[at] {
+            if is_up && used > self.gpus_max[at] {
                 return Err(format!("machine {at} is booked twice by job {id}"));
             }
             room &= is_up && used + self.foreign[at] <= self.gpus[at];
@@ -511,11 +565,40 @@ impl<'a> Live<'a> {
         self.observe(Event::Foreign { machine, gpus: self.foreign[at] })
     }
 
-    /// A machine grows. One that shrinks could leave jobs that no longer fit anywhere.
+    /// A machine grows or shrinks, also below what its jobs hold. In the end all are back to their
+    /// largest size: jobs that fit nowhere would wait for ever.
     fn resize(&mut self) -> Verdict {
+        if !self.in_trouble() {
+            for machine in 0..self.gpus.len() {
+                self.gpus[machine] = self.gpus_max[machine];
+                let gpus = self.gpus[machine];
+                self.observe(Event::Resized { machine: machine as MachineId, gpus })?;
+            }
+            return Ok(());
+        }
         let machine = self.any_machine();
-        self.gpus[machine as usize] += 1;
-        self.observe(Event::Resized { machine, gpus: self.gpus[machine as usize] })
+        let at = machine as usize;
+        self.gpus[at] = self.rng.random_range(0..=self.gpus_max[at] + 1);
+        self.gpus_max[at] = self.gpus_max[at].max(self.gpus[at]);
+        self.observe(Event::Resized { machine, gpus: self.gpus[at] })
+    }
+
+    /// A machine joins a rack, or a new one.
+    fn join(&mut self) -> Verdict {
+        let racks = self.scheduler.state.cluster.rack_count as u32;
+        let machine = Machine {
+            name: format!("m{}", self.gpus.len()),
+            rack: self.rng.random_range(0..=racks),
+            gpus: self.rng.random_range(1..=8),
+            gpu_type: self.case.topology.machines[0].gpu_type.clone(),
+        };
+        for counts in [&mut self.gpus, &mut self.gpus_max] {
+            counts.push(machine.gpus);
+        }
+        self.used.push(0);
+        self.foreign.push(0);
+        self.status.push(Status::Up);
+        self.observe(Event::Added(machine))
     }
 }
 

@@ -29,8 +29,8 @@ mod waiting;
 pub use options::{Clock, Options, Timers};
 pub use score::Score;
 use tuner::{Tuner, Wait};
-use victims::Candidates;
-use waiting::{Saved, Waiting};
+use victims::{Candidate, Candidates};
+use waiting::{Left, Saved, Waiting};
 
 pub const ABOUT: &str = "delay scheduling, network-sensitive preemption, upgrades, tuned timers";
 pub const ABOUT_NO_WAIT: &str = "dally that takes the best place on offer at once (timers 0)";
@@ -108,10 +108,16 @@ impl Dally {
         let gpus = turn.state.job(id).gpus();
         let placement = turn.state.cluster.place_at(gpus, pool, tier).expect("it was on offer");
         let left = self.waiting.leave(turn, id).expect("it waits");
-        if let Some(waited_s) = left.held_out_s {
-            self.tuner.observe(gpus, left.allowed, Wait { waited_s, got: tier <= left.allowed });
-        }
+        // A wait that ended because others made room says only that the tier takes longer to come.
+        let got = tier <= left.allowed && !matches!(why, Why::RoomMade { .. });
+        self.note_wait(gpus, left, got);
         turn.start(id, placement, why);
+    }
+
+    fn note_wait(&mut self, gpus: u32, left: Left, got: bool) {
+        if let Some(waited_s) = left.held_out_s {
+            self.tuner.observe(gpus, left.allowed, Wait { waited_s, got });
+        }
     }
 
     /// The job's clock starts: from now on it holds out for its tier, for so long.
@@ -143,10 +149,7 @@ impl Dally {
     /// The job has held out long enough for its tier and accepts the next one.
     fn relent(&mut self, turn: &mut Turn, id: JobId) {
         let left = self.waiting.leave(turn, id).expect("it waits");
-        if let Some(waited_s) = left.held_out_s {
-            let gpus = turn.state.job(id).gpus();
-            self.tuner.observe(gpus, left.allowed, Wait { waited_s, got: false });
-        }
+        self.note_wait(turn.state.job(id).gpus(), left, false);
         let allowed = worse(left.allowed);
         self.join(turn, id, allowed);
         if allowed < Tier::Network {
@@ -203,11 +206,12 @@ impl Dally {
 
     fn candidates(&self, turn: &Turn) -> Candidates {
         let now = turn.now();
-        Candidates::new(turn.state, |id| {
-            let job = turn.state.job(id);
-            let ripe = turn.state.worked_s(id).is_some_and(|s| s >= self.options.quantum_s);
-            ripe.then(|| self.options.score.claim(job, &turn.state.forecast, now))
-        })
+        let candidate = |id: JobId| {
+            turn.state.worked_s(id).filter(|&s| s >= self.options.quantum_s)?;
+            let claim = self.options.score.claim(turn.state.job(id), &turn.state.forecast, now);
+            Some(Candidate { id, claim, cost: turn.state.stop_cost(id) })
+        };
+        Candidates::new(turn.state.running.iter().copied().filter_map(candidate).collect())
     }
 
     fn preempt_for(
@@ -230,10 +234,8 @@ impl Dally {
         }
         for tier in Tier::ALL.into_iter().filter(|t| (best..=allowed).contains(t)) {
             for pool in turn.state.cluster.pools_for(wanted) {
-                let cluster = &turn.state.cluster;
-                let Some(victims) = candidates.fewest(cluster, gpus, pool, tier, above) else {
-                    continue;
-                };
+                let cheapest = candidates.cheapest(&turn.state, gpus, pool, tier, above);
+                let Some((_, victims)) = cheapest else { continue };
                 self.evict(turn, candidates, &victims, id);
                 // Others may have taken GPUs from under the victims.
                 let Some(tier) = turn.state.cluster.offer_tier(gpus, pool) else { continue };
@@ -253,7 +255,7 @@ impl Dally {
         job: JobId,
     ) {
         for &victim in victims {
-            candidates.remove(turn.state, victim);
+            candidates.remove(&turn.state, victim);
             turn.preempt(victim, Reason::Priority, Why::RoomFor { job });
             self.enqueue(turn, victim);
         }
@@ -263,7 +265,10 @@ impl Dally {
 
     /// Running jobs move to a better place, free or freed, where that saves more than it costs.
     fn upgrade(&mut self, turn: &mut Turn) {
-        let mut candidates = self.candidates(turn);
+        let mut candidates = match self.options.upgrade_evicts {
+            true => self.candidates(turn),
+            false => Candidates::default(),
+        };
         let running: Vec<JobId> = turn.state.running.iter().copied().collect();
         for id in running {
             let settled = turn.state.worked_s(id).is_some_and(|s| s >= self.options.quantum_s);
@@ -274,11 +279,11 @@ impl Dally {
             let (tier, restart_s) = (run.placement.tier, job.job.profile.restart_s);
             let pays = |saved_s: &Seconds| *saved_s > self.options.upgrade_gain * restart_s;
             let forecast = &turn.state.forecast;
-            let Some(saved_s) = forecast.saving_s(turn.state, id, None).filter(pays) else {
+            let Some(saved_s) = forecast.saving_s(&turn.state, id, None).filter(pays) else {
                 continue;
             };
-            if let Some(offer) = turn.state.offer_instead(id).filter(|offer| offer.tier < tier) {
-                let saved_s = turn.state.forecast.saving_s(turn.state, id, Some(&offer));
+            if let Some(offer) = turn.offer_instead(id).filter(|offer| offer.tier < tier) {
+                let saved_s = turn.state.forecast.saving_s(&turn.state, id, Some(&offer));
                 if let Some(saved_s) = saved_s.filter(pays) {
                     move_to(turn, &mut candidates, id, offer, saved_s);
                     continue;
@@ -302,13 +307,10 @@ impl Dally {
         let (gpus, best, pool) = (job.gpus(), job.best, turn.state.pool_of_run(id));
         let above =
             self.options.damping * self.options.score.claim(job, &turn.state.forecast, turn.now());
-        let cluster = &turn.state.cluster;
-        let Some(victims) = candidates.fewest(cluster, gpus, pool, best, above) else {
-            return;
-        };
-        let restart_s = |id: JobId| turn.state.job(id).job.profile.restart_s;
-        let restarts_s = restart_s(id) + victims.iter().map(|&v| restart_s(v)).sum::<f64>();
-        if saved_s > self.options.upgrade_gain * restarts_s {
+        let cheapest = candidates.cheapest(&turn.state, gpus, pool, best, above);
+        let Some((victims_cost, victims)) = cheapest else { return };
+        let cost = turn.state.stop_cost(id) + victims_cost;
+        if f64::from(gpus) * saved_s > self.options.upgrade_gain * cost {
             self.evict(turn, candidates, &victims, id);
             if let Some(place) = turn.state.cluster.place_at(gpus, pool, best) {
                 move_to(turn, candidates, id, place, saved_s);
@@ -326,7 +328,7 @@ fn move_to(
     saved_s: Seconds,
 ) {
     let why = Why::Saves { tier: place.tier, saved_s };
-    candidates.remove(turn.state, id);
+    candidates.remove(&turn.state, id);
     turn.preempt(id, Reason::Upgrade, why);
     turn.start(id, place, why);
 }
@@ -355,7 +357,15 @@ impl Policy for Dally {
     }
 
     fn forget(&mut self, turn: &mut Turn, id: JobId) {
-        self.waiting.leave(turn, id);
+        if let Some(left) = self.waiting.leave(turn, id) {
+            self.note_wait(turn.state.job(id).gpus(), left, false);
+        }
+    }
+
+    fn reconsider(&mut self, turn: &mut Turn, id: JobId) {
+        if self.waiting.leave(turn, id).is_some() {
+            self.enqueue(turn, id);
+        }
     }
 
     fn timer(&mut self, turn: &mut Turn, timer: Timer) {

@@ -1,122 +1,409 @@
 //! Whom to preempt so that one domain can hold a gang. Victims spread over many domains would free
 //! nothing that a network-sensitive job can use.
+//!
+//! A victim costs its GPUs × (restart + work lost). All its GPUs count, also those outside of the
+//! domain, so a small newcomer does not stop a large gang that only touches its machine. The
+//! cheapest set of victims is a knapsack problem; `cheapest_in` finds one of at most twice the least
+//! cost in a single pass (Gens and Levner, 1979).
+//!
+//! A round asks for many gangs, and each answer changes few domains. So the domains are ranked once
+//! for each demand, and only those that a victim has left are ranked anew.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use hither_core::topology::Tier;
 
 use crate::cluster::{Cluster, MachineId, PoolId};
 use crate::job::JobId;
+use crate::order::Total;
 use crate::state::State;
 
-/// Running jobs that may be preempted now, by machine: (claim, job, GPUs there), worst claim first.
-#[derive(Debug)]
+/// A running job that may be preempted now.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate {
+    pub id: JobId,
+    pub claim: f64,
+    /// GPU seconds that stopping it wastes.
+    pub cost: f64,
+}
+
+/// What a candidate, by index, holds of one domain.
+#[derive(Debug, Clone, Copy)]
+struct Share {
+    candidate: u32,
+    gpus: u32,
+}
+
+/// Cost, number of victims, domain: the order in which domains are preferred.
+type Price = (Total, usize, usize);
+
+/// The domains of one tier and type that can hold a gang of one size, cheapest first. Prices may
+/// have risen since they were noted, and never have fallen.
+#[derive(Debug, Default)]
+struct Ranking {
+    prices: BinaryHeap<Reverse<Price>>,
+    /// The claim above which victims were looked for.
+    above: f64,
+    /// Entries of `Candidates::left` that were taken into account.
+    seen: usize,
+}
+
+/// Running jobs that may be preempted now.
+#[derive(Debug, Default)]
 pub struct Candidates {
-    on_machine: Vec<Vec<(f64, JobId, u32)>>,
+    /// In order of id.
+    all: Vec<Candidate>,
+    is_gone: Vec<bool>,
+    /// By tier and domain, cheapest per GPU first; made when first asked for.
+    shares: BTreeMap<Tier, Vec<Vec<Share>>>,
+    rankings: BTreeMap<(Tier, PoolId, u32), Ranking>,
+    /// Machines that candidates have left since.
+    left: Vec<MachineId>,
 }
 
 impl Candidates {
-    /// `claim` gives a job's claim, or none if it must not be preempted yet.
-    pub fn new(state: &State, claim: impl Fn(JobId) -> Option<f64>) -> Self {
-        let mut on_machine = vec![Vec::new(); state.cluster.machines.len()];
-        for &id in &state.running {
-            let (Some(run), Some(claim)) = (state.job(id).run(), claim(id)) else {
-                continue;
-            };
-            for slot in &run.placement.slots {
-                on_machine[slot.machine as usize].push((claim, id, slot.gpus));
-            }
-        }
-        for jobs in &mut on_machine {
-            jobs.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        }
-        Self { on_machine }
+    /// `candidates` are in order of id.
+    pub fn new(candidates: Vec<Candidate>) -> Self {
+        Self { is_gone: vec![false; candidates.len()], all: candidates, ..Self::default() }
     }
 
     /// Takes a job that runs, and is about to stop, off the list.
     pub fn remove(&mut self, state: &State, id: JobId) {
-        for slot in state.job(id).run().map_or(&[][..], |run| &run.placement.slots) {
-            self.on_machine[slot.machine as usize].retain(|c| c.1 != id);
+        if let Ok(at) = self.all.binary_search_by_key(&id, |candidate| candidate.id) {
+            self.is_gone[at] = true;
         }
+        let slots = state.job(id).run().map_or(&[][..], |run| &run.placement.slots);
+        self.left.extend(slots.iter().map(|slot| slot.machine));
     }
 
-    /// The fewest jobs, all with a claim above `above`, whose end leaves `gpus` free in one domain
-    /// of this tier.
-    pub fn fewest(
-        &self,
-        cluster: &Cluster,
+    /// Jobs with a claim above `above` whose end leaves `gpus` free in one domain of this tier, at
+    /// the least cost; among equals the fewest. Returns their cost too.
+    pub fn cheapest(
+        &mut self,
+        state: &State,
         gpus: u32,
         pool: PoolId,
         tier: Tier,
         above: f64,
-    ) -> Option<Vec<JobId>> {
-        let mut best: Option<Vec<JobId>> = None;
-        for domain in domains(cluster, pool, tier) {
-            let at_most = best.as_ref().map_or(usize::MAX, |b| b.len() - 1);
-            if let Some(victims) = self.in_domain(cluster, &domain, gpus, above, at_most) {
-                let done = victims.len() <= 1;
-                best = Some(victims);
-                if done {
-                    break;
-                }
+    ) -> Option<(f64, Vec<JobId>)> {
+        let cluster = &state.cluster;
+        if !self.shares.contains_key(&tier) {
+            self.shares.insert(tier, self.shares_by_domain(state, tier));
+        }
+        let key = (tier, pool, gpus);
+        let ranking = self.rankings.remove(&key).filter(|ranking| ranking.above <= above);
+        let mut ranking = match ranking {
+            Some(ranking) => ranking,
+            None => {
+                let prices = domains(cluster, pool, tier)
+                    .filter_map(|domain| self.price(cluster, domain, &key, above))
+                    .map(Reverse);
+                Ranking { prices: prices.collect(), above, seen: self.left.len() }
+            }
+        };
+        for &machine in &self.left[ranking.seen..] {
+            let domain = domain_of(cluster, tier, machine);
+            let price = self.price(cluster, domain, &key, above);
+            ranking.prices.extend(price.map(Reverse));
+        }
+        (ranking.seen, ranking.above) = (self.left.len(), above);
+        let mut found = None;
+        while let Some(Reverse(noted)) = ranking.prices.pop() {
+            let domain = noted.2;
+            let Some(price) = self.price(cluster, domain, &key, above) else { continue };
+            ranking.prices.push(Reverse(price));
+            if price <= noted {
+                let victims = self.cheapest_in(cluster, domain, &key, above);
+                let ids = |(cost, chosen): (f64, Vec<u32>)| {
+                    (cost, chosen.into_iter().map(|at| self.all[at as usize].id).collect())
+                };
+                found = victims.map(ids);
+                break;
             }
         }
-        best
+        self.rankings.insert(key, ranking);
+        found
     }
 
-    /// Greedy: whoever holds most of the domain goes first.
-    fn in_domain(
+    fn price(
         &self,
         cluster: &Cluster,
-        domain: &[MachineId],
-        gpus: u32,
+        domain: usize,
+        key: &(Tier, PoolId, u32),
         above: f64,
-        at_most: usize,
-    ) -> Option<Vec<JobId>> {
-        let free: u32 = domain.iter().map(|&m| cluster.machines[m as usize].free).sum();
-        let mut held: Vec<(u32, JobId)> = Vec::new();
-        for &machine in domain {
-            for &(_, id, gpus) in
-                self.on_machine[machine as usize].iter().take_while(|c| c.0 > above)
-            {
-                match held.iter_mut().find(|h| h.1 == id) {
-                    Some(h) => h.0 += gpus,
-                    None => held.push((gpus, id)),
+    ) -> Option<Price> {
+        let (cost, victims) = self.cheapest_in(cluster, domain, key, above)?;
+        Some((Total(cost), victims.len(), domain))
+    }
+
+    /// The victims, by index, that make room in the domain. In order of cost per GPU freed, those
+    /// that do not suffice are collected; each that would suffice on top of them is an answer.
+    fn cheapest_in(
+        &self,
+        cluster: &Cluster,
+        domain: usize,
+        &(tier, pool, gpus): &(Tier, PoolId, u32),
+        above: f64,
+    ) -> Option<(f64, Vec<u32>)> {
+        let free = free_in(cluster, pool, tier, domain);
+        let missing = gpus.checked_sub(free).filter(|&missing| missing > 0)?;
+        let mut collected: Vec<Share> = Vec::new();
+        let (mut freed, mut cost) = (0, 0.0);
+        // (cost, how many of the collected, the one on top)
+        let mut best: Option<(f64, usize, Share)> = None;
+        for &share in &self.shares[&tier][domain] {
+            let candidate = &self.all[share.candidate as usize];
+            if self.is_gone[share.candidate as usize] || candidate.claim <= above {
+                continue;
+            }
+            if best.is_some_and(|(least, ..)| cost >= least) {
+                break;
+            }
+            if freed + share.gpus < missing {
+                collected.push(share);
+                freed += share.gpus;
+                cost += candidate.cost;
+            } else if best.is_none_or(|(least, ..)| cost + candidate.cost < least) {
+                best = Some((cost + candidate.cost, collected.len(), share));
+            }
+        }
+        let (_, count, last) = best?;
+        collected.truncate(count);
+        collected.push(last);
+        Some(self.without_needless(collected, missing))
+    }
+
+    /// The last one may have made some of the others needless: the dearest per GPU go first.
+    fn without_needless(&self, mut chosen: Vec<Share>, missing: u32) -> (f64, Vec<u32>) {
+        let freed: u32 = chosen.iter().map(|share| share.gpus).sum();
+        let mut spare = freed - missing;
+        let is_needed = |share: &Share| match spare.checked_sub(share.gpus) {
+            Some(less) => {
+                spare = less;
+                false
+            }
+            None => true,
+        };
+        chosen.reverse();
+        chosen.retain(is_needed);
+        chosen.reverse();
+        let cost = chosen.iter().map(|share| self.all[share.candidate as usize].cost).sum();
+        (cost, chosen.into_iter().map(|share| share.candidate).collect())
+    }
+
+    fn shares_by_domain(&self, state: &State, tier: Tier) -> Vec<Vec<Share>> {
+        let cluster = &state.cluster;
+        let mut by_domain: Vec<Vec<Share>> = vec![Vec::new(); domain_count(cluster, tier)];
+        for (candidate, at) in (0..).zip(&self.all) {
+            if self.is_gone[candidate as usize] {
+                continue;
+            }
+            let slots = state.job(at.id).run().map_or(&[][..], |run| &run.placement.slots);
+            // Others may not have the GPUs of a machine that drains.
+            for slot in slots.iter().filter(|s| cluster.machines[s.machine as usize].is_up()) {
+                let shares = &mut by_domain[domain_of(cluster, tier, slot.machine)];
+                match shares.last_mut().filter(|last| last.candidate == candidate) {
+                    Some(share) => share.gpus += slot.gpus,
+                    None => shares.push(Share { candidate, gpus: slot.gpus }),
                 }
             }
         }
-        let mut missing = gpus.checked_sub(free).filter(|&m| m > 0)?;
-        if held.iter().map(|h| h.0).sum::<u32>() < missing {
-            return None;
+        let per_gpu = |share: &Share| {
+            Total(self.all[share.candidate as usize].cost / f64::from(share.gpus.max(1)))
+        };
+        for shares in &mut by_domain {
+            shares.sort_unstable_by_key(|share| (per_gpu(share), share.candidate));
         }
-        held.sort_unstable_by_key(|&(gpus, id)| (std::cmp::Reverse(gpus), id));
-        let mut victims = Vec::new();
-        while missing > 0 {
-            if victims.len() >= at_most {
-                return None;
-            }
-            // One that suffices alone: the smallest such. Otherwise the largest.
-            let fitting = held.partition_point(|h| h.0 >= missing);
-            let (gpus, id) = held.remove(fitting.saturating_sub(1));
-            victims.push(id);
-            missing = missing.saturating_sub(gpus);
-        }
-        Some(victims)
+        by_domain
     }
 }
 
-fn domains(cluster: &Cluster, pool: PoolId, tier: Tier) -> Vec<Vec<MachineId>> {
-    let of_pool = |m: &MachineId| {
-        let machine = &cluster.machines[*m as usize];
-        machine.pool == pool && machine.is_up()
-    };
-    let machines = (0..cluster.machines.len() as MachineId).filter(of_pool);
+// ---- domains of one GPU type, numbered ----
+
+fn domain_count(cluster: &Cluster, tier: Tier) -> usize {
     match tier {
-        Tier::Machine => machines.map(|m| vec![m]).collect(),
-        Tier::Rack => {
-            let mut racks = vec![Vec::new(); cluster.rack_count];
-            machines.for_each(|m| racks[cluster.machines[m as usize].rack as usize].push(m));
-            racks.retain(|r| !r.is_empty());
-            racks
+        Tier::Machine => cluster.machines.len(),
+        Tier::Rack => cluster.pool_count() * cluster.rack_count,
+        Tier::Network => cluster.pool_count(),
+    }
+}
+
+fn domain_of(cluster: &Cluster, tier: Tier, id: MachineId) -> usize {
+    let machine = &cluster.machines[id as usize];
+    match tier {
+        Tier::Machine => id as usize,
+        Tier::Rack => machine.pool as usize * cluster.rack_count + machine.rack as usize,
+        Tier::Network => machine.pool as usize,
+    }
+}
+
+fn domains(cluster: &Cluster, pool: PoolId, tier: Tier) -> Box<dyn Iterator<Item = usize> + '_> {
+    let first = pool as usize * cluster.rack_count;
+    match tier {
+        Tier::Machine => {
+            Box::new((0..cluster.machines.len()).filter(move |&m| cluster.machines[m].pool == pool))
         }
-        Tier::Network => vec![machines.collect()],
+        Tier::Rack => Box::new(first..first + cluster.rack_count),
+        Tier::Network => Box::new(std::iter::once(pool as usize)),
+    }
+}
+
+fn free_in(cluster: &Cluster, pool: PoolId, tier: Tier, domain: usize) -> u32 {
+    match tier {
+        Tier::Machine => cluster.machines[domain].free,
+        Tier::Rack => cluster.free_in_rack(pool, domain % cluster.rack_count),
+        Tier::Network => cluster.free_gpus(pool),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hither_core::topology::Topology;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cluster::{Placement, Slot};
+    use crate::job::{Job, Length, Profile};
+    use crate::network::Network;
+    use crate::state::Checkpoints;
+
+    /// Racks of two machines of four GPUs, and jobs that run on (machine, GPUs) each.
+    fn running(racks: u32, jobs: &[Vec<(u32, u32)>]) -> State {
+        let topology = Topology::uniform(racks, 2, 4);
+        let network = Network::new(&topology, 1.0);
+        let mut state = State::new(&topology, network, Checkpoints::default());
+        let profile: Profile = serde_json::from_str(r#"{"name": "", "compute_s": 1}"#).unwrap();
+        for slots in jobs {
+            let slots: Vec<Slot> =
+                slots.iter().map(|&(machine, gpus)| Slot { machine, gpus }).collect();
+            let job = Job {
+                name: String::new(),
+                user: String::new(),
+                gpus: slots.iter().map(|slot| slot.gpus).sum(),
+                gpu_type: None,
+                submit_s: 0.0,
+                length: Length::Unknown,
+                profile: Arc::new(profile.clone()),
+            };
+            let id = state.admit(Arc::new(job));
+            let tier = state.cluster.tier_of(&slots);
+            state.found(id, Arc::new(Placement { slots, tier }));
+        }
+        state
+    }
+
+    fn candidates(state: &State, claims: &[f64], cost_per_gpu: &[f64]) -> Candidates {
+        let candidate = |(&id, (&claim, &cost)): (&JobId, (&f64, &f64))| Candidate {
+            id,
+            claim,
+            cost: cost * f64::from(state.job(id).gpus()),
+        };
+        let zipped = state.running.iter().zip(claims.iter().zip(cost_per_gpu));
+        Candidates::new(zipped.map(candidate).collect())
+    }
+
+    #[test]
+    fn a_small_job_goes_before_a_gang_that_only_touches_the_machine() {
+        // Job 0 spans both machines of a rack; job 1 has the next machine to itself.
+        let state = running(2, &[vec![(0, 4), (1, 4)], vec![(2, 4)], vec![(3, 4)]]);
+        let mut all = candidates(&state, &[10.0, 10.0, 0.5], &[62.0; 3]);
+        assert_eq!(all.cheapest(&state, 4, 0, Tier::Machine, 1.0), Some((248.0, vec![1])));
+        // A dear restart makes the gang the cheaper one.
+        let mut all = candidates(&state, &[10.0, 10.0, 0.5], &[62.0, 200.0, 62.0]);
+        assert_eq!(all.cheapest(&state, 4, 0, Tier::Machine, 1.0), Some((496.0, vec![0])));
+    }
+
+    #[test]
+    fn among_equal_costs_the_fewest_go() {
+        let singles = vec![vec![(0, 1)]; 4];
+        let jobs = [singles, vec![vec![(1, 4)], vec![(2, 2)], vec![(2, 2)], vec![(3, 4)]]].concat();
+        let state = running(2, &jobs);
+        let mut all = candidates(&state, &[5.0; 8], &[62.0; 8]);
+        assert_eq!(all.cheapest(&state, 4, 0, Tier::Machine, 1.0), Some((248.0, vec![4])));
+    }
+
+    /// Machine by machine, jobs until the dice say stop; some span two machines.
+    fn any_jobs() -> impl Strategy<Value = Vec<Vec<(u32, u32)>>> {
+        let machine = prop::collection::vec(1u32..=4, 0..5);
+        (prop::collection::vec(machine, 6), any::<u8>()).prop_map(|(machines, spans)| {
+            let mut jobs: Vec<Vec<(u32, u32)>> = Vec::new();
+            for (machine, sizes) in (0..).zip(machines) {
+                let mut free = 4u32;
+                for gpus in sizes {
+                    let gpus = gpus.min(free);
+                    free -= gpus;
+                    let joins = spans >> machine & 1 == 1;
+                    match jobs.last_mut().filter(|j| joins && j[0].0 + 1 == machine && j.len() < 2)
+                    {
+                        _ if gpus == 0 => {}
+                        Some(job) => job.push((machine, gpus)),
+                        None => jobs.push(vec![(machine, gpus)]),
+                    }
+                }
+            }
+            jobs
+        })
+    }
+
+    /// The least cost over all subsets of the candidates and all domains of the tier.
+    fn least(state: &State, all: &Candidates, gpus: u32, tier: Tier, above: f64) -> Option<f64> {
+        let subsets = 0u32..1 << all.all.len();
+        let enough = |subset: &u32| {
+            let chosen: Vec<&Candidate> =
+                (0..).zip(&all.all).filter(|(at, _)| subset >> at & 1 == 1).map(|c| c.1).collect();
+            if !chosen.iter().all(|c| c.claim > above && !all.is_gone[c.id as usize]) {
+                return None;
+            }
+            let mut free: BTreeMap<usize, u32> = BTreeMap::new();
+            for (id, machine) in (0..).zip(&state.cluster.machines) {
+                *free.entry(domain_of(&state.cluster, tier, id)).or_default() += machine.free;
+            }
+            let full: Vec<usize> =
+                free.iter().filter(|(_, free)| **free < gpus).map(|(d, _)| *d).collect();
+            for candidate in &chosen {
+                for slot in &state.job(candidate.id).run().unwrap().placement.slots {
+                    *free.entry(domain_of(&state.cluster, tier, slot.machine)).or_default() +=
+                        slot.gpus;
+                }
+            }
+            let made = full.iter().any(|domain| free[domain] >= gpus);
+            made.then(|| chosen.iter().map(|c| c.cost).sum::<f64>())
+        };
+        subsets.filter_map(|subset| enough(&subset)).min_by(f64::total_cmp)
+    }
+
+    proptest! {
+        #[test]
+        fn victims_cost_at_most_twice_the_least(
+            jobs in any_jobs(),
+            claims in prop::collection::vec(0.0..10.0f64, 24),
+            costs in prop::collection::vec(0.0..100.0f64, 24),
+            asked in prop::collection::vec((1u32..12, 0usize..3, 0.0..8.0f64, any::<bool>()), 1..6),
+        ) {
+            prop_assume!(jobs.len() <= 10);
+            let mut state = running(3, &jobs);
+            let mut all = candidates(&state, &claims, &costs);
+            for (gpus, tier, above, goes) in asked {
+                let tier = Tier::ALL[tier];
+                let found = all.cheapest(&state, gpus, 0, tier, above);
+                let least = least(&state, &all, gpus, tier, above);
+                prop_assert_eq!(found.is_some(), least.is_some());
+                let (Some((cost, victims)), Some(least)) = (found, least) else { continue };
+                prop_assert!(cost <= 2.0 * least + 1e-9, "{cost} for {least}");
+                for &id in &victims {
+                    prop_assert!(all.all[id as usize].claim > above);
+                    prop_assert!(!all.is_gone[id as usize]);
+                }
+                if goes {
+                    for id in victims {
+                        all.remove(&state, id);
+                        state.end(id, true);
+                    }
+                }
+            }
+        }
     }
 }

@@ -1,0 +1,120 @@
+//! The ways to train that users compare. [`Mode::does`] is the one place that says how they differ.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A way to train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// One machine with the whole graph, taking the batches of all workers together.
+    Single,
+    /// Workers learn on their parts; models are averaged.
+    PsgdPa,
+    /// As psgd-pa, and the server corrects the average.
+    Llcg,
+    /// As llcg, but the server corrects the last global model while workers learn, and adds its
+    /// change to their average, so that nobody waits for it.
+    LlcgStale,
+    /// Workers sample neighbours from the whole graph and fetch the features of remote ones.
+    Ggs,
+    /// As psgd-pa, and each part stores copies of some nodes around it.
+    PsgdSa,
+    /// The server's steps alone.
+    ServerOnly,
+}
+
+/// What happens in a round of a mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Does {
+    /// What workers see of the graph; `None` without workers.
+    pub workers: Option<Sees>,
+    pub corrects: Corrects,
+}
+
+/// What a worker sees of the graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sees {
+    /// All of it: there is one worker.
+    Whole,
+    /// Its part, without the edges that the partition cut.
+    Part,
+    /// Its part and copies of some remote neighbours.
+    PartAndCopies,
+    /// All of it, but features of remote nodes must be fetched in every step.
+    WholeByFetching,
+}
+
+/// When the server takes its steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Corrects {
+    Never,
+    /// After averaging, while the workers wait.
+    Average,
+    /// While the workers learn, from the same model as they.
+    Meanwhile,
+}
+
+impl Mode {
+    pub const ALL: [Self; 7] = [
+        Self::Single,
+        Self::PsgdPa,
+        Self::Llcg,
+        Self::LlcgStale,
+        Self::Ggs,
+        Self::PsgdSa,
+        Self::ServerOnly,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::PsgdPa => "psgd-pa",
+            Self::Llcg => "llcg",
+            Self::LlcgStale => "llcg-stale",
+            Self::Ggs => "ggs",
+            Self::PsgdSa => "psgd-sa",
+            Self::ServerOnly => "server-only",
+        }
+    }
+
+    pub fn does(self) -> Does {
+        let (workers, corrects) = match self {
+            Self::Single => (Some(Sees::Whole), Corrects::Never),
+            Self::PsgdPa => (Some(Sees::Part), Corrects::Never),
+            Self::Llcg => (Some(Sees::Part), Corrects::Average),
+            Self::LlcgStale => (Some(Sees::Part), Corrects::Meanwhile),
+            Self::Ggs => (Some(Sees::WholeByFetching), Corrects::Never),
+            Self::PsgdSa => (Some(Sees::PartAndCopies), Corrects::Never),
+            Self::ServerOnly => (None, Corrects::Average),
+        };
+        Does { workers, corrects }
+    }
+
+    /// Whether the graph is cut, and models travel between workers and server.
+    pub fn is_distributed(self) -> bool {
+        !matches!(self.does().workers, None | Some(Sees::Whole))
+    }
+
+    /// Whether the server takes steps of its own.
+    pub fn corrects(self) -> bool {
+        self.does().corrects != Corrects::Never
+    }
+
+    /// Whether the server corrects what workers learnt.
+    pub fn corrects_workers(self) -> bool {
+        self.corrects() && self.does().workers.is_some()
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("no mode is named `{name}`; there are {names}")
+        })
+    }
+}

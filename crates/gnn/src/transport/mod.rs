@@ -1,0 +1,70 @@
+//! How the server talks to its workers: one order out, one answer back from each.
+//!
+//! [`Workers`] is all that the trainer knows of where workers run. [`Threads`] has them in this
+//! process. An implementation for other processes sends the fields of [`Order`] and [`Answer`], which
+//! are plain numbers, and nothing else: the model, the options and the parts are the same on both
+//! sides from the start.
+
+mod threads;
+mod worker;
+
+pub use threads::Threads;
+pub use worker::Worker;
+
+use std::path::Path;
+
+use crate::Error;
+use crate::drift::Probed;
+use crate::local::Learnt;
+use crate::model::Weights;
+
+/// What every worker is told in a round.
+#[derive(Clone, Copy, Debug)]
+pub struct Order<'a> {
+    /// From 1.
+    pub round: u32,
+    /// Steps to take.
+    pub steps: u32,
+    /// The global model, from which the steps begin.
+    pub start: &'a Weights,
+    /// Whether to measure the worker's half of the drift.
+    pub probe: bool,
+}
+
+/// What a worker gives back.
+pub struct Answer {
+    /// The number of its part.
+    pub part: usize,
+    pub learnt: Learnt,
+    /// `None` unless the order asked for it.
+    pub probed: Option<Probed>,
+}
+
+/// What the server knows of a part before the first round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartFacts {
+    /// Training nodes: the weight of the part's model in the average.
+    pub train_nodes: usize,
+}
+
+/// All workers of a run, seen from the server.
+pub trait Workers: Send {
+    /// One entry per worker, in the order of the parts.
+    fn parts(&self) -> &[PartFacts];
+
+    /// Gives the order to every worker, does `meanwhile` on the server's side, and returns the
+    /// answers in the order of the parts. The average is taken over the answers that came: a lost
+    /// worker is one that is missing here.
+    fn round(
+        &mut self,
+        order: &Order,
+        meanwhile: &mut (dyn FnMut() + Send),
+    ) -> Result<Vec<Answer>, Error>;
+
+    /// Has every worker write the state of its optimiser to its own file in `folder`. `run` names
+    /// the run, `round` the last finished round.
+    fn save(&self, folder: &Path, run: &str, round: u32) -> Result<(), Error>;
+
+    /// Has every worker read the state that it wrote after `round`.
+    fn restore(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error>;
+}

@@ -1,0 +1,58 @@
+//! One worker: a learner on its part that takes orders. The same code serves a thread and a process.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Answer, Order};
+use crate::drift::{self, Probed};
+use crate::local::{Learner, Pace, Steps};
+use crate::model::Model;
+use crate::sample::Fanout;
+use crate::train::Settings;
+use crate::{Error, checkpoint};
+
+pub struct Worker {
+    part: usize,
+    learner: Learner,
+    model: Arc<Model>,
+    pace: Pace,
+    /// What stands for all neighbours when drift is measured.
+    full: Fanout,
+    seed: u64,
+}
+
+impl Worker {
+    pub fn new(part: usize, learner: Learner, model: Arc<Model>, settings: &Settings) -> Self {
+        let (pace, full) = (settings.local.clone(), settings.server.fanout.clone());
+        Self { part, learner, model, pace, full, seed: settings.seed }
+    }
+
+    /// Takes the steps of a round, then measures drift if that is asked for.
+    pub fn answer(&mut self, order: &Order) -> Answer {
+        let who = format!("local/{}", self.part);
+        let steps = Steps { seed: self.seed, who: &who, round: order.round, count: order.steps };
+        let learnt = self.learner.learn(&self.model, order.start, &self.pace, &steps);
+        let probed = order.probe.then(|| self.probe(order));
+        Answer { part: self.part, learnt, probed }
+    }
+
+    fn probe(&mut self, order: &Order) -> Probed {
+        let probe = drift::Probe {
+            model: &self.model,
+            weights: order.start,
+            seed: self.seed,
+            round: order.round,
+            fanout: self.pace.seen(),
+            full: &self.full,
+        };
+        probe.worker_half(self.part, &mut self.learner)
+    }
+
+    pub fn save(&self, folder: &Path, run: &str, round: u32) -> Result<(), Error> {
+        checkpoint::write_worker(&self.learner.optimiser, folder, run, round, self.part)
+    }
+
+    pub fn restore(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error> {
+        checkpoint::read_worker(&mut self.learner.optimiser, folder, run, round, self.part)
+    }
+}
