@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use hither_gnn::load::{self, Format, Options};
+use hither_gnn::parts::stored;
 use hither_gnn::{Dataset, Labels};
 use serde_json::{Value, json};
 
@@ -46,7 +47,8 @@ const DATASET: &str = "Dataset";
 #[derive(Debug, Clone, clap::Args)]
 pub struct DataArgs {
     /// File or folder with a graph: .graph.safetensors, .npz, PyTorch Geometric's data.pt, a list of
-    /// edges with tables beside it, or a folder of OGB, Planetoid, MUSAE or GraphSAINT
+    /// edges with tables beside it, or a folder of `hither partition --write`, OGB, Planetoid, MUSAE or
+    /// GraphSAINT
     #[arg(required = true, value_name = "DATASET")]
     dataset: Option<PathBuf>,
     /// Layout of the files [default: recognised by the files]
@@ -71,6 +73,11 @@ impl DataArgs {
     pub fn name(&self) -> String {
         let path = self.path();
         path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+    }
+
+    /// Whether the dataset is a folder of `hither partition --write`.
+    pub fn is_partitioned(&self) -> bool {
+        stored::fits(self.path())
     }
 
     pub fn split_asked(&self) -> Value {

@@ -40,7 +40,13 @@ use hither_sched::sim;
 /// train: graph neural networks that learn locally and correct globally;
 /// serve: recommendation models whose embedding lookups run at the speed of the memory system.
 #[derive(Parser)]
-#[command(name = "hither", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(
+    verbatim_doc_comment,
+    name = "hither",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
 #[command(after_help = "\
 Results go to standard output, progress and notes to standard error; `-o -` writes a result file to
 standard output. Existing results are never replaced without --force.

@@ -100,10 +100,12 @@ pub enum Kind {
     Sweep,
     Training,
     Model,
+    Parts,
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Simulation, Self::Sweep, Self::Training, Self::Model];
+    const ALL: [Self; 5] =
+        [Self::Simulation, Self::Sweep, Self::Training, Self::Model, Self::Parts];
 
     fn name(self) -> &'static str {
         match self {
@@ -111,6 +113,7 @@ impl Kind {
             Self::Sweep => "a sweep",
             Self::Training => "a training run",
             Self::Model => "a model",
+            Self::Parts => "a partitioned graph",
         }
     }
 
@@ -121,6 +124,7 @@ impl Kind {
             Self::Sweep => "manifest.json",
             Self::Training => "settings.json",
             Self::Model => "model.toml",
+            Self::Parts => hither_gnn::parts::stored::PARTS,
         }
     }
 
@@ -142,13 +146,8 @@ impl OutputDir {
     /// Looks at what is there and refuses what must stay. Creates nothing: inputs that turn out to be
     /// unusable must not leave an empty directory.
     pub fn open(dir: &Path, kind: Kind, existing: Existing) -> anyhow::Result<Self> {
-        if output::is_stdout(dir) {
-            bail!("-o {}: this command writes several files; give a directory", dir.display());
-        }
+        check_dir(dir)?;
         let mut opened = Self { path: dir.into(), lock: None, is_created: false };
-        if dir.exists() && !dir.is_dir() {
-            bail!("{} is not a directory; this command writes several files", dir.display());
-        }
         if dir.exists() {
             opened.take_lock()?;
             opened.check(kind, existing)?;
@@ -225,6 +224,17 @@ impl Drop for OutputDir {
             let _ = fs::remove_dir(&self.path);
         }
     }
+}
+
+/// Refuses what cannot hold several files: standard output, devices and files.
+pub fn check_dir(dir: &Path) -> anyhow::Result<()> {
+    if output::is_stdout(dir) {
+        bail!("-o {}: this command writes several files; give a directory", dir.display());
+    }
+    if dir.exists() && !dir.is_dir() {
+        bail!("{} is not a directory; this command writes several files", dir.display());
+    }
+    Ok(())
 }
 
 fn is_empty(dir: &Path) -> anyhow::Result<bool> {

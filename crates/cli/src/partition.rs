@@ -1,5 +1,6 @@
-//! `hither partition`: partition a graph, and measure the partition.
+//! `hither partition`: partition a graph, measure the partition, and write the graph by part.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -10,12 +11,13 @@ use clap::builder::RangedU64ValueParser;
 use comfy_table::{CellAlignment, Table, presets};
 use hither_data::output::is_stdout;
 use hither_gnn::Dataset;
-use hither_gnn::partition::{self, Method, PARTS_MAX, Quality, Settings, quality};
+use hither_gnn::partition::{self, Method, PARTS_MAX, Partition, Quality, Settings, quality};
+use hither_gnn::parts::PartWriter;
 use serde::Serialize;
 
 use crate::dataset::DataArgs;
 use crate::inputs::number;
-use crate::outputs::Force;
+use crate::outputs::{Force, Kind, OutputDir};
 use crate::{Common, outputs};
 
 /// Partition a graph for training, and report cut edges, balance and label skew
@@ -26,8 +28,12 @@ Examples:
   hither partition flickr.npz --parts 8 --method all
   hither partition soc-network.txt --parts 4 --method ldg       # a list of edges alone
   hither train flickr.npz --partition-file flickr.parts -o out/
+  hither partition products/ --parts 16 --write products-16/
+  hither train products-16/ -o out/
 
-The file holds one part number per line, in the order of the nodes, as gpmetis writes it. Methods:
+The file of -o holds one part number per line, in the order of the nodes, as gpmetis writes it. The
+folder of --write holds the whole dataset with its nodes numbered by part: training maps it and
+copies nothing, and gives the same results (docs/formats/partition.md). Methods:
   metis   multilevel; cuts the fewest edges
   ldg     streaming: each node goes to the part with most of its neighbours, weighed by free room
   fennel  streaming, with Fennel's penalty on the size of parts
@@ -58,6 +64,9 @@ pub struct Args {
     /// File to write the part numbers to
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Folder to write the dataset to, with its nodes numbered by part
+    #[arg(long, value_name = "DIR")]
+    write: Option<PathBuf>,
     #[command(flatten)]
     force: Force,
     /// Print JSON instead of tables
@@ -95,19 +104,25 @@ struct Cut {
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let Methods(methods) = &args.method;
     args.output.iter().try_for_each(|path| args.force.check_file(path))?;
-    if methods.len() > 1 && args.output.is_some() {
-        bail!("--method all only compares; name one method to write its parts with -o");
+    if methods.len() > 1 && (args.output.is_some() || args.write.is_some()) {
+        bail!("--method all only compares; name one method to write its parts");
     }
+    let open_dir = |dir: &PathBuf| OutputDir::open(dir, Kind::Parts, args.force.into());
+    let mut dir = args.write.as_ref().map(open_dir).transpose()?;
     common.say(&format!("seed {}", args.seed));
     let cuts = common.pool()?.install(|| -> anyhow::Result<Vec<Cut>> {
-        let data = args.data.open_graph(args.seed)?;
+        // A graph to train on must be complete.
+        let data = match args.write {
+            Some(_) => args.data.open(args.seed)?,
+            None => args.data.open_graph(args.seed)?,
+        };
         common.note_changes(&data);
         if data.labels.count() == 0 && methods[..] == [Method::Label] {
             bail!("--method label sorts nodes by class, but {} has no labels", data.name);
         }
         let fits = |method: &&Method| data.labels.count() > 0 || **method != Method::Label;
         let methods = methods.iter().filter(fits);
-        methods.map(|method| cut(args, *method, &data)).collect()
+        methods.map(|method| cut(args, *method, &data, dir.as_mut(), common)).collect()
     })?;
     if let Some(path) = &args.output {
         if is_stdout(path) {
@@ -123,7 +138,13 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn cut(args: &Args, method: Method, data: &Dataset) -> anyhow::Result<Cut> {
+fn cut(
+    args: &Args,
+    method: Method,
+    data: &Dataset,
+    dir: Option<&mut OutputDir>,
+    common: &Common,
+) -> anyhow::Result<Cut> {
     let settings = Settings {
         method,
         parts: args.parts,
@@ -136,9 +157,36 @@ fn cut(args: &Args, method: Method, data: &Dataset) -> anyhow::Result<Cut> {
     let parts = partition::partition(graph, labels, &split.train, &settings)?;
     let time_s = start.elapsed().as_secs_f64();
     if let Some(path) = &args.output {
-        partition::write(path, &parts)?;
+        partition::write(path, &in_original_order(data, &parts))?;
+    }
+    if let Some(dir) = dir {
+        write(dir, data, &parts, method, common)?;
     }
     Ok(Cut { method, time_s, quality: quality(graph, labels, &split.train, &parts) })
+}
+
+/// The part of each node of the user's files.
+fn in_original_order<'a>(data: &Dataset, parts: &'a Partition) -> Cow<'a, Partition> {
+    let Some(nodes) = data.nodes_in_original_order() else { return Cow::Borrowed(parts) };
+    let of = nodes.iter().map(|node| parts.of[*node as usize]).collect();
+    Cow::Owned(Partition { of, parts: parts.parts })
+}
+
+/// Writes the dataset with its nodes numbered by part.
+fn write(
+    dir: &mut OutputDir,
+    data: &Dataset,
+    parts: &Partition,
+    method: Method,
+    common: &Common,
+) -> anyhow::Result<()> {
+    let writer = PartWriter::new(data, parts, method.name())?;
+    dir.create()?;
+    let bar = common.bar(writer.bytes(), "writing bytes");
+    writer.write(dir.path(), &|bytes| bar.inc(bytes))?;
+    bar.finish_and_clear();
+    common.say(&format!("wrote {}", dir.path().display()));
+    Ok(())
 }
 
 fn shown(cuts: &[Cut]) -> String {

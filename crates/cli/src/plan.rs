@@ -33,18 +33,18 @@ Examples:
   hither plan model --ids ids.txt --batch 2048 --pooling 150 -o plan
   hither plan model --ids requests.csv --pages mapped --packing off --threads 4
 
-The trace is a file of requests (CSV, JSON lines, or tensors `indices` and `offsets` as safetensors,
-.pt or .npz), or a plain list of ids, one per line or as .npy. A plain list is read circularly over
-tables and batches. docs/formats/requests.md describes all of them. A file whose bags can be cut into
+The trace is a file of requests (CSV, JSON lines, or tensors `indices` and `offsets` as safetensors, \
+.pt or .npz), or a plain list of ids, one per line or as .npy. A plain list is read circularly over \
+tables and batches. docs/formats/requests.md describes all of them. A file whose bags can be cut into \
 batches in several ways is refused unless it stores its batch, or --batch gives it.
 
-Huge pages, prefetch, and packing of the hottest rows are each measured alone and together on the
-model's own tables, on one thread and on all. The plan takes the fastest combination; of those within
-3 % of it, the one with the fewest levers. Renumbered ids (`--packing ids`) are never chosen unasked,
-because clients must then send the new numbers. Other work on the machine blurs the figures: plan on
+Huge pages, prefetch, and packing of the hottest rows are each measured alone and together on the \
+model's own tables, on one thread and on all. The plan takes the fastest combination; of those within \
+3 % of it, the one with the fewest levers. Renumbered ids (`--packing ids`) are never chosen unasked, \
+because clients must then send the new numbers. Other work on the machine blurs the figures: plan on \
 an idle machine, or with more --seconds.
 
-Writes plan.toml and hot.safetensors, which serving reads, and plan.json and plan.html for people.
+Writes plan.toml and hot.safetensors, which serving reads, and plan.json and plan.html for people. \
 Flags fix a choice for all tables; for one table, edit plan.toml.")]
 pub struct Args {
     /// Model directory
@@ -149,6 +149,7 @@ struct Planned<'a> {
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let directory = args.output.clone().unwrap_or_else(|| args.model.clone());
     // Told before the work, not after it. A plan may have been edited by hand.
+    outputs::check_dir(&directory)?;
     args.force.check_file(&directory.join(PLAN_FILE))?;
     let model = Model::open(&args.model)?;
     let trace = IdTrace::read(&args.ids, &model.spec.columns())?;

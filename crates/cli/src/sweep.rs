@@ -29,11 +29,11 @@ Examples:
   hither sweep workload.toml --policy dally,fifo --vary load=0.5..1.5 --vary seed=1..5 -o out/
   hither sweep trace.csv --policy dally --vary dally.score=slowdown,2d-las -o out/
 
-VALUES is a list (1,2,4) or a range: FROM..TO takes five values, FROM..TO:STEP every STEP, and a range
-of seeds every seed. Several --vary make a grid of all combinations; each cell runs under every policy.
+VALUES is a list (1,2,4) or a range: FROM..TO takes five values, FROM..TO:STEP every STEP, and a range \
+of seeds every seed. Several --vary make a grid of all combinations; each cell runs under every policy. \
 Figures of different seeds are averaged.
 
-Finished cells are kept in DIR: the same command continues a sweep that was stopped. It writes
+Finished cells are kept in DIR: the same command continues a sweep that was stopped. It writes \
 DIR/sweep.csv, DIR/sweep.json and DIR/sweep.html (charts, maps and tables), and prints tables.")]
 pub struct Args {
     #[command(flatten)]

@@ -21,7 +21,7 @@ Examples:
   hither vopr --list                      print what scenarios are drawn from
 
 A seed draws the cluster, the jobs, the faults and the policy. The checkers keep books of their own:
-no GPU is booked twice, a job holds all of its GPUs or none, no work is lost, no job starves. Exit
+no GPU is booked twice, a job holds all of its GPUs or none, no work is lost, no job starves. Exit \
 status 1 means that a check failed; each failure is printed with the command that repeats it.")]
 pub struct Args {
     /// Number of scenarios

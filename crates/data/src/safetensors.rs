@@ -113,6 +113,11 @@ impl Entry {
     pub fn new(name: impl Into<String>, dtype: Dtype, shape: &[usize]) -> Self {
         Self { name: name.into(), dtype, shape: shape.into() }
     }
+
+    /// Bytes of the tensor; `None` if they do not fit a word.
+    pub fn bytes(&self) -> Option<usize> {
+        byte_len(self.dtype, &self.shape)
+    }
 }
 
 /// Writes tensors one after the other with a small, fixed amount of memory. The file appears under

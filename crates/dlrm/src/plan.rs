@@ -4,12 +4,17 @@
 //! once, what is fetched ahead, whether the hottest rows lie together, and on which pages.
 
 pub mod advice;
+mod crew;
+pub mod effects;
 pub mod expect;
 mod file;
+pub mod layouts;
 pub mod levers;
 pub mod make;
 pub mod measure;
-mod timer;
+mod refresh;
+mod self_test;
+pub mod timer;
 
 pub use file::{HOT_FILE, PLAN_FILE};
 use hither_kernels::bag::prefetch::Prefetch;
@@ -17,13 +22,17 @@ use hither_kernels::gemm::Precision;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Spec;
+use crate::run::Device;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     /// The model's name, so that a plan is not used for another.
     pub model: String,
-    /// 0 for all cores.
+    /// Where the model runs.
+    #[serde(default, with = "text")]
+    pub device: Device,
+    /// Threads that may share one batch; 0 for all.
     pub threads: usize,
     #[serde(with = "PrecisionName")]
     pub mlp: Precision,
@@ -79,6 +88,23 @@ enum PrecisionName {
     Bf16,
 }
 
+/// FNV-1a over words: the same on every machine, unlike the standard library's hashes.
+pub(crate) struct Fnv(pub u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    pub fn add(&mut self, word: u64) {
+        for byte in word.to_le_bytes() {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+}
+
 /// Values that are written as they are shown.
 mod text {
     use std::fmt::Display;
@@ -110,11 +136,29 @@ impl Plan {
         };
         Self {
             model: spec.name.clone(),
+            device: Device::Cpu,
             threads: 0,
             mlp: Precision::F32,
             tables: spec.tables.iter().map(|t| table(&t.name)).collect(),
             hot: vec![Vec::new(); spec.tables.len()],
         }
+    }
+
+    /// The hash of the lists by which rows are stored in another order (`packing = "ids"`); `None`
+    /// where no table is. Senders name it, so that one with an old list is refused.
+    pub fn numbering(&self) -> Option<u64> {
+        let mut hash = Fnv::default();
+        let mut any = false;
+        for (t, (table, hot)) in self.tables.iter().zip(&self.hot).enumerate() {
+            let hot = &hot[..table.hot_rows.min(hot.len())];
+            if table.packing == Packing::Ids && !hot.is_empty() {
+                any = true;
+                hash.add(t as u64);
+                hash.add(hot.len() as u64);
+                hot.iter().for_each(|row| hash.add(u64::from(*row)));
+            }
+        }
+        any.then_some(hash.0)
     }
 
     /// All levers off: the tables as the file has them.

@@ -7,12 +7,11 @@ use hither_dlrm::Model;
 use hither_dlrm::generate::{Shape, generate};
 use hither_dlrm::lookups::{Hotness, Lookups, Shape as Bags};
 use hither_dlrm::plan::{Packing, PageChoice, Plan, TablePlan};
-use hither_dlrm::run::{Batch, Engine, Workspace};
+use hither_dlrm::run::{Engine, Options, Request, Worker};
 use hither_dlrm::tables::Tables;
 use hither_kernels::bag::hot::HotMap;
 use hither_kernels::bag::prefetch::Prefetch;
-use hither_kernels::bag::{Dtype, OutOfRange, Pooling};
-use hither_kernels::detect::cpu;
+use hither_kernels::bag::{Dtype, Pooling};
 use tempfile::TempDir;
 
 const ROWS: usize = 300;
@@ -74,14 +73,19 @@ fn hot(ids: &[i64]) -> Vec<Vec<u32>> {
 
 /// A plan's scores, from ids as its tables want them.
 fn scores(model: &Model, plan: &Plan) -> Vec<u32> {
-    let engine = Engine::load(model, plan, cpu(), OutOfRange::Error, &|_| {}).expect("loaded");
+    let engine = Engine::load(model, plan, Options::default(), &|_| {}).expect("loaded");
+    scores_of(&engine, &plan.to_toml())
+}
+
+fn scores_of(engine: &Engine, about: &str) -> Vec<u32> {
     let (mut ids, offsets) = lookups();
     engine.tables().renumber(&mut ids, &offsets, SAMPLES);
     let dense: Vec<f32> = (0..SAMPLES * 5).map(|i| (i as f32).sin()).collect();
     let mut out = vec![f32::NAN; SAMPLES];
-    let batch = Batch::new(SAMPLES, &dense, &ids, &offsets);
-    let clamped = engine.infer(&batch, &mut out, &mut Workspace::default(), |_| {});
-    assert_eq!(clamped.unwrap_or_else(|error| panic!("{error}\n{}", plan.to_toml())), 0);
+    let numbering = engine.numbering();
+    let request = Request { numbering, ..Request::new(SAMPLES, &dense, &ids, &offsets) };
+    let done = engine.infer_one(&request, &mut out, &mut Worker::default(), None);
+    assert_eq!(done.unwrap_or_else(|error| panic!("{error}\n{about}")).clamped, 0);
     out.iter().map(|score| score.to_bits()).collect()
 }
 

@@ -1,10 +1,12 @@
 //! A graph with features, labels and a split of its nodes: everything that training needs.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use hither_data::Array;
 use serde::{Deserialize, Serialize};
 
+use crate::parts::StoredParts;
 use crate::{Error, Graph, Names};
 
 /// The class of a node without a label.
@@ -24,6 +26,10 @@ pub struct Dataset {
     pub class_names: Option<Names>,
     /// What the reader left out of the files, such as weights of edges.
     pub notes: Vec<String>,
+    /// The number of each node in the user's files, if nodes were renumbered; None: the same.
+    pub original: Option<Array<u32>>,
+    /// The parts on disk, if nodes are numbered by part.
+    pub parts: Option<Arc<StoredParts>>,
 }
 
 /// One row of features per node.
@@ -94,7 +100,8 @@ impl Labels {
     }
 }
 
-/// Training, validation and test nodes, each set sorted, and no node in two sets.
+/// Training, validation and test nodes, each set sorted by [`Dataset::original_number`], and no node in
+/// two sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Split {
     pub train: Vec<u32>,
@@ -134,15 +141,41 @@ impl Dataset {
         split: Split,
         metric: Metric,
     ) -> Self {
-        let (node_names, class_names, notes) = (None, None, vec![]);
-        Self { name, graph, features, labels, split, metric, node_names, class_names, notes }
+        Self {
+            name,
+            graph,
+            features,
+            labels,
+            split,
+            metric,
+            node_names: None,
+            class_names: None,
+            notes: vec![],
+            original: None,
+            parts: None,
+        }
+    }
+
+    /// The number of a node in the user's files.
+    pub fn original_number(&self, node: u32) -> u32 {
+        self.original.as_ref().map_or(node, |original| original[node as usize])
+    }
+
+    /// The nodes in the order of the user's files; None: they are in that order.
+    pub fn nodes_in_original_order(&self) -> Option<Vec<u32>> {
+        let original = self.original.as_ref()?;
+        let mut nodes = vec![0; original.len()];
+        for (node, number) in (0..).zip(original.iter()) {
+            nodes[*number as usize] = node;
+        }
+        Some(nodes)
     }
 
     /// What the files call a node.
     pub fn node_name(&self, node: u32) -> Cow<'_, str> {
         match &self.node_names {
             Some(names) => names.get(node as usize),
-            None => node.to_string().into(),
+            None => self.original_number(node).to_string().into(),
         }
     }
 
@@ -159,7 +192,8 @@ impl Dataset {
         self.check_graph()?;
         self.check_features()?;
         self.check_labels()?;
-        self.check_split()?;
+        let Split { train, valid, test } = &self.split;
+        self.check_split(&[("training", train), ("validation", valid), ("test", test)])?;
         match (&self.labels, self.metric) {
             (Labels::Classes { .. }, Metric::F1Micro)
             | (Labels::Tasks { .. }, Metric::Accuracy) => {
@@ -169,6 +203,19 @@ impl Dataset {
                 self.bad(format!("roc-auc needs 2 classes, not {count}"))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Checks a part, which has training nodes only, and perhaps none.
+    pub fn check_part(&self) -> Result<(), Error> {
+        if self.graph.nodes() == 0 {
+            return self.bad("there are no nodes".into());
+        }
+        self.check_features()?;
+        self.check_labels()?;
+        match self.split.train.is_empty() {
+            true => Ok(()),
+            false => self.check_split(&[("training", &self.split.train)]),
         }
     }
 
@@ -185,6 +232,21 @@ impl Dataset {
             if let Some(names) = names.as_ref().filter(|names| names.len() != expected) {
                 return self.bad(format!("{expected} {what}, but {} names of {what}", names.len()));
             }
+        }
+        self.check_numbers()
+    }
+
+    /// Each original number belongs to one node.
+    fn check_numbers(&self) -> Result<(), Error> {
+        let Some(original) = &self.original else { return Ok(()) };
+        let nodes = self.graph.nodes();
+        let mut is_taken = vec![false; nodes];
+        let is_new = |number: &u32| {
+            let taken = is_taken.get_mut(*number as usize);
+            taken.is_some_and(|taken| !std::mem::replace(taken, true))
+        };
+        if original.len() != nodes || !original.iter().all(is_new) {
+            return self.bad(format!("the original numbers are not those of {nodes} nodes"));
         }
         Ok(())
     }
@@ -251,18 +313,14 @@ impl Dataset {
         }
     }
 
-    fn check_split(&self) -> Result<(), Error> {
+    fn check_split(&self, sets: &[(&str, &Vec<u32>)]) -> Result<(), Error> {
         let nodes = self.graph.nodes();
         let mut seen = vec![false; nodes];
-        let Split { train, valid, test } = &self.split;
-        for (name, set) in [("training", train), ("validation", valid), ("test", test)] {
+        for (name, set) in sets {
             if set.is_empty() {
                 return self.bad(format!("the {name} set is empty"));
             }
-            if !set.is_sorted() {
-                return self.bad(format!("the {name} set is not sorted"));
-            }
-            for node in set {
+            for node in *set {
                 let Some(seen) = seen.get_mut(*node as usize) else {
                     return self.bad(format!("node {node} of the {name} set is not below {nodes}"));
                 };
@@ -278,6 +336,9 @@ impl Dataset {
                          split, or draw a split"
                     ));
                 }
+            }
+            if !set.is_sorted_by_key(|node| self.original_number(*node)) {
+                return self.bad(format!("the {name} set is not sorted"));
             }
         }
         Ok(())

@@ -160,7 +160,8 @@ impl Settings {
         let degree_max = (self.nodes / groups).max(1) as f64 * self.classes as f64;
         if !(self.degree >= 0.0 && self.degree <= degree_max) {
             return bad(format!(
-                "the degree is {}; expected 0 to {degree_max}, the size of a community",
+                "the degree is {}; expected 0 to {degree_max}, the size of a community: lower it, or take \
+                 more nodes or fewer communities",
                 self.degree
             ));
         }

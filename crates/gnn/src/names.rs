@@ -33,8 +33,13 @@ impl Names {
 
     /// The name at this index, which must be below `len`. Bytes that are not UTF-8 are replaced.
     pub fn get(&self, index: usize) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.bytes(index))
+    }
+
+    /// The bytes of a name.
+    pub fn bytes(&self, index: usize) -> &[u8] {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
-        String::from_utf8_lossy(&self.text[start as usize..self.ends[index] as usize])
+        &self.text[start as usize..self.ends[index] as usize]
     }
 
     pub fn iter(&self) -> impl Iterator<Item = Cow<'_, str>> {

@@ -1,16 +1,26 @@
 //! What each worker holds of a dataset that was cut into parts.
 
+pub mod stored;
+mod write;
+
+use std::collections::BTreeMap;
+
 use hither_core::seed;
 use rand::RngExt;
 
 use crate::partition::Partition;
 use crate::{Dataset, Features, Labels, Split};
 
+pub use stored::{PartAlone, StoredParts, open_part};
+pub use write::PartWriter;
+
 impl Dataset {
     /// The graph between some of the nodes, with what is known of these; numbered anew in the
     /// order given. Of the split only the training nodes that `learns` says yes to remain.
     pub fn induced(&self, nodes: &[u32], learns: impl Fn(u32) -> bool, number: &mut [u32]) -> Self {
-        let in_train = |node: &u32| self.split.train.binary_search(node).is_ok();
+        let original = |node: &u32| self.original_number(*node);
+        let in_train =
+            |node: &u32| self.split.train.binary_search_by_key(&original(node), original).is_ok();
         let numbered = nodes.iter().zip(0..);
         let train = numbered.filter(|(node, _)| learns(**node) && in_train(node));
         Self {
@@ -23,6 +33,8 @@ impl Dataset {
             node_names: None,
             class_names: None,
             notes: vec![],
+            original: None,
+            parts: None,
         }
     }
 }
@@ -54,15 +66,19 @@ fn labels_of(labels: &Labels, nodes: &[u32]) -> Labels {
     }
 }
 
-/// One dataset a part: its nodes and the edges between them.
+/// One dataset per part: its nodes and the edges between them. Features and labels are copied, unless
+/// the dataset was written by part.
 pub fn cut(data: &Dataset, partition: &Partition) -> Vec<Dataset> {
+    if let Some(stored) = data.parts.as_ref().filter(|stored| stored.partition() == *partition) {
+        return stored.datasets().to_vec();
+    }
     let mut number = vec![u32::MAX; data.graph.nodes()];
     let parts = partition.nodes_of();
     parts.iter().map(|nodes| data.induced(nodes, |_| true, &mut number)).collect()
 }
 
 /// As [`cut`], and each part also stores some nodes of other parts that its own have edges to:
-/// `count` of them, drawn by the number of these edges. Also tells what it took to send them.
+/// `count` of them, drawn by the number of these edges. Also returns the bytes that sending them takes.
 pub fn cut_with_copies(
     data: &Dataset,
     partition: &Partition,
@@ -74,20 +90,22 @@ pub fn cut_with_copies(
     let mut parts = vec![];
     for (part, own) in partition.nodes_of().into_iter().enumerate() {
         let mut random = seed::stream(seed, &format!("copies/{part}"));
-        let mut edges = std::collections::BTreeMap::<u32, u32>::new();
+        // By original number, so that the draws do not depend on how nodes are numbered.
+        let mut edges = BTreeMap::<u32, (u32, u32)>::new();
         for node in &own {
             for other in data.graph.neighbours(*node) {
                 if partition.of[*other as usize] != part as u32 {
-                    *edges.entry(*other).or_default() += 1;
+                    edges.entry(data.original_number(*other)).or_insert((*other, 0)).1 += 1;
                 }
             }
         }
         // Weighted draws without replacement: the largest of u^(1/w), as logarithms.
         let mut keyed: Vec<(f64, u32)> = edges
-            .into_iter()
+            .into_values()
             .map(|(node, edges)| (random.random::<f64>().ln() / f64::from(edges), node))
             .collect();
-        keyed.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        // The sort is stable: equal keys stay in the order of the original numbers.
+        keyed.sort_by(|a, b| b.0.total_cmp(&a.0));
         keyed.truncate(count);
         let mut nodes = own;
         let own_len = nodes.len();

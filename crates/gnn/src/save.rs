@@ -83,7 +83,8 @@ pub(crate) fn read(file: &Checkpoint, prefix: &str, model: &Model) -> Result<Wei
     Ok(weights)
 }
 
-/// Writes the model's outputs for every node: `embeddings`, which can serve as a table, and `logits`.
+/// Writes the model's outputs for every node, in the order of the user's files: `embeddings`, which
+/// can serve as a table, and `logits`.
 pub fn embeddings(path: &Path, data: &Dataset, outputs: &Inference) -> Result<(), Error> {
     let nodes = data.graph.nodes();
     let tensors = [
@@ -96,8 +97,17 @@ pub fn embeddings(path: &Path, data: &Dataset, outputs: &Inference) -> Result<()
         .collect();
     let metadata = BTreeMap::from([("dataset".to_owned(), data.name.clone())]);
     let mut writer = Writer::packed(path, &entries, &metadata)?;
+    let order = data.nodes_in_original_order();
     for (_, values) in present() {
-        writer.write(bytemuck::cast_slice(values))?;
+        let Some(order) = &order else {
+            writer.write(bytemuck::cast_slice(values))?;
+            continue;
+        };
+        let dim = values.len() / nodes;
+        for node in order {
+            let row = &values[*node as usize * dim..(*node as usize + 1) * dim];
+            writer.write(bytemuck::cast_slice(row))?;
+        }
     }
     Ok(writer.finish()?)
 }

@@ -18,7 +18,8 @@ use crate::outputs::{Force, Kind, OutputDir};
 Examples:
   hither model generate --preset rm1 -o rm1
   hither model generate --preset mlperf --rows 100000 --dtype int8 --seed 3 -o small
-  hither model generate --tables 8 --rows 1000000 --dim 64 --bottom 13-512-64 --top 512-256-1 -o mine
+  hither model generate --tables 8 --rows 1000000 --dim 64 \\
+      --bottom 13-512-64 --top 512-256-1 -o mine
   hither model generate --interaction dcn --cross-layers 3 --cross-rank 512 -o dcn
 
 Presets (tables x rows x dim): micro24 12 x 500K x 128, rm2_1 60 x 1M x 128, rm1 32 x 500K x 64,

@@ -76,13 +76,15 @@ pub struct ModelArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Workers")]
 pub struct PartArgs {
-    /// Number of workers, each with one part of the graph [default: 8, or as in --partition-file]
+    /// Number of workers, each with one part of the graph [default: 8, or as in --partition-file, or as
+    /// the dataset is partitioned]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=PARTS_MAX as u64))]
     #[arg(allow_negative_numbers = true)]
     pub parts: Option<usize>,
-    /// Partitioning method: metis, ldg, fennel, random or label
-    #[arg(long, value_name = "METHOD", default_value = "metis")]
-    pub partition: partition::Method,
+    /// Partitioning method: metis, ldg, fennel, random or label [default: metis, or as the dataset is
+    /// partitioned]
+    #[arg(long, value_name = "METHOD")]
+    pub partition: Option<partition::Method>,
     /// Read the parts from a file of `hither partition` or gpmetis
     #[arg(long, value_name = "FILE", conflicts_with = "partition")]
     pub partition_file: Option<PathBuf>,
@@ -356,7 +358,8 @@ impl TrainArgs {
         };
         let cut = match &parts.partition_file {
             Some(path) => json!({ "file": path.file_name().map(|name| name.to_string_lossy()) }),
-            None => json!(parts.partition.name()),
+            None if data.is_partitioned() => json!("stored"),
+            None => json!(parts.partition.unwrap_or_default().name()),
         };
         let pairs = [
             ("hither", json!(env!("CARGO_PKG_VERSION"))),

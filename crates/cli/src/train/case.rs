@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::bail;
 use hither_gnn::Dataset;
 use hither_gnn::partition::{self, Partition, partition, quality};
+use hither_gnn::parts::StoredParts;
 use hither_gnn::train::Mode;
 
 use super::args::TrainArgs;
@@ -50,8 +51,8 @@ impl<'a> Case<'a> {
         let args = &self.args.parts;
         match (args.parts, &args.partition_file) {
             (Some(parts), _) => Ok(parts),
-            (None, Some(_)) => Ok(self.parts()?.partition.parts),
-            (None, None) => Ok(PARTS),
+            (None, None) if self.data.parts.is_none() => Ok(PARTS),
+            (None, _) => Ok(self.parts()?.partition.parts),
         }
     }
 
@@ -64,7 +65,29 @@ impl<'a> Case<'a> {
         Ok(self.cut.get_or_init(|| cut))
     }
 
+    /// The parts that the dataset was written in.
+    fn stored(&self, stored: &StoredParts) -> anyhow::Result<Cut> {
+        let args = &self.args.parts;
+        if args.partition_file.is_some() || args.partition.is_some() {
+            bail!(
+                "{} is already partitioned; to cut it otherwise, train on the dataset that it was made of",
+                self.data.name
+            );
+        }
+        let partition = stored.partition();
+        if let Some(parts) = args.parts.filter(|parts| *parts != partition.parts) {
+            let found = partition.parts;
+            bail!("{} has {found} parts, but --parts is {parts}", self.data.name);
+        }
+        let (edges, inside) = (self.data.graph.edges(), stored.edges_inside());
+        let share = edges.saturating_sub(inside) as f64 / edges.max(1) as f64;
+        Ok(Cut { partition, name: stored.method.clone(), share })
+    }
+
     fn make(&self) -> anyhow::Result<Cut> {
+        if let Some(stored) = &self.data.parts {
+            return self.stored(stored);
+        }
         let Dataset { graph, labels, split, .. } = &*self.data;
         let args = &self.args.parts;
         let (partition, name) = match &args.partition_file {
@@ -78,12 +101,13 @@ impl<'a> Case<'a> {
             }
             None => {
                 let settings = partition::Settings {
-                    method: args.partition,
+                    method: args.partition.unwrap_or_default(),
                     parts: args.parts.unwrap_or(PARTS),
                     seed: self.seed,
                     ..partition::Settings::default()
                 };
-                (partition(graph, labels, &split.train, &settings)?, args.partition.name().into())
+                let method = settings.method.name().into();
+                (partition(graph, labels, &split.train, &settings)?, method)
             }
         };
         let share = quality(graph, labels, &split.train, &partition).cut_share;

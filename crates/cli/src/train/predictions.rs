@@ -12,7 +12,8 @@ use crate::outputs::stage;
 /// Upper bound on the rows: the logits of larger graphs are in embeddings.safetensors only.
 pub const NODES_MAX: usize = 1_000_000;
 
-/// Writes one row per node, if there is one class per node and not too many nodes.
+/// Writes one row per node, in the order of the user's files, if there is one class per node and not too
+/// many nodes.
 pub fn write(path: &Path, data: &Dataset, outputs: &Inference) -> anyhow::Result<()> {
     let Labels::Classes { of, count } = &data.labels else { return Ok(()) };
     let nodes = data.graph.nodes();
@@ -22,7 +23,10 @@ pub fn write(path: &Path, data: &Dataset, outputs: &Inference) -> anyhow::Result
     let sets = sets(data);
     let staged = stage(path, |out| {
         out.write_all(b"node,predicted,probability,label,split\n")?;
-        for (node, logits) in (0..nodes as u32).zip(outputs.logits.chunks_exact(*count)) {
+        let order = data.nodes_in_original_order();
+        for place in 0..nodes {
+            let node = order.as_ref().map_or(place as u32, |order| order[place]);
+            let logits = &outputs.logits[node as usize * count..][..*count];
             let (class, probability) = likeliest(logits);
             field(out, &data.node_name(node))?;
             out.write_all(b",")?;

@@ -67,6 +67,8 @@ fn a_dash_is_standard_output() {
     // Several files do not fit into one stream.
     let error = refused(&bench.simulate(&["-o", "-"]));
     assert!(error.contains("give a directory"), "{error}");
+    let error = refused(&["plan", "model", "--ids", "ids.txt", "-o", "-"]);
+    assert!(error.contains("give a directory"), "{error}");
 }
 
 #[test]

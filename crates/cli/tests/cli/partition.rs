@@ -1,9 +1,10 @@
 //! `hither partition`: what it writes and tells.
 
 use std::fs;
+use std::path::Path;
 
 use crate::bad_inputs::refused;
-use crate::train::Place;
+use crate::train::{Place, json, read};
 use crate::{PathStr, json_of, stdout_of};
 
 #[test]
@@ -27,6 +28,51 @@ fn parts_are_written_and_told() {
     assert!(table.contains("metis") && table.contains("boundary nodes"), "{table}");
 }
 
+/// Training on the folder gives the same model and the same outputs, in the order of the dataset.
+#[test]
+fn a_graph_written_by_part_trains_the_same() {
+    let place = Place::new();
+    let graph = place.graph();
+    let dir = place.path("by-part");
+    let words = ["partition", &graph, "--parts", "3", "--write", dir.str()];
+    stdout_of(&words);
+    refused(&words, "--force");
+    stdout_of(&[&words[..], &["--force"]].concat());
+    let mut names: Vec<_> = fs::read_dir(&dir).expect("the folder").flatten().collect();
+    names.sort_by_key(fs::DirEntry::file_name);
+    let names: Vec<_> = names.iter().map(fs::DirEntry::file_name).collect();
+    assert_eq!(names, ["parts.safetensors", "whole.graph.safetensors"]);
+
+    let (one, other) = (place.path("one"), place.path("other"));
+    // Batches that reach less than half of the nodes, so that no sum runs over all of them.
+    let small = "--rounds 3 --local-steps 3 --batch 32 --hidden 8 --fanout 5,3 \
+                 --server-steps 2 --server-batch 16 --server-fanout 3";
+    let train = |data: &str, out: &str, more: &[&str]| {
+        let words: Vec<&str> =
+            ["train", data, "-o", out].into_iter().chain(small.split(' ')).collect();
+        stdout_of(&[&words[..], more].concat());
+    };
+    train(&graph, one.str(), &["--parts", "3"]);
+    train(dir.str(), other.str(), &[]);
+    for file in ["model.safetensors", "predictions.csv", "embeddings.safetensors"] {
+        assert!(read(one.join(file)) == read(other.join(file)), "{file} differs");
+    }
+    let header = |out: &Path| json(out.join("summary.json"))["runs"][0]["header"].clone();
+    assert_eq!(header(&one), header(&other));
+
+    let dir = dir.str();
+    refused(&["train", dir, "--parts", "4"], "has 3 parts, but --parts is 4");
+    refused(&["train", dir, "--partition", "ldg"], "is already partitioned");
+    refused(&["train", dir, "--draw-split"], "its parts go with the split");
+    let info = stdout_of(&["dataset", "info", dir]);
+    assert!(info.contains("400"), "{info}");
+    // Part numbers are in the order of the dataset, whatever the order of the folder.
+    let parts = place.path("parts");
+    stdout_of(&["partition", dir, "--method", "label", "--parts", "2", "-o", parts.str()]);
+    let again = json_of(&["train", &graph, "--partition-file", parts.str(), "--dry-run", "--json"]);
+    assert!(again[0]["cut_share"].as_f64() > Some(0.0));
+}
+
 #[test]
 fn methods_are_compared() {
     let place = Place::new();
@@ -44,7 +90,7 @@ fn methods_are_compared() {
 fn flags_that_make_no_sense() {
     let place = Place::new();
     let graph = place.graph();
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["--parts", "0"], "--parts"),
         (&["--parts", "401"], "at most one part per node"),
         (&["--method", "best"], "fennel"),
@@ -52,6 +98,7 @@ fn flags_that_make_no_sense() {
         (&["--imbalance", "nan"], "--imbalance"),
         (&["--balance-train=maybe"], "yes or no"),
         (&["--method", "all", "-o", "x"], "--method all only compares"),
+        (&["--method", "all", "--write", "x"], "--method all only compares"),
         (&["-o", "no/where/parts"], "no/where/parts"),
         (&["--seed", "-1"], "--seed"),
     ];

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bytemuck::Pod;
 use hither_data::safetensors::{Entry, Writer};
-use hither_data::{Array, Checkpoint, Dtype, Tensor};
+use hither_data::{Array, Dtype};
 
-use super::{bad, name_of};
+use super::name_of;
+use super::tensors::TensorFile;
 use crate::{Dataset, Error, Features, Graph, Labels, Metric, Names, Split};
 
 /// By convention; files are recognised by what they hold.
@@ -23,16 +23,21 @@ pub(crate) enum Shape {
     Sparse { dim: usize, entries: usize, with_values: bool },
 }
 
+impl Shape {
+    pub(crate) fn of_features(features: &Features) -> Self {
+        match features {
+            Features::Dense { dim, .. } => Self::Dense { dim: *dim },
+            Features::Sparse { indices, values, dim, .. } => {
+                Self::Sparse { dim: *dim, entries: indices.len(), with_values: values.is_some() }
+            }
+        }
+    }
+}
+
 /// Writes a dataset in our own layout. The file appears under its name when it is whole.
 pub fn write(dataset: &Dataset, path: &Path) -> Result<(), Error> {
     dataset.check()?;
-    let shape = match &dataset.features {
-        Features::Dense { dim, .. } => Shape::Dense { dim: *dim },
-        Features::Sparse { indices, values, dim, .. } => {
-            Shape::Sparse { dim: *dim, entries: indices.len(), with_values: values.is_some() }
-        }
-    };
-    let mut out = begin(path, dataset, shape)?;
+    let mut out = begin(path, dataset, Shape::of_features(&dataset.features))?;
     match &dataset.features {
         Features::Dense { values, .. } => out.write(bytemuck::cast_slice(values))?,
         Features::Sparse { offsets, indices, values, .. } => {
@@ -50,13 +55,35 @@ pub fn write(dataset: &Dataset, path: &Path) -> Result<(), Error> {
 /// written.
 pub(crate) fn begin(path: &Path, dataset: &Dataset, shape: Shape) -> Result<Writer, Error> {
     let Dataset { graph, labels, split, .. } = dataset;
+    let (entries, metadata) = contents(dataset, shape, dataset.original.is_some());
+    let mut out = Writer::create(path, &entries, &metadata)?;
+    out.write(bytemuck::cast_slice(graph.offsets()))?;
+    out.write(bytemuck::cast_slice(graph.targets()))?;
+    match labels {
+        Labels::Classes { of, .. } => out.write(bytemuck::cast_slice(of))?,
+        Labels::Tasks { of, .. } => out.write(of)?,
+    }
+    for set in [&split.train, &split.valid, &split.test] {
+        out.write(bytemuck::cast_slice(set))?;
+    }
+    for names in [&dataset.node_names, &dataset.class_names].into_iter().flatten() {
+        out.write(names.text())?;
+        out.write(bytemuck::cast_slice(names.ends()))?;
+    }
+    if let Some(original) = &dataset.original {
+        out.write(bytemuck::cast_slice(original))?;
+    }
+    Ok(out)
+}
+
+/// The tensors of a file in their order, and its metadata. Neither depends on the order of nodes.
+pub(crate) fn contents(
+    dataset: &Dataset,
+    shape: Shape,
+    is_renumbered: bool,
+) -> (Vec<Entry>, BTreeMap<String, String>) {
+    let Dataset { graph, labels, split, .. } = dataset;
     let nodes = graph.nodes();
-    let names = [
-        ("node_names", "node_name_ends", &dataset.node_names),
-        ("class_names", "class_name_ends", &dataset.class_names),
-    ];
-    let names =
-        || names.iter().filter_map(|(text, ends, names)| Some((text, ends, names.as_ref()?)));
     let mut entries = vec![
         Entry::new("offsets", Dtype::U64, &[nodes + 1]),
         Entry::new("neighbours", Dtype::U32, &[graph.targets().len()]),
@@ -68,9 +95,17 @@ pub(crate) fn begin(path: &Path, dataset: &Dataset, shape: Shape) -> Result<Writ
         Entry::new("valid", Dtype::U32, &[split.valid.len()]),
         Entry::new("test", Dtype::U32, &[split.test.len()]),
     ];
-    for (text, ends, names) in names() {
-        entries.push(Entry::new(*text, Dtype::U8, &[names.text().len()]));
-        entries.push(Entry::new(*ends, Dtype::U64, &[names.len()]));
+    for (text, ends, names) in [
+        ("node_names", "node_name_ends", &dataset.node_names),
+        ("class_names", "class_name_ends", &dataset.class_names),
+    ] {
+        if let Some(names) = names {
+            entries.push(Entry::new(text, Dtype::U8, &[names.text().len()]));
+            entries.push(Entry::new(ends, Dtype::U64, &[names.len()]));
+        }
+    }
+    if is_renumbered {
+        entries.push(Entry::new("original", Dtype::U32, &[nodes]));
     }
     let dim = match shape {
         Shape::Dense { dim } => {
@@ -94,47 +129,11 @@ pub(crate) fn begin(path: &Path, dataset: &Dataset, shape: Shape) -> Result<Writ
         ("metric", dataset.metric.name().to_string()),
         ("feature_dim", dim.to_string()),
     ];
-    let metadata = metadata.map(|(key, value)| (key.to_string(), value)).into();
-    let mut out = Writer::create(path, &entries, &metadata)?;
-    out.write(bytemuck::cast_slice(graph.offsets()))?;
-    out.write(bytemuck::cast_slice(graph.targets()))?;
-    match labels {
-        Labels::Classes { of, .. } => out.write(bytemuck::cast_slice(of))?,
-        Labels::Tasks { of, .. } => out.write(of)?,
-    }
-    for set in [&split.train, &split.valid, &split.test] {
-        out.write(bytemuck::cast_slice(set))?;
-    }
-    for (_, _, names) in names() {
-        out.write(names.text())?;
-        out.write(bytemuck::cast_slice(names.ends()))?;
-    }
-    Ok(out)
+    (entries, metadata.map(|(key, value)| (key.to_string(), value)).into())
 }
 
 pub fn read(path: &Path) -> Result<Dataset, Error> {
-    let file = File { path, checkpoint: Checkpoint::open(path)? };
-    let (format, version) = (file.said("format")?, file.said("version")?);
-    if (format, version) != (FORMAT, VERSION) {
-        let problem = format!("its format is {format} {version}; expected {FORMAT} {VERSION}");
-        return Err(bad(path, problem));
-    }
-    let graph = Graph::from_arrays(file.array("offsets")?, file.array("neighbours")?)
-        .map_err(|problem| bad(path, problem))?;
-    let set = |name: &str| Ok::<_, Error>(file.array::<u32>(name)?.to_vec());
-    let split = Split { train: set("train")?, valid: set("valid")?, test: set("test")? };
-    let metric = file.said("metric")?;
-    let metric = [Metric::Accuracy, Metric::RocAuc, Metric::F1Micro]
-        .into_iter()
-        .find(|known| known.name() == metric)
-        .ok_or_else(|| bad(path, format!("its metric `{metric}` is unknown")))?;
-    let name = file.checkpoint.metadata.get("name").cloned().unwrap_or_else(|| name_of(path));
-    let dataset = Dataset::new(name, graph, file.features()?, file.labels()?, split, metric);
-    Ok(Dataset {
-        node_names: file.names("node_names", "node_name_ends")?,
-        class_names: file.names("class_names", "class_name_ends")?,
-        ..dataset
-    })
+    GraphFile::open(path)?.dataset()
 }
 
 /// Whether a file's metadata say that it is one of ours.
@@ -142,97 +141,93 @@ pub fn fits(metadata: &BTreeMap<String, String>) -> bool {
     metadata.get("format").is_some_and(|format| format == FORMAT)
 }
 
-struct File<'a> {
-    path: &'a Path,
-    checkpoint: Checkpoint,
-}
+/// A file of this layout. Opening it reads only its header.
+pub(crate) struct GraphFile(pub TensorFile);
 
-impl File<'_> {
-    fn said(&self, key: &str) -> Result<&str, Error> {
-        let value = self.checkpoint.metadata.get(key).map(String::as_str);
-        value.ok_or_else(|| {
-            bad(self.path, format!("its metadata have no `{key}`, so it is no graph of Hither's"))
+impl GraphFile {
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        Ok(Self(TensorFile::open(path, FORMAT, VERSION)?))
+    }
+
+    pub fn dataset(&self) -> Result<Dataset, Error> {
+        let Self(file) = self;
+        let original = self.original()?;
+        let (offsets, neighbours) = (file.array("offsets")?, file.array("neighbours")?);
+        let graph = match original {
+            Some(_) => Graph::from_renumbered(offsets, neighbours),
+            None => Graph::from_arrays(offsets, neighbours),
+        };
+        let graph = graph.map_err(|problem| file.bad(problem))?;
+        let set = |name: &str| Ok::<_, Error>(file.array::<u32>(name)?.to_vec());
+        let split = Split { train: set("train")?, valid: set("valid")?, test: set("test")? };
+        let (features, labels) = (self.features()?, self.labels()?);
+        let dataset = Dataset::new(self.name(), graph, features, labels, split, self.metric()?);
+        Ok(Dataset {
+            node_names: self.names("node_names", "node_name_ends")?,
+            class_names: self.names("class_names", "class_name_ends")?,
+            original,
+            ..dataset
         })
     }
 
-    fn count(&self, key: &str) -> Result<usize, Error> {
-        let value = self.said(key)?;
-        value
-            .parse()
-            .map_err(|_| bad(self.path, format!("its `{key}` is {value}; expected a number")))
+    pub fn name(&self) -> String {
+        self.0.find_text("name").map_or_else(|| name_of(&self.0.path), str::to_owned)
     }
 
-    fn tensor(&self, name: &str) -> Result<&Tensor, Error> {
-        let tensor = self.checkpoint.tensors.get(name);
-        tensor.ok_or_else(|| bad(self.path, format!("tensor `{name}` is missing")))
+    pub fn metric(&self) -> Result<Metric, Error> {
+        let metric = self.0.text("metric")?;
+        [Metric::Accuracy, Metric::RocAuc, Metric::F1Micro]
+            .into_iter()
+            .find(|known| known.name() == metric)
+            .ok_or_else(|| self.0.bad(format!("its metric `{metric}` is unknown")))
     }
 
-    fn array<T: Element>(&self, name: &str) -> Result<Array<T>, Error> {
-        let tensor = self.tensor(name)?;
-        let problem = |problem: String| bad(self.path, format!("tensor `{name}` {problem}"));
-        if tensor.dtype != T::DTYPE {
-            return Err(problem(format!("is {}; expected {}", tensor.dtype, T::DTYPE)));
-        }
-        let mapped = Array::map(tensor.bytes.clone());
-        mapped.ok_or_else(|| problem("is not aligned in the file; write the file again".into()))
+    /// The numbers of nodes before they were renumbered.
+    pub fn original(&self) -> Result<Option<Array<u32>>, Error> {
+        self.0.has("original").then(|| self.0.array("original")).transpose()
     }
 
-    fn features(&self) -> Result<Features, Error> {
-        let dim = self.count("feature_dim")?;
-        if self.checkpoint.tensors.contains_key("features") {
-            let shape = &self.tensor("features")?.shape;
+    pub fn features(&self) -> Result<Features, Error> {
+        let Self(file) = self;
+        let dim = file.number("feature_dim")?;
+        if file.has("features") {
+            let shape = &file.tensor("features")?.shape;
             if shape.len() != 2 || shape[1] != dim {
                 let problem = format!("tensor `features` is {shape:?}; expected [nodes, {dim}]");
-                return Err(bad(self.path, problem));
+                return Err(file.bad(problem));
             }
-            return Ok(Features::Dense { values: self.array("features")?, dim });
+            return Ok(Features::Dense { values: file.array("features")?, dim });
         }
-        let has_values = self.checkpoint.tensors.contains_key("feature_values");
+        let has_values = file.has("feature_values");
         Ok(Features::Sparse {
-            offsets: self.array("feature_offsets")?,
-            indices: self.array("feature_indices")?,
-            values: has_values.then(|| self.array("feature_values")).transpose()?,
+            offsets: file.array("feature_offsets")?,
+            indices: file.array("feature_indices")?,
+            values: has_values.then(|| file.array("feature_values")).transpose()?,
             dim,
         })
     }
 
-    fn names(&self, text: &str, ends: &str) -> Result<Option<Names>, Error> {
-        if !self.checkpoint.tensors.contains_key(text) {
-            return Ok(None);
-        }
-        let names = Names::from_arrays(self.array(text)?, self.array(ends)?);
-        names.map(Some).map_err(|problem| bad(self.path, format!("tensor `{ends}`: {problem}")))
-    }
-
-    fn labels(&self) -> Result<Labels, Error> {
-        let count = self.count("classes")?;
-        let tensor = self.tensor("labels")?;
+    pub fn labels(&self) -> Result<Labels, Error> {
+        let Self(file) = self;
+        let count = file.number("classes")?;
+        let tensor = file.tensor("labels")?;
         if tensor.dtype == Dtype::U32 {
-            return Ok(Labels::Classes { of: self.array("labels")?, count });
+            return Ok(Labels::Classes { of: file.array("labels")?, count });
         }
         if tensor.shape.get(1) != Some(&count) {
             let shape = &tensor.shape;
             let problem = format!("tensor `labels` is {shape:?}; expected [nodes, {count}]");
-            return Err(bad(self.path, problem));
+            return Err(file.bad(problem));
         }
-        Ok(Labels::Tasks { of: self.array("labels")?, count })
+        Ok(Labels::Tasks { of: file.array("labels")?, count })
     }
-}
 
-/// Types that tensors are used as.
-trait Element: Pod {
-    const DTYPE: Dtype;
-}
-
-impl Element for u64 {
-    const DTYPE: Dtype = Dtype::U64;
-}
-impl Element for u32 {
-    const DTYPE: Dtype = Dtype::U32;
-}
-impl Element for u8 {
-    const DTYPE: Dtype = Dtype::U8;
-}
-impl Element for f32 {
-    const DTYPE: Dtype = Dtype::F32;
+    fn names(&self, text: &str, ends: &str) -> Result<Option<Names>, Error> {
+        let Self(file) = self;
+        if !file.has(text) {
+            return Ok(None);
+        }
+        let names = Names::from_arrays(file.array(text)?, file.array(ends)?);
+        names.map(Some).map_err(|problem| file.bad(format!("tensor `{ends}`: {problem}")))
+    }
 }

@@ -17,6 +17,7 @@ mod pyg;
 mod saint;
 mod shchur;
 mod sparse;
+pub(crate) mod tensors;
 mod text;
 
 use std::fmt;
@@ -27,9 +28,10 @@ use hither_core::seed;
 use rand::seq::SliceRandom;
 
 pub use mapped::{EXTENSION, write};
-pub(crate) use mapped::{Shape, begin};
+pub(crate) use mapped::{GraphFile, Shape, begin, contents};
 
 use crate::dataset::UNLABELLED;
+use crate::parts::stored;
 use crate::{Dataset, Error, Labels, Split};
 
 /// How to read a dataset.
@@ -75,6 +77,8 @@ impl Options {
 pub enum Format {
     /// Our own: one file that is mapped.
     Mapped,
+    /// Our own, with nodes numbered by part: a folder that `hither partition --write` wrote.
+    Partitioned,
     /// PyTorch Geometric's `Data`, or arrays with its names: `x`, `edge_index`, `y`, masks.
     Pyg,
     /// Open Graph Benchmark, node property prediction, as downloaded.
@@ -96,7 +100,7 @@ pub enum Format {
 }
 
 impl Format {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Mapped,
         Self::Pyg,
         Self::Ogb,
@@ -107,11 +111,13 @@ impl Format {
         Self::Musae,
         Self::GraphSaint,
         Self::Csv,
+        Self::Partitioned,
     ];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Mapped => "mapped",
+            Self::Partitioned => "partitioned",
             Self::Pyg => "pyg",
             Self::Ogb => "ogb",
             Self::Planetoid => "planetoid",
@@ -159,6 +165,7 @@ pub fn open(path: &Path, options: &Options) -> Result<Dataset, Error> {
     }
     let mut dataset = match format {
         Format::Mapped => mapped::read(path)?,
+        Format::Partitioned => stored::read(path)?,
         Format::Pyg => pyg::read(path, options)?,
         Format::Shchur => shchur::read(path, options)?,
         Format::Masks => masks::read(path, options)?,
@@ -169,6 +176,11 @@ pub fn open(path: &Path, options: &Options) -> Result<Dataset, Error> {
         Format::GraphSaint => saint::read(path, options)?,
         Format::Csv => edge_list::read(path, options)?,
     };
+    if options.split_drawn && format == Format::Partitioned {
+        let problem =
+            "its parts go with the split that it holds; draw another split when you partition";
+        return Err(bad(path, problem));
+    }
     if options.split_drawn && format == Format::Mapped {
         dataset.split = drawn(&dataset.labels, options.split_seed);
     }

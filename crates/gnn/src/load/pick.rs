@@ -6,6 +6,7 @@ use hither_data::{Bytes, Checkpoint, Npz, npz};
 
 use super::{Format, bad, bags, mapped, masks, musae, ogb, planetoid, pyg, saint, shchur, text};
 use crate::Error;
+use crate::parts::stored;
 
 /// Endings of lists of edges; other files are taken for one if their first line looks like it.
 const LISTS: [&str; 5] = [".csv", ".tsv", ".txt", ".edges", ".edgelist"];
@@ -61,7 +62,9 @@ fn is_text(bytes: &[u8]) -> bool {
 }
 
 fn folder(path: &Path) -> Result<Format, Error> {
-    if ogb::fits(path) {
+    if stored::fits(path) {
+        Ok(Format::Partitioned)
+    } else if ogb::fits(path) {
         Ok(Format::Ogb)
     } else if planetoid::find(path).is_some() {
         Ok(Format::Planetoid)

@@ -47,6 +47,8 @@ impl Fixture {
             node_names: None,
             class_names: None,
             notes: vec![],
+            original: None,
+            parts: None,
         };
         let kinds = said("model").replace("appnp", "propagate");
         let number = |name: &str, or: f32| {

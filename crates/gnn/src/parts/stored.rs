@@ -1,0 +1,236 @@
+//! Parts on disk. Nodes are numbered by part, so that the features and labels of a part are slices of
+//! the whole graph's, and a part opens without the rest: a worker's process maps the files, and
+//! memory is taken up only by the slices that it reads.
+//!
+//! A folder has two files. `whole.graph.safetensors` is a graph like any other of ours; its tensor
+//! `original` has the numbers that nodes have in the user's files. `parts.safetensors` has what cannot
+//! be a slice of the whole: the edges inside each part, in numbers of the part.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use hither_data::Array;
+
+use crate::load::GraphFile;
+use crate::load::tensors::{Element, TensorFile};
+use crate::partition::{PARTS_MAX, Partition};
+use crate::{Dataset, Error, Features, Graph, Labels, Split};
+
+/// The graph of all parts.
+pub const WHOLE: &str = "whole.graph.safetensors";
+/// The edges inside each part.
+pub const PARTS: &str = "parts.safetensors";
+pub(super) const FORMAT: &str = "hither-parts";
+pub(super) const VERSION: &str = "1";
+/// Metadata by which the two files of a folder know each other.
+pub(super) const ID: &str = "parts_id";
+
+/// All parts of a dataset, opened with it.
+#[derive(Debug)]
+pub struct StoredParts {
+    /// How the graph was cut.
+    pub method: String,
+    starts: Vec<usize>,
+    datasets: Vec<Dataset>,
+}
+
+impl StoredParts {
+    /// The part of each node.
+    pub fn partition(&self) -> Partition {
+        let mut of = Vec::with_capacity(self.starts.last().copied().unwrap_or(0));
+        for (part, bounds) in (0..).zip(self.starts.windows(2)) {
+            of.resize(bounds[1], part);
+        }
+        Partition { of, parts: self.datasets.len() }
+    }
+
+    /// One dataset per part, in place.
+    pub fn datasets(&self) -> &[Dataset] {
+        &self.datasets
+    }
+
+    /// Number of edges between nodes of the same part.
+    pub fn edges_inside(&self) -> usize {
+        self.datasets.iter().map(|part| part.graph.edges()).sum()
+    }
+}
+
+/// Whether `hither partition --write` wrote this folder.
+pub fn fits(dir: &Path) -> bool {
+    dir.join(PARTS).is_file()
+}
+
+/// Opens the whole graph with all its parts.
+pub(crate) fn read(dir: &Path) -> Result<Dataset, Error> {
+    let files = Files::open(dir)?;
+    let mut whole = files.whole.dataset()?;
+    if whole.graph.nodes() != files.nodes() {
+        let (found, expected) = (files.nodes(), whole.graph.nodes());
+        return Err(files.parts.bad(format!("its parts have {found} of {expected} nodes")));
+    }
+    let slices = files.slices()?;
+    let part = |part| files.part(&slices, part);
+    let datasets = (0..files.count()).map(part).collect::<Result<_, _>>()?;
+    let method = files.parts.text("method")?.to_owned();
+    whole.parts = Some(Arc::new(StoredParts { method, starts: files.node_starts, datasets }));
+    Ok(whole)
+}
+
+/// One part, opened alone.
+#[derive(Debug)]
+pub struct PartAlone {
+    pub data: Dataset,
+    /// The numbers of its nodes in the whole graph.
+    pub nodes: Range<usize>,
+    /// Number of parts.
+    pub parts: usize,
+}
+
+/// Opens one part of a folder without the rest: reads nothing of other parts.
+pub fn open_part(dir: &Path, part: usize) -> Result<PartAlone, Error> {
+    let files = Files::open(dir)?;
+    let parts = files.count();
+    if part >= parts {
+        let last = parts - 1;
+        return Err(files.parts.bad(format!("there is no part {part}; expected 0 to {last}")));
+    }
+    let data = files.part(&files.slices()?, part)?;
+    Ok(PartAlone { data, nodes: files.node_starts[part]..files.node_starts[part + 1], parts })
+}
+
+/// Both files of a folder, and where each part begins in their tensors.
+struct Files {
+    whole: GraphFile,
+    parts: TensorFile,
+    node_starts: Vec<usize>,
+    edge_starts: Vec<usize>,
+    train_starts: Vec<usize>,
+}
+
+/// What parts have slices of.
+struct Slices {
+    features: Features,
+    labels: Labels,
+    original: Option<Array<u32>>,
+}
+
+impl Files {
+    fn open(dir: &Path) -> Result<Self, Error> {
+        let whole = GraphFile::open(&dir.join(WHOLE))?;
+        let parts = TensorFile::open(&dir.join(PARTS), FORMAT, VERSION)?;
+        if whole.0.find_text(ID) != Some(parts.text(ID)?) {
+            let problem = format!("it does not belong to {WHOLE} beside it; partition again");
+            return Err(parts.bad(problem));
+        }
+        let node_starts = starts(&parts, "node_starts")?;
+        let count = node_starts.len() - 1;
+        if count > PARTS_MAX || node_starts.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(parts.bad(format!("expected 1 to {PARTS_MAX} parts, none of them empty")));
+        }
+        let (edge_starts, train_starts) =
+            (starts(&parts, "edge_starts")?, starts(&parts, "train_starts")?);
+        if [&edge_starts, &train_starts].iter().any(|starts| starts.len() != count + 1) {
+            return Err(parts.bad("its tensors of starts differ in length"));
+        }
+        Ok(Self { whole, parts, node_starts, edge_starts, train_starts })
+    }
+
+    fn count(&self) -> usize {
+        self.node_starts.len() - 1
+    }
+
+    fn nodes(&self) -> usize {
+        self.node_starts[self.count()]
+    }
+
+    fn slices(&self) -> Result<Slices, Error> {
+        let Self { whole, .. } = self;
+        let (features, labels) = (whole.features()?, whole.labels()?);
+        Ok(Slices { features, labels, original: whole.original()? })
+    }
+
+    /// A part as a dataset of its own, with everything in place.
+    fn part(&self, slices: &Slices, part: usize) -> Result<Dataset, Error> {
+        let range = |starts: &[usize]| starts[part]..starts[part + 1];
+        let nodes = range(&self.node_starts);
+        // A part has one offset more than it has nodes.
+        let ends = nodes.start + part..nodes.end + part + 1;
+        let offsets = self.slice("offsets", ends.clone())?;
+        let neighbours = self.slice("neighbours", range(&self.edge_starts))?;
+        let graph = Graph::from_arrays(offsets, neighbours)
+            .map_err(|problem| self.parts.bad(format!("part {part}: {problem}")))?;
+        let train = self.slice::<u32>("train", range(&self.train_starts))?.to_vec();
+        let feature_offsets = match slices.features {
+            Features::Dense { .. } => None,
+            Features::Sparse { .. } => Some(self.slice("feature_offsets", ends)?),
+        };
+        let data = slices.dataset(nodes, graph, feature_offsets).ok_or_else(|| {
+            self.whole.0.bad(format!("its tensors do not reach to the end of part {part}"))
+        })?;
+        let split = Split { train, ..Split::default() };
+        let data = Dataset { name: self.whole.name(), metric: self.whole.metric()?, split, ..data };
+        data.check_part()?;
+        Ok(data)
+    }
+
+    fn slice<T: Element>(&self, name: &str, range: Range<usize>) -> Result<Array<T>, Error> {
+        let array = self.parts.array::<T>(name)?;
+        array.slice(range.clone()).ok_or_else(|| {
+            let (len, end) = (array.len(), range.end);
+            self.parts.bad(format!("tensor `{name}` has {len} elements; expected {end}"))
+        })
+    }
+}
+
+/// Where each part begins in some tensor, and where the last one ends.
+fn starts(file: &TensorFile, name: &str) -> Result<Vec<usize>, Error> {
+    let starts: Vec<usize> = file.array::<u64>(name)?.iter().map(|start| *start as usize).collect();
+    if starts.len() < 2 || starts[0] != 0 || !starts.is_sorted() {
+        return Err(file.bad(format!("tensor `{name}` does not rise from 0")));
+    }
+    Ok(starts)
+}
+
+impl Slices {
+    /// None if these nodes are beyond the end.
+    fn dataset(
+        &self,
+        nodes: Range<usize>,
+        graph: Graph,
+        feature_offsets: Option<Array<u64>>,
+    ) -> Option<Dataset> {
+        let features = match &self.features {
+            Features::Dense { values, dim } => {
+                let values = values.slice(nodes.start * dim..nodes.end * dim)?;
+                Features::Dense { values, dim: *dim }
+            }
+            Features::Sparse { offsets, indices, values, dim } => {
+                let start = *offsets.get(nodes.start)? as usize;
+                let entries = start..*offsets.get(nodes.end)? as usize;
+                let values = match values {
+                    Some(values) => Some(values.slice(entries.clone())?),
+                    None => None,
+                };
+                let (offsets, indices) = (feature_offsets?, indices.slice(entries)?);
+                Features::Sparse { offsets, indices, values, dim: *dim }
+            }
+        };
+        let labels = match &self.labels {
+            Labels::Classes { of, count } => {
+                Labels::Classes { of: of.slice(nodes.clone())?, count: *count }
+            }
+            Labels::Tasks { of, count } => {
+                let of = of.slice(nodes.start * count..nodes.end * count)?;
+                Labels::Tasks { of, count: *count }
+            }
+        };
+        let original = match &self.original {
+            Some(original) => Some(original.slice(nodes)?),
+            None => None,
+        };
+        let (name, metric) = (String::new(), crate::Metric::Accuracy);
+        let part = Dataset::new(name, graph, features, labels, Split::default(), metric);
+        Some(Dataset { original, ..part })
+    }
+}
