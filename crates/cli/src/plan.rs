@@ -2,7 +2,7 @@
 
 mod describe;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use clap::builder::RangedU64ValueParser;
 use hither_data::IdTrace;
 use hither_dlrm::Model;
 use hither_dlrm::hotness::Histogram;
-use hither_dlrm::model::Spec;
 use hither_dlrm::plan::cache;
 use hither_dlrm::plan::make::{Overrides, make};
 use hither_dlrm::plan::measure::{Bounds, Group, hot_rows, measure};
@@ -193,8 +192,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         mlp: args.mlp,
     };
     let room = machine.available_bytes.map_or(u64::MAX, |bytes| (bytes as f64 * ROOM_SHARE) as u64);
-    let mut plan = make(&model.spec, &hot, &packed, &groups, room, &overrides);
-    plan.processor = Some(machine.cpu.clone());
+    let plan = make(&model.spec, &hot, &packed, &groups, room, &overrides);
     let planned = Planned {
         args,
         model: &model,
@@ -217,19 +215,6 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         false => outputs::print(&report.text(args.all))?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Opens a plan, and warns if it was made on another processor.
-pub fn open(path: &Path, spec: &Spec, common: &Common) -> anyhow::Result<Plan> {
-    let plan = Plan::open(path, spec)?;
-    let here = Machine::read().cpu;
-    if let Some(there) = plan.processor.as_ref().filter(|there| **there != here) {
-        common.say(&format!(
-            "warning: {} was made on {there}, and this is {here}: run `hither plan` here, or it may be slow",
-            path.display()
-        ));
-    }
-    Ok(plan)
 }
 
 fn bounds(args: &Args, common: &Common, machine: &Machine) -> Bounds {

@@ -30,10 +30,6 @@ use crate::run::Device;
 pub struct Plan {
     /// The model's name, so that a plan is not used for another.
     pub model: String,
-    /// The processor that the plan was made on; `None` if it was made without measurements. Another
-    /// one wants another plan.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub processor: Option<String>,
     /// Where the model runs.
     #[serde(default, with = "text")]
     pub device: Device,
@@ -141,7 +137,6 @@ impl Plan {
         };
         Self {
             model: spec.name.clone(),
-            processor: None,
             device: Device::Cpu,
             threads: 0,
             mlp: Precision::F32,

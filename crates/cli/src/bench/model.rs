@@ -55,7 +55,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let mut lookups = asked.lookups.clone();
     let load = |model: &Model, precision: Precision| -> anyhow::Result<Engine> {
         let mut plan = match &args.plan {
-            Some(path) => crate::plan::open(path, &model.spec, common)?,
+            Some(path) => Plan::open(path, &model.spec)?,
             None => Plan::standard(&model.spec),
         };
         plan.mlp = precision;
