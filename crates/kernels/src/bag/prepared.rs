@@ -105,7 +105,7 @@ impl<'a> Prepared<'a> {
     /// Pools all bags into `out` on this thread. Returns how many ids were clamped.
     ///
     /// The bags of the first error, in the order of tables and samples, are told.
-    pub fn pool(&self, bags: &Bags, out: &mut Output, scratch: &mut Scratch) -> Result<u64, Error> {
+    pub fn pool(&self, bags: &Bags, out: &mut [f32], scratch: &mut Scratch) -> Result<u64, Error> {
         bags.check(self.tables.len())?;
         if out.len() != bags.batch * self.width {
             return Err(Error::Output { expected: bags.batch * self.width, found: out.len() });
