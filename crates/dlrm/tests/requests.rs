@@ -272,6 +272,23 @@ fn drift_is_seen_and_a_refreshed_plan_follows() {
     assert!(next.tables.iter().all(|table| table.hot_rows > 0 && table.packing == Packing::Lookup));
 }
 
+/// A self-test changes the prefetch at most, and no score.
+#[test]
+fn a_self_test_leaves_scores_alone() {
+    let (_dir, model) = model();
+    let plan = Plan::standard(&model.spec);
+    let engine = engine(&model, &plan, Options::default());
+    let all = many();
+    let wanted = infer(&engine, &all, None);
+    let found = engine.self_test(&plan, 0.01).expect("tested");
+    let mut same = found.clone();
+    for (table, old) in same.tables.iter_mut().zip(&plan.tables) {
+        table.prefetch = old.prefetch;
+    }
+    assert_eq!(same, plan);
+    assert_eq!(infer(&engine, &all, None), wanted);
+}
+
 #[test]
 fn devices_have_names_and_this_build_runs_on_the_cpu() {
     for (text, device) in [("cpu", Device::Cpu), ("cuda:3", Device::Cuda(3))] {
