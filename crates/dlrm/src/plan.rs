@@ -17,7 +17,7 @@ mod refresh;
 mod self_test;
 pub mod timer;
 
-pub use file::{HOT_FILE, PLAN_FILE};
+pub use file::PLAN_FILE;
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::gemm::Precision;
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,13 @@ pub struct Plan {
     pub threads: usize,
     #[serde(with = "PrecisionName")]
     pub mlp: Precision,
+    /// The file of `hot`, beside the plan. Its name changes with the rows, so that plan and rows are
+    /// replaced together when the plan is.
+    #[serde(default, rename = "hot", skip_serializing_if = "Option::is_none")]
+    pub hot_file: Option<String>,
+    /// The processor that the plan was measured on; `None` for plans that were not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Processor>,
     #[serde(rename = "table")]
     pub tables: Vec<TablePlan>,
     /// For each table the rows that may be packed, hottest first. In a file of their own.
@@ -54,6 +61,20 @@ pub struct TablePlan {
     pub packing: Packing,
     /// How many of the hottest rows are packed.
     pub hot_rows: usize,
+}
+
+/// What a plan's choices depend on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Processor {
+    /// As the system names it.
+    pub cpu: String,
+    /// Second-level cache of one core.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub l2_bytes: Option<usize>,
+    /// Third-level cache, as the system tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub l3_bytes: Option<usize>,
 }
 
 /// Where a table is read from.
@@ -140,6 +161,8 @@ impl Plan {
             device: Device::Cpu,
             threads: 0,
             mlp: Precision::F32,
+            hot_file: None,
+            machine: None,
             tables: spec.tables.iter().map(|t| table(&t.name)).collect(),
             hot: vec![Vec::new(); spec.tables.len()],
         }
@@ -160,6 +183,20 @@ impl Plan {
             }
         }
         any.then_some(hash.0)
+    }
+
+    /// A warning where the plan was measured on another processor than this one.
+    pub fn machine_warning(&self, here: &Processor) -> Option<String> {
+        let there = self.machine.as_ref().filter(|there| *there != here)?;
+        let cache = |bytes: Option<usize>| bytes.map_or("?".into(), |b| format!("{} KiB", b >> 10));
+        let show = |of: &Processor| {
+            format!("{} (L2 {}, L3 {})", of.cpu, cache(of.l2_bytes), cache(of.l3_bytes))
+        };
+        Some(format!(
+            "the plan was measured on {}; this is {}: plan again for the best speed",
+            show(there),
+            show(here)
+        ))
     }
 
     /// All levers off: the tables as the file has them.

@@ -197,6 +197,15 @@ impl Engine {
         self.cpu().replan(plan, done)
     }
 
+    /// For models without a plan: tries prefetch schemes on the loaded tables for about `seconds` (a
+    /// fifth of one is enough), and goes on with the fastest. Returns the plan that is now in force;
+    /// `plan` is the one that was loaded.
+    pub fn self_test(&self, plan: &Plan, seconds: f64) -> Result<Plan, Error> {
+        let plan = plan.self_tested(&self.tables(), self.cpu().isa(), seconds)?;
+        self.replan(&plan, &|_| {})?;
+        Ok(plan)
+    }
+
     /// The tables as they lie at this moment.
     pub fn tables(&self) -> std::sync::Arc<Tables> {
         self.cpu().tables()

@@ -154,7 +154,10 @@ fn a_bad_request_fails_alone() {
         (|r| *r.offsets[3].last_mut().expect("one") = 1 << 50, "is 1125899906842624"),
         (|r| r.weights = Some(vec![vec![1.0]; TABLES]), "1 weights for 1400 ids"),
         (
-            |r| r.offsets[1][1..=50].fill(r.offsets[1][51]),
+            |r| {
+                let end = r.offsets[1][51];
+                r.offsets[1][1..=50].fill(end);
+            },
             "a bag of table 1 has 357 ids; up to 50 are accepted",
         ),
     ];
@@ -270,6 +273,23 @@ fn drift_is_seen_and_a_refreshed_plan_follows() {
     let after = engine.tables().hot_share(&seen).expect("packed rows");
     assert!(after > 0.9, "{after}");
     assert!(next.tables.iter().all(|table| table.hot_rows > 0 && table.packing == Packing::Lookup));
+}
+
+/// A self-test changes the prefetch at most, and no score.
+#[test]
+fn a_self_test_leaves_scores_alone() {
+    let (_dir, model) = model();
+    let plan = Plan::standard(&model.spec);
+    let engine = engine(&model, &plan, Options::default());
+    let all = many();
+    let wanted = infer(&engine, &all, None);
+    let found = engine.self_test(&plan, 0.01).expect("tested");
+    let mut same = found.clone();
+    for (table, old) in same.tables.iter_mut().zip(&plan.tables) {
+        table.prefetch = old.prefetch;
+    }
+    assert_eq!(same, plan);
+    assert_eq!(infer(&engine, &all, None), wanted);
 }
 
 #[test]

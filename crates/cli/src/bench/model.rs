@@ -31,12 +31,15 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     subject: Subject,
-    /// Plan of `hither plan`: plan.toml or its directory [default: huge pages, rows fetched far ahead]
+    /// Plan of `hither plan`: plan.toml or its directory [default: huge pages, a tested prefetch]
     #[arg(long, value_name = "PATH")]
     plan: Option<PathBuf>,
     #[command(flatten)]
     rounds: RoundArgs,
 }
+
+/// The time of the test that chooses a prefetch where there is no plan.
+const SELF_TEST_S: f64 = 0.2;
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     // Tables of fp32 and, half as large, of bf16; without a plan, both are copied to huge pages. A
@@ -55,14 +58,18 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let mut lookups = asked.lookups.clone();
     let load = |model: &Model, precision: Precision| -> anyhow::Result<Engine> {
         let mut plan = match &args.plan {
-            Some(path) => Plan::open(path, &model.spec)?,
+            Some(path) => crate::plan::open(path, &model.spec, common)?,
             None => Plan::standard(&model.spec),
         };
         plan.mlp = precision;
         plan.threads = common.threads.map_or(plan.threads, usize::from);
         let load =
             |done: &(dyn Fn(u64) + Sync)| Engine::load(model, &plan, Options::default(), done);
-        super::laying_out(common, model, 1, load)
+        let engine = super::laying_out(common, model, 1, load)?;
+        if args.plan.is_none() {
+            engine.self_test(&plan, SELF_TEST_S)?;
+        }
+        Ok(engine)
     };
     let full = load(model, Precision::F32)?;
     // A plan may have given rows new numbers, the same in both engines.

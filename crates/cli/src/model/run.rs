@@ -68,7 +68,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     // Before the tables are loaded: a wrong header should not have to wait for them.
     let mut inputs = Inputs::open(&args.inputs, spec)?;
     let mut plan = match &args.plan {
-        Some(path) => Plan::open(path, spec)?,
+        Some(path) => crate::plan::open(path, spec, common)?,
         None => mapped(spec),
     };
     plan.threads = common.threads.map_or(plan.threads, usize::from);

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use hither_kernels::bag::{self, Bags, Ids, Resident, TableBags};
+use hither_kernels::detect::Isa;
 use hither_kernels::gemm::{Activation, Precision, Rows, RowsMut, stride_for};
 
 use super::sample::{Ring, Sampler};
@@ -105,6 +106,10 @@ impl CpuEngine {
 
     pub fn outputs(&self) -> usize {
         self.top.outputs()
+    }
+
+    pub fn isa(&self) -> Isa {
+        self.options.cpu.isa
     }
 
     fn layout(&self) -> Arc<Layout> {
