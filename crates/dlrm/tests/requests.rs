@@ -271,7 +271,8 @@ fn drift_is_seen_and_a_refreshed_plan_follows() {
     let next = plan.refreshed(&model.spec, &seen, 20 * row_bytes);
     engine.replan(&next, &|_| {}).expect("a plan of this model");
     let after = engine.tables().hot_share(&seen).expect("packed rows");
-    assert!(after > 0.9, "{after}");
+    // Not all: the coldest of those that meet in one bucket of the map stay where they are.
+    assert!(after > 0.8, "{after}");
     assert!(next.tables.iter().all(|table| table.hot_rows > 0 && table.packing == Packing::Lookup));
 }
 

@@ -32,6 +32,8 @@ pub(super) struct Sampler {
 
 /// Ids that are remembered: a million bytes per model.
 const PLACES: usize = 1 << 17;
+/// Ids that a thread takes from one part of a batch at most, so that its list never grows.
+const TAKEN_MAX: usize = 4096;
 /// A place that no id was written to.
 const EMPTY: u64 = u64::MAX;
 
@@ -78,8 +80,9 @@ impl Sampler {
         count: usize,
         row: impl Fn(usize) -> Option<u32>,
     ) {
+        self.taken.reserve(TAKEN_MAX - self.taken.len());
         while self.skip < count {
-            if let Some(row) = row(self.skip) {
+            if let Some(row) = row(self.skip).filter(|_| self.taken.len() < TAKEN_MAX) {
                 self.taken.push((table as u64) << 32 | u64::from(row));
             }
             self.skip += 1 + self.draw() as usize % (2 * ring.every as usize);
