@@ -243,7 +243,7 @@ def verdict(theirs, ours, goal):
 def bench_arguments(case, directory, ids_file, plan_file, output, options):
     levers = options.levers
     arguments = ["bench", case.stage, directory, "--ids", ids_file, "--batch", case.batch]
-    arguments += ["--threads", case.threads, "--write-output", output]
+    arguments += ["--threads", case.threads, "--write-output", output, "--force"]
     if options.quick:
         arguments += ["--seconds", 2]
     if case.stage == "bags":

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use hither_gnn::layer::Norm;
 use hither_gnn::load;
-use hither_gnn::local::{Learner, Pace, Steps};
+use hither_gnn::local::{Learner, Pace, Steps, Until};
 use hither_gnn::model::{Kind, Model, Spec};
 use hither_gnn::optim::{Method, Optimiser};
 use hither_gnn::sample::Fanout;
@@ -75,7 +75,13 @@ pub fn run(args: &Args) -> Result<()> {
     let (mut seconds, mut cpu_seconds, mut loss) = (vec![], vec![], 0.0);
     for round in 1..=args.epochs {
         let (start, cpu_start) = (Instant::now(), machine::cpu_s());
-        let steps = Steps { seed: args.seed, who: "epoch", round, count };
+        let steps = Steps {
+            seed: args.seed,
+            who: "epoch",
+            round,
+            until: Until::Count(count),
+            without: &[],
+        };
         let learnt = learner.learn(&model, &weights, &pace, &steps);
         weights = learnt.weights;
         loss = learnt.loss;

@@ -18,6 +18,7 @@ use hither_dlrm::Model;
 use hither_dlrm::generate::{self, Shape as ModelShape};
 use hither_dlrm::lookups::{Hotness, Lookups, Shape};
 use hither_dlrm::workload::{BATCH, Reading, Workload};
+use hither_report::plural;
 use serde_json::{Map, Value, json};
 
 use crate::Common;
@@ -33,7 +34,7 @@ Examples:
   hither bench model --preset mlperf --rows 50000
   hither bench model model --plan model --ids requests.safetensors
 
-Without MODEL, a synthetic model is made in the directory for temporary files ($TMPDIR) and removed
+Without MODEL, a synthetic model is made in the directory for temporary files ($TMPDIR) and removed \
 afterwards: 3 GB for the default preset; --rows makes it smaller.")]
 pub enum Command {
     Bags(bags::Args),
@@ -96,7 +97,7 @@ pub struct Subject {
     seed: u64,
 }
 
-/// Ids per bag for models that are no preset.
+/// Ids per bag for models that are not presets.
 const POOLING: usize = 80;
 
 /// What a bench takes beside the time of the measurement.
@@ -180,8 +181,8 @@ impl Subject {
         workload.check_ids().with_context(about)?;
         if workload.left_over() > 0 {
             common.say(&format!(
-                "note: the last {} samples of {} fill no batch of {} and are left out",
-                workload.left_over(),
+                "note: the last {} of {} fill no batch of {} and are left out",
+                plural(workload.left_over(), "sample"),
                 path.display(),
                 workload.batch()
             ));

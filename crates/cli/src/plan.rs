@@ -24,7 +24,7 @@ use hither_kernels::gemm::Precision;
 use crate::inputs::number;
 use crate::machine::Machine;
 use crate::model::note_ignored;
-use crate::outputs::Force;
+use crate::outputs::{Force, Kind, OutputDir};
 use crate::{Common, outputs};
 
 /// Choose pages, prefetch, packed rows and threads for a model from a trace of ids
@@ -151,7 +151,7 @@ struct Planned<'a> {
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let directory = args.output.clone().unwrap_or_else(|| args.model.clone());
     // Told before the work, not after it. A plan may have been edited by hand.
-    outputs::check_dir(&directory)?;
+    let mut output = OutputDir::open_beside(&directory, Kind::Model)?;
     args.force.check_file(&directory.join(PLAN_FILE))?;
     let model = Model::open(&args.model)?;
     let trace = IdTrace::read(&args.ids, &model.spec.columns())?;
@@ -168,7 +168,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         );
     }
     let hot = common.pool()?.install(|| workload.histograms()).with_context(about)?;
-    outputs::make_dir(&directory)?;
+    output.create()?;
 
     let machine = Machine::read();
     let bounds = bounds(args, common, &machine);

@@ -1,74 +1,178 @@
-//! How much of an average is worth taking, and how many steps the server corrects it by.
+//! How much of an average the server takes, and how many steps it corrects it by.
 //!
-//! The theory asks the server for (κA² + κX² + 2σ²) / G − 1 times the local steps, up to a factor:
-//! drift against progress. Late in training G falls and drift does not; a server that followed it
-//! would take steps without end, only to undo what the workers just did. `auto` therefore goes
-//! towards the average only as far as the loss of the whole graph falls, and corrects by the theory's
-//! steps for the share of the way that it did not go, each local step by no more than `MOST`. What is
-//! kept and the bound are ours, not the theory's.
+//! `auto` gives the server a budget: a share of the work of one worker's round, 1 by default. Three
+//! quarters of it pay for steps with sampled neighbours, one quarter for judging. A judgement
+//! compares the loss of training nodes that the server's steps of the round leave out, with all
+//! their neighbours: at the old model, half way to the average, at the average, and after the
+//! steps. It decides
+//!
+//! - how far to go to the average: to where a parabola through the first three losses is lowest;
+//! - whether corrections harm: if they raised the loss by more than a twentieth, they are undone, and
+//!   no more are taken until the next judgement. A smaller rise is the noise of few nodes and steps.
+//!
+//! Both hold until the next judgement, which comes as soon as the quarter pays for it. What is not
+//! spent is kept for later rounds. The paper has neither the budget nor the judgement: it takes the
+//! whole average and a fixed number of steps ([`ServerSteps::Fixed`]).
 
-use hither_core::record::train::{Drift, Round};
+use hither_core::record::train::{Machine, Round, Work};
+use hither_core::{Seconds, seed};
 use serde::{Deserialize, Serialize};
 
-/// Measurements that a decision rests on: single ones jump.
-const RECENT: usize = 5;
-/// Upper bound on server steps per local step that is not kept. Found by trying.
-pub const MOST: f64 = 5.0;
-/// Training nodes of the whole graph whose loss is compared.
-pub const JUDGES: usize = 512;
+use crate::Dataset;
+use crate::average::between;
+use crate::local::{Learner, Until};
+use crate::model::{Model, Weights};
+use crate::sample::{Batch, Fanout, draw};
+
+/// Share of the budget that pays for judging.
+const JUDGING: f64 = 0.25;
+/// The loss may rise by this share of itself before corrections count as harmful.
+const TOLERANCE: f64 = 0.05;
+/// Training nodes that a judgement looks at, and the most of all training nodes that it may hold back.
+const JUDGES: usize = 512;
+const JUDGES_SHARE_MAX: usize = 4;
 
 /// Steps of the server after each averaging.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerSteps {
     Fixed(u32),
-    /// As many as the measured drift asks for.
+    /// As many as the budget allows and judgements find useful.
     Auto,
     /// As another run took, round by round: to compare at equal work of the server.
     Like(Vec<u32>),
 }
 
-/// What a round says of its local steps.
+/// What the server may spend, in seconds of the machine that work is converted by.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Found {
-    /// How much of their average was worth taking.
-    pub kept: f64,
-    pub drift: Option<Drift>,
+pub struct Budget {
+    /// Of the slowest worker's time, per round.
+    pub share: f64,
+    pub machine: Machine,
+}
+
+impl Budget {
+    /// The budget of some rounds.
+    fn earned_s(&self, rounds: &[Round]) -> Seconds {
+        let slowest = rounds.iter().map(|round| self.machine.seconds(round.work.slowest));
+        self.share * slowest.sum::<Seconds>()
+    }
+
+    fn spent_s(&self, rounds: &[Round], what: fn(&Round) -> Work) -> Seconds {
+        rounds.iter().map(|round| self.machine.seconds(what(round))).sum()
+    }
+
+    /// Whether a judgement is due after these rounds: the first at once, others as soon as they are
+    /// paid for.
+    pub fn judges(&self, past: &[Round]) -> bool {
+        let Some(last) = past.iter().rev().find(|round| round.work.judge.total() > 0) else {
+            return true;
+        };
+        let spent_s = self.spent_s(past, |round| round.work.judge);
+        spent_s + self.machine.seconds(last.work.judge) <= JUDGING * self.earned_s(past)
+    }
+
+    /// What steps may take after these rounds and, if it is known, this round's slowest worker.
+    pub fn left_s(&self, past: &[Round], slowest: Option<Work>) -> Seconds {
+        let now_s = slowest.map_or(0.0, |work| self.share * self.machine.seconds(work));
+        let spent_s = self.spent_s(past, |round| round.work.server);
+        (1.0 - JUDGING) * (self.earned_s(past) + now_s) - spent_s
+    }
 }
 
 impl ServerSteps {
-    /// For `round`, with `local` steps of each worker, after what was found now and before.
-    pub fn of(&self, round: u32, local: u32, now: Option<Found>, past: &[Round]) -> u32 {
+    /// When the server stops in `round`. `slowest` is the work of this round's slowest worker, if it
+    /// is known before the steps. `judged` says that this round's steps are judged.
+    pub fn until(
+        &self,
+        round: u32,
+        past: &[Round],
+        budget: &Budget,
+        slowest: Option<Work>,
+        judged: bool,
+    ) -> Until {
         match self {
-            Self::Fixed(steps) => *steps,
-            Self::Like(steps) => steps.get(round as usize - 1).copied().unwrap_or(0),
-            Self::Auto => {
-                let past =
-                    past.iter().rev().map(|round| Found { kept: round.kept, drift: round.drift });
-                let found: Vec<Found> = now.into_iter().chain(past).collect();
-                wanted(&found, local)
+            Self::Fixed(steps) => Until::Count(*steps),
+            Self::Like(steps) => Until::Count(steps.get(round as usize - 1).copied().unwrap_or(0)),
+            Self::Auto if judged || !corrections_harm(past) => {
+                let seconds = budget.left_s(past, slowest);
+                Until::Spent { seconds, machine: budget.machine }
             }
+            Self::Auto => Until::Count(0),
         }
     }
 }
 
-/// The more of a local step is drift, and the less of it was kept, the more is corrected; at least
-/// one step. The newest is first.
-fn wanted(found: &[Found], local: u32) -> u32 {
-    let (mut drifted, mut learnt) = (0.0, 0.0);
-    for drift in found.iter().filter_map(|found| found.drift).take(RECENT) {
-        drifted += drift.kappa_a.powi(2) + drift.kappa_x.powi(2) + 2.0 * drift.bias_squared;
-        learnt += drift.local_squared;
+/// What the last judgement said of corrections.
+fn corrections_harm(past: &[Round]) -> bool {
+    past.iter().rev().find_map(|round| round.gain).is_some_and(harms)
+}
+
+/// Whether a gain is a loss beyond noise, or not a number.
+pub fn harms(gain: f64) -> bool {
+    gain.is_nan() || gain < -TOLERANCE
+}
+
+/// How far the last judgement went to the average.
+pub fn last_kept(past: &[Round]) -> f64 {
+    past.last().map_or(1.0, |round| round.kept)
+}
+
+/// Compares models on training nodes that the server's steps of the round leave out.
+pub struct Judge<'a> {
+    model: &'a Model,
+    data: &'a Dataset,
+    batch: Batch<'a>,
+    /// The nodes, in ascending order.
+    pub nodes: Vec<u32>,
+    /// Losses at the old model and at the average, once they are known.
+    ends: Option<[f64; 2]>,
+    /// What it took so far.
+    pub work: Work,
+}
+
+impl<'a> Judge<'a> {
+    pub fn draw(
+        server: &mut Learner,
+        model: &'a Model,
+        data: &'a Dataset,
+        seed: u64,
+        round: u32,
+    ) -> Self {
+        let count = JUDGES.min(server.train.len() / JUDGES_SHARE_MAX).max(1);
+        let name = format!("judge/{round}");
+        let mut nodes = draw(&server.train, count, &mut seed::stream(seed, &name));
+        let batch = server.look_at(data, model, nodes.clone(), &Fanout::All, (seed, &name));
+        // Only now: the batch has them as drawn, whatever their numbers are.
+        nodes.sort_unstable();
+        Self { model, data, batch, nodes, ends: None, work: Work::default() }
     }
-    let excess = if drifted > learnt { (drifted / learnt - 1.0).min(MOST) } else { 0.0 };
-    let recent = &found[..found.len().min(RECENT)];
-    let kept = recent.iter().map(|found| found.kept).sum::<f64>() / recent.len().max(1) as f64;
-    let steps = (excess * (1.0 - kept) * f64::from(local)).round() as u32;
-    steps.max(1)
+
+    /// How far to go from the old model to the average.
+    pub fn choose_kept(&mut self, start: &Weights, average: &Weights) -> f64 {
+        let half = between(start, average, 0.5);
+        let losses = [start, &half, average].map(|weights| self.loss(weights));
+        self.ends = Some([losses[0], losses[2]]);
+        lowest(losses)
+    }
+
+    /// The loss at `weights`, which lie `kept` of the way to the average.
+    pub fn kept_loss(&mut self, kept: f64, weights: &Weights) -> f64 {
+        match self.ends {
+            Some([start, _]) if kept == 0.0 => start,
+            Some([_, average]) if kept == 1.0 => average,
+            _ => self.loss(weights),
+        }
+    }
+
+    pub fn loss(&mut self, weights: &Weights) -> f64 {
+        self.work += self.model.work(&self.batch, false);
+        self.model.loss(weights, self.data, &self.batch)
+    }
 }
 
 /// Where, from 0 to 1, a parabola through the losses at 0, ½ and 1 is lowest.
-pub fn lowest([start, half, end]: [f64; 3]) -> f64 {
+fn lowest([start, half, end]: [f64; 3]) -> f64 {
     let curvature = start - 2.0 * half + end;
     if curvature > 0.0 && curvature.is_finite() {
         ((3.0 * start - 4.0 * half + end) / (4.0 * curvature)).clamp(0.0, 1.0)
@@ -81,39 +185,83 @@ pub fn lowest([start, half, end]: [f64; 3]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use hither_core::record::train::{Bytes, CriticalPath, Times, Works};
+
     use super::*;
 
-    fn found(kept: f64, kappa_a: f64, local_squared: f64) -> Found {
-        let drift = Drift { kappa_a, kappa_x: 0.0, bias_squared: 0.0, local_squared };
-        Found { kept, drift: Some(drift) }
+    const BUDGET: Budget = Budget {
+        share: 1.0,
+        machine: Machine { sums_per_s: 1.0, products_per_s: 1.0, link_bytes_per_s: 1.0 },
+    };
+
+    /// A round whose slowest worker took 100 seconds.
+    fn round(server: u64, judge: u64, gain: Option<f64>) -> Round {
+        let work = |sums| Work { sums, products: 0 };
+        let works = Works {
+            slowest: work(100),
+            server: work(server),
+            judge: work(judge),
+            ..Works::default()
+        };
+        Round {
+            round: 1,
+            local_steps: 1,
+            kept: 1.0,
+            server_steps: 1,
+            loss: 0.0,
+            valid: None,
+            test: None,
+            bytes: Bytes::default(),
+            gain,
+            drift: None,
+            work: works,
+            path: CriticalPath::default(),
+            time: Times::default(),
+        }
     }
 
     #[test]
-    fn with_more_drift_more_is_corrected() {
-        let steps = |kappa: f64| wanted(&[found(0.0, kappa, 1.0)], 10);
-        assert_eq!([0.0, 1.0, 1.5, 100.0].map(steps), [1, 1, 13, 50]);
+    fn steps_get_what_judging_leaves_and_earlier_rounds_saved() {
+        let now = Some(Work { sums: 100, products: 0 });
+        assert_eq!(BUDGET.left_s(&[], now), 75.0);
+        assert_eq!(BUDGET.left_s(&[round(60, 25, None)], now), 90.0);
+        // A step that cost more than there was is paid off later.
+        assert_eq!(BUDGET.left_s(&[round(200, 25, None)], now), -50.0);
+        // A server that does not wait knows only the rounds before.
+        assert_eq!(BUDGET.left_s(&[round(60, 25, None)], None), 15.0);
     }
 
     #[test]
-    fn what_is_kept_is_not_corrected() {
-        let steps = |kept: f64| wanted(&[found(kept, 2.0, 1.0)], 10);
-        assert_eq!([0.0, 0.5, 1.0].map(steps), [30, 15, 1]);
-        // Rounds without a measurement count for what they kept.
-        let unmeasured = Found { kept: 1.0, drift: None };
-        assert_eq!(wanted(&[unmeasured, found(0.0, 2.0, 1.0)], 10), 15);
+    fn judgements_come_as_they_are_paid_for() {
+        assert!(BUDGET.judges(&[]));
+        let first = round(0, 40, Some(1.0));
+        let other = round(0, 0, None);
+        let due = |others: usize| {
+            BUDGET.judges(&[vec![first.clone()], vec![other.clone(); others]].concat())
+        };
+        // Two judgements cost 80, a round pays 25.
+        assert_eq!([0, 1, 2, 3].map(due), [false, false, false, true]);
     }
 
     #[test]
-    fn without_progress_drift_is_all_there_is() {
-        assert_eq!(wanted(&[], 10), 1);
-        assert_eq!(wanted(&[found(0.0, 0.0, 0.0)], 10), 1);
-        assert_eq!(wanted(&[found(0.0, 1.0, 0.0)], 10), 50);
+    fn harmful_corrections_wait_for_the_next_judgement() {
+        let until = |gain: f64, judged: bool| {
+            let past = [round(0, 40, Some(gain)), round(0, 0, None)];
+            ServerSteps::Auto.until(3, &past, &BUDGET, None, judged)
+        };
+        assert_eq!(until(-0.1, false), Until::Count(0));
+        assert_eq!(until(f64::NAN, false), Until::Count(0));
+        let spends = Until::Spent { seconds: 150.0, machine: BUDGET.machine };
+        assert_eq!(until(0.1, false), spends);
+        assert_eq!(until(-0.01, false), spends);
+        assert_eq!(until(-0.1, true), spends);
     }
 
     #[test]
     fn another_runs_steps_end_with_it() {
         let like = ServerSteps::Like(vec![3, 4]);
-        assert_eq!([1, 2, 3].map(|round| like.of(round, 10, None, &[])), [3, 4, 0]);
+        let until = |round| like.until(round, &[], &BUDGET, None, false);
+        assert_eq!([1, 2, 3].map(until), [3, 4, 0].map(Until::Count));
     }
 
     #[test]
@@ -122,13 +270,13 @@ mod tests {
             let loss = |t: f64| 3.0 + 2.0 * (t - at).powi(2);
             assert!((lowest([0.0, 0.5, 1.0].map(loss)) - at).abs() < 1e-12);
         }
-        // Beyond the average, or back beyond the start, nobody goes.
+        // Never beyond the average, nor back beyond the start.
         assert_eq!(lowest([3.0, 2.0, 1.5]), 1.0);
         assert_eq!(lowest([1.0, 2.0, 3.5]), 0.0);
-        // Nothing lost is worth taking; of a hill, the lower side.
+        // Equal losses take the average; of a hill, the lower side.
         assert_eq!(lowest([1.0, 1.0, 1.0]), 1.0);
         assert_eq!(lowest([1.0, 3.0, 2.0]), 0.0);
-        // An average that lost its way is not gone to.
+        // A diverged average is rejected.
         assert_eq!(lowest([1.0, 2.0, f64::INFINITY]), 0.0);
         assert_eq!(lowest([1.0, f64::NAN, f64::NAN]), 0.0);
     }

@@ -8,7 +8,7 @@
 //! Workers measure g ([`Probe::worker_half`]), the server f ([`Probe::server_half`]). Both draw the
 //! same nodes from the same stream, so that no node numbers are sent.
 
-use hither_core::record::train::Drift;
+use hither_core::record::train::{Drift, Work};
 use hither_core::seed;
 
 use crate::average::mean;
@@ -25,9 +25,8 @@ pub struct Probe<'a> {
     pub weights: &'a Weights,
     pub seed: u64,
     pub round: u32,
-    /// The neighbours that workers sample, and those that stand for all.
+    /// The neighbours that workers sample.
     pub fanout: Fanout,
-    pub full: &'a Fanout,
 }
 
 /// What a worker measures of itself.
@@ -36,6 +35,7 @@ pub struct Probed {
     pub gradients: [Vec<f32>; 2],
     /// Squared error of sampling neighbours.
     pub bias_squared: f64,
+    pub work: Work,
 }
 
 /// What the server combines: one entry per part that answered.
@@ -51,26 +51,32 @@ impl Probe<'_> {
     /// The worker's gradients on a few nodes of its part.
     pub fn worker_half(&self, part: usize, worker: &mut Learner) -> Probed {
         let train = worker.train.clone();
-        let mut bias_squared = 0.0;
+        let (mut bias_squared, mut work) = (0.0, Work::default());
         let gradients = [0, 1].map(|half| {
-            let (name, nodes) = self.nodes(part, half, &train);
-            let g = self.gradient(worker, nodes.clone(), self.full, &name);
-            if half == 0 && self.fanout != *self.full {
-                let drawn = self.gradient(worker, nodes, &self.fanout, &name);
+            let nodes = self.nodes(part, half, &train);
+            let g = self.gradient(worker, nodes.clone(), &Fanout::All, &mut work);
+            if half == 0 && self.fanout != Fanout::All {
+                let drawn = self.gradient(worker, nodes, &self.fanout, &mut work);
                 bias_squared = squared(&difference(&drawn, &g));
             }
             g
         });
-        Probed { gradients, bias_squared }
+        Probed { gradients, bias_squared, work }
     }
 
     /// The server's gradients on the same nodes, and how far the workers' are from them.
-    pub fn server_half(&self, parts: &[Part], server: &mut Learner, local_squared: f64) -> Drift {
+    pub fn server_half(
+        &self,
+        parts: &[Part],
+        server: &mut Learner,
+        local_squared: f64,
+    ) -> (Drift, Work) {
         let (mut cut, mut full) = ([vec![], vec![]], [vec![], vec![]]);
+        let mut work: Work = parts.iter().map(|part| part.probed.work).sum();
         for half in 0..2 {
             for part in parts {
-                let (name, nodes) = self.nodes(part.number, half, part.train);
-                let f = self.gradient(server, nodes, self.full, &name);
+                let nodes = self.nodes(part.number, half, part.train);
+                let f = self.gradient(server, nodes, &Fanout::All, &mut work);
                 cut[half].push(difference(&part.probed.gradients[half], &f));
                 full[half].push(f);
             }
@@ -80,7 +86,7 @@ impl Probe<'_> {
         let largest =
             |norms: &dyn Fn(usize) -> f64| (0..parts.len()).map(norms).fold(0.0, f64::max).sqrt();
         let bias = parts.iter().map(|part| f64::from(part.share) * part.probed.bias_squared);
-        Drift {
+        let drift = Drift {
             kappa_a: largest(&|part| dot(&cut[0][part], &cut[1][part])),
             kappa_x: largest(&|part| {
                 let [a, b] = [0, 1].map(|half| difference(&full[half][part], &means[half]));
@@ -88,18 +94,27 @@ impl Probe<'_> {
             }),
             bias_squared: bias.sum(),
             local_squared,
-        }
+        };
+        (drift, work)
     }
 
-    /// The stream's name, and the nodes drawn from it.
-    fn nodes(&self, part: usize, half: usize, train: &[u32]) -> (String, Vec<u32>) {
+    fn nodes(&self, part: usize, half: usize, train: &[u32]) -> Vec<u32> {
         let name = format!("probe/{part}/{}/{half}", self.round);
-        let nodes = draw(train, PROBES, &mut seed::stream(self.seed, &name));
-        (name, nodes)
+        draw(train, PROBES, &mut seed::stream(self.seed, &name))
     }
 
-    fn gradient(&self, of: &mut Learner, nodes: Vec<u32>, fanout: &Fanout, name: &str) -> Vec<f32> {
-        of.gradient(self.model, self.weights, nodes, fanout, (self.seed, name))
+    fn gradient(
+        &self,
+        learner: &mut Learner,
+        nodes: Vec<u32>,
+        fanout: &Fanout,
+        work: &mut Work,
+    ) -> Vec<f32> {
+        let name = format!("probe/{}", self.round);
+        let (gradient, took) =
+            learner.gradient(self.model, self.weights, nodes, fanout, (self.seed, &name));
+        *work += took;
+        gradient
     }
 }
 

@@ -1,10 +1,11 @@
 //! A learner: someone with a graph, nodes to learn from, and an optimiser of its own. Workers are
 //! learners on their parts; the server is one on the whole graph.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use hither_core::record::train::Bytes;
-use hither_core::seed;
+use hither_core::record::train::{Bytes, Machine, Work};
+use hither_core::{Seconds, seed};
 use hither_kernels::vector;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
@@ -37,7 +38,27 @@ pub struct Steps<'a> {
     pub seed: u64,
     pub who: &'a str,
     pub round: u32,
-    pub count: u32,
+    pub until: Until,
+    /// Training nodes that the steps leave out, in ascending order.
+    pub without: &'a [u32],
+}
+
+/// When to stop taking steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Until {
+    /// After this many steps.
+    Count(u32),
+    /// Once the counted work takes this long on the given machine.
+    Spent { seconds: Seconds, machine: Machine },
+}
+
+impl Until {
+    fn is_reached(&self, learnt: &Learnt) -> bool {
+        match self {
+            Self::Count(count) => learnt.steps >= *count,
+            Self::Spent { seconds, machine } => machine.seconds(learnt.work) >= *seconds,
+        }
+    }
 }
 
 pub struct Learner {
@@ -60,6 +81,7 @@ pub struct Learnt {
     pub gradient_squared: f64,
     /// What was fetched from others.
     pub bytes: Bytes,
+    pub work: Work,
 }
 
 impl Learner {
@@ -78,39 +100,44 @@ impl Learner {
     ) -> Learnt {
         let mut learnt = Learnt {
             weights: weights.clone(),
-            steps: steps.count,
+            steps: 0,
             loss: 0.0,
             gradient_squared: 0.0,
             bytes: Bytes::default(),
+            work: Work::default(),
         };
-        // A part may hold no training node; it then has nothing to say.
-        if self.train.is_empty() || steps.count == 0 {
-            return learnt;
-        }
         let needs = Needs { direct: model.needs().direct && self.home.is_none(), ..model.needs() };
         let mut grads = vec![0.0; weights.params.len()];
         let Self { data, train, optimiser, home, sampler } = self;
         let home = home.as_deref();
+        let train = left_over(train, steps.without);
+        // A part may hold no training node; it then has nothing to say.
+        if train.is_empty() || steps.until.is_reached(&learnt) {
+            return learnt;
+        }
         let mut sample = |step: u32| {
             let name = format!("{}/{}/{step}", steps.who, steps.round);
             let mut random = seed::stream(steps.seed, &name);
             let batch = match pace.batch {
-                None if home.is_none() => Batch::whole(data, train, needs),
+                None if home.is_none() => Batch::whole(data, &train, needs),
                 // Of a graph that is not all its own, a learner fetches what its nodes need.
-                None => sampler.batch(data, train.clone(), &Fanout::All, needs, &mut random),
+                None => sampler.batch(data, train.to_vec(), &Fanout::All, needs, &mut random),
                 Some(size) => {
-                    let seeds = draw(train, size, &mut random);
+                    let seeds = draw(&train, size, &mut random);
                     sampler.batch(data, seeds, &pace.fanout, needs, &mut random)
                 }
             };
             (batch, random.random::<u64>())
         };
         let mut next = Some(sample(0));
-        for step in 0..steps.count {
-            let Some((batch, dropout_seed)) = next.take() else { break };
+        while let Some((batch, dropout_seed)) = next.take() {
+            learnt.steps += 1;
+            learnt.work += model.work(&batch, true) + optimiser.work(grads.len());
             if let Some(home) = home {
                 learnt.bytes.add(&fetched(data, home, &batch));
             }
+            // The work of a step is known before it is taken, and so is whether there is a next one.
+            let following = (!steps.until.is_reached(&learnt)).then_some(learnt.steps);
             let mut take_step = || {
                 let pass = Pass::Learn { dropout_seed };
                 let loss = model.gradient(&mut learnt.weights, data, &batch, pass, &mut grads);
@@ -119,29 +146,26 @@ impl Learner {
                 optimiser.step(pace.rate, &mut learnt.weights.params, &grads);
             };
             // The next batch is drawn while this one is learnt from.
-            let more = step + 1 < steps.count;
-            ((), next) = rayon::join(&mut take_step, || more.then(|| sample(step + 1)));
+            ((), next) = rayon::join(&mut take_step, || following.map(&mut sample));
         }
-        learnt.loss /= f64::from(steps.count);
-        learnt.gradient_squared /= f64::from(steps.count);
+        learnt.loss /= f64::from(learnt.steps);
+        learnt.gradient_squared /= f64::from(learnt.steps);
         learnt
     }
 
-    /// What several models lose over the same nodes.
-    pub fn losses<const N: usize>(
+    /// Some nodes and their neighbours, without learning from them.
+    pub fn look_at<'a>(
         &mut self,
+        data: &'a Dataset,
         model: &Model,
-        weights: [&Weights; N],
         nodes: Vec<u32>,
         fanout: &Fanout,
         name: (u64, &str),
-    ) -> [f64; N] {
-        let mut random = neighbour_stream(name);
-        let batch = self.sampler.batch(&self.data, nodes, fanout, model.needs(), &mut random);
-        weights.map(|weights| model.loss(weights, &self.data, &batch))
+    ) -> Batch<'a> {
+        self.sampler.batch(data, nodes, fanout, model.needs(), &mut neighbour_stream(name))
     }
 
-    /// The gradient over some nodes, without learning from it.
+    /// The gradient over some nodes, without learning from it, and the work that it took.
     pub fn gradient(
         &mut self,
         model: &Model,
@@ -149,13 +173,22 @@ impl Learner {
         nodes: Vec<u32>,
         fanout: &Fanout,
         name: (u64, &str),
-    ) -> Vec<f32> {
-        let mut random = neighbour_stream(name);
-        let batch = self.sampler.batch(&self.data, nodes, fanout, model.needs(), &mut random);
+    ) -> (Vec<f32>, Work) {
+        let data = self.data.clone();
+        let batch = self.look_at(&data, model, nodes, fanout, name);
         let mut grads = vec![0.0; weights.params.len()];
-        model.gradient(&mut weights.clone(), &self.data, &batch, Pass::Probe, &mut grads);
-        grads
+        model.gradient(&mut weights.clone(), &data, &batch, Pass::Probe, &mut grads);
+        (grads, model.work(&batch, true))
     }
+}
+
+/// `nodes` but those of `without`, which are in ascending order.
+fn left_over<'a>(nodes: &'a [u32], without: &[u32]) -> Cow<'a, [u32]> {
+    if without.is_empty() {
+        return Cow::Borrowed(nodes);
+    }
+    let is_left = |node: &u32| without.binary_search(node).is_err();
+    Cow::Owned(nodes.iter().copied().filter(is_left).collect())
 }
 
 /// The stream that neighbours are drawn from. The caller may have drawn the nodes from the stream

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use hither_core::record::train::Work;
 use hither_kernels::vector;
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +40,11 @@ impl Optimiser {
     pub fn new(method: Method, decay: f32, params: usize) -> Self {
         let len = if method == Method::Adam { params } else { 0 };
         Self { method, decay, first: vec![0.0; len], second: vec![0.0; len], steps: 0 }
+    }
+
+    /// Multiply–adds of one step: Adam updates two means and the parameter, with decay before.
+    pub fn work(&self, params: usize) -> Work {
+        Work::sums(params, if self.method == Method::Adam { 4 } else { 2 })
     }
 
     pub fn step(&mut self, rate: f32, params: &mut [f32], grads: &[f32]) {

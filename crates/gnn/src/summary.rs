@@ -1,6 +1,6 @@
 //! What a run says of itself: the header of its record, and its summary.
 
-use hither_core::record::train::{Bytes, Header, Summary, Times};
+use hither_core::record::train::{Bytes, CriticalPath, Header, Summary, Times, Works};
 
 use crate::train::Trainer;
 
@@ -31,9 +31,12 @@ impl Trainer {
     /// The result of the rounds so far.
     pub fn summary(&self) -> Summary {
         let mut bytes = Bytes { features_down_bytes: self.setup_bytes, ..Bytes::default() };
+        let (mut work, mut path) = (Works::default(), CriticalPath::default());
         let mut time = Times::default();
         for round in &self.rounds {
             bytes.add(&round.bytes);
+            work.add(&round.work);
+            path.add(&round.path);
             time.add(&round.time);
         }
         let best = self.best.as_ref();
@@ -46,6 +49,8 @@ impl Trainer {
             test: best.map_or(0.0, |best| best.test),
             server_steps: self.rounds.iter().map(|round| u64::from(round.server_steps)).sum(),
             bytes,
+            work,
+            path,
             time,
         }
     }

@@ -6,19 +6,19 @@
 
 use std::sync::Arc;
 
-use hither_core::record::train::{Bytes, Drift, Round, Times};
-use hither_core::{Seconds, seed};
+use hither_core::Seconds;
+use hither_core::record::train::{Bytes, CriticalPath, Drift, Machine, Round, Times, Work, Works};
 
 use crate::average::{add_change, average, between};
-use crate::correct::{Found, JUDGES, ServerSteps, lowest};
+use crate::correct::{Budget, Judge, ServerSteps, harms, last_kept};
 use crate::drift::{Part, Probe};
-use crate::local::{Learner, Learnt, Pace, Steps};
+use crate::local::{Learner, Learnt, Pace, Steps, Until};
 pub use crate::mode::Mode;
 use crate::mode::{Corrects, Sees};
 use crate::model::{Model, Weights};
 use crate::optim::{self, Optimiser};
 use crate::partition::Partition;
-use crate::sample::draw;
+use crate::sample::Batch;
 use crate::transport::{Answer, Order, Threads, Workers};
 use crate::{Dataset, Error};
 
@@ -32,11 +32,15 @@ pub struct Settings {
     pub local: Pace,
     pub server: Pace,
     pub server_steps: ServerSteps,
+    /// The budget of automatic server steps, as a share of the slowest worker's work.
+    pub server_share: f64,
+    /// Turns counted work and bytes into seconds.
+    pub machine: Machine,
     pub optimiser: optim::Method,
     pub decay: f32,
     /// Rounds from one evaluation to the next.
     pub evaluate_every: u32,
-    /// Drift is measured in the first so many rounds, and from then on once in as many.
+    /// Drift is measured in the first so many rounds, and from then on once in as many; 0: never.
     pub probe_every: u32,
     /// Evaluations without a better one after which to stop.
     pub patience: Option<u32>,
@@ -50,6 +54,15 @@ impl Settings {
     pub fn learner(&self, model: &Model, data: Arc<Dataset>) -> Learner {
         let train = data.split.train.clone();
         Learner::new(data, train, Optimiser::new(self.optimiser, self.decay, model.params_len()))
+    }
+
+    fn budget(&self) -> Budget {
+        Budget { share: self.server_share, machine: self.machine }
+    }
+
+    /// Whether the server judges averages and corrections.
+    fn judges(&self) -> bool {
+        self.mode.corrects_workers() && self.server_steps == ServerSteps::Auto
     }
 
     /// K·ρ^(r−1)
@@ -138,33 +151,56 @@ impl Trainer {
         let round = self.rounds.len() as u32 + 1;
         let start = self.global.clone();
         let mut watch = Watch { clock, since: clock() };
+        let (model, data) = (self.model.clone(), self.data.clone());
+        let mut judge = self.judge(round, &model, &data);
 
-        let (answers, meanwhile) = self.learn_locally(round, &start)?;
+        let (answers, meanwhile) = self.learn_locally(round, &start, judge.as_ref())?;
         let local_s = watch.lap();
 
-        let drift = self.measure_drift(round, &start, &answers);
+        let (drift, probe) = self.measure_drift(round, &start, &answers).unzip();
         let probe_s = watch.lap();
 
-        let kept = self.average(round, &start, &answers);
-        let corrected = self.correct_globally(round, &start, Found { kept, drift }, meanwhile);
+        let kept = self.average(&start, &answers, judge.as_mut());
+        let slowest = self.slowest(&answers);
+        let (corrected, gain) =
+            self.correct_globally(round, &start, kept, slowest, meanwhile, judge.as_mut());
         let server_s = watch.lap();
 
         let loss = self.loss(round, &answers, corrected.as_ref())?;
-        let (valid, test) = self.evaluate(round).unzip();
+        let scores = self.evaluate(round);
+        let works = Works {
+            workers: answers.iter().map(|answer| answer.learnt.work).sum(),
+            slowest,
+            server: corrected.as_ref().map_or(Work::default(), |corrected| corrected.work),
+            judge: judge.map_or(Work::default(), |judge| judge.work),
+            probe: probe.unwrap_or_default(),
+            evaluate: scores.map_or(Work::default(), |(.., work)| work),
+        };
+        let bytes = self.bytes(&answers);
         let row = Round {
             round,
             local_steps: if answers.is_empty() { 0 } else { self.settings.local_steps(round) },
             kept,
             server_steps: corrected.map_or(0, |corrected| corrected.steps),
             loss,
-            valid,
-            test,
-            bytes: self.bytes(&answers),
+            valid: scores.map(|(valid, ..)| valid),
+            test: scores.map(|(_, test, _)| test),
+            bytes,
+            gain,
             drift,
+            path: self.critical_path(&answers, &works, &bytes),
+            work: works,
             time: Times { local_s, server_s, probe_s, evaluate_s: watch.lap() },
         };
         self.rounds.push(row.clone());
         Ok(row)
+    }
+
+    /// Who judges this round, if that is due.
+    fn judge<'a>(&mut self, round: u32, model: &'a Model, data: &'a Dataset) -> Option<Judge<'a>> {
+        let settings = &self.settings;
+        let is_due = settings.judges() && settings.budget().judges(&self.rounds);
+        is_due.then(|| Judge::draw(&mut self.server, model, data, settings.seed, round))
     }
 
     /// Every worker takes its steps from the global model. A server that does not wait for the
@@ -173,18 +209,22 @@ impl Trainer {
         &mut self,
         round: u32,
         start: &Weights,
+        judge: Option<&Judge>,
     ) -> Result<(Vec<Answer>, Option<Learnt>), Error> {
-        let steps = self.settings.local_steps(round);
-        let order = Order { round, steps, start, probe: self.settings.is_probed(round) };
+        let Self { settings, model, workers, server, rounds, .. } = self;
+        let steps = settings.local_steps(round);
+        let order = Order { round, steps, start, probe: settings.is_probed(round) };
         let mut corrected = None;
+        let without = judge.map_or(&[][..], |judge| &judge.nodes);
         let mut meanwhile = || {
-            if self.settings.mode.does().corrects == Corrects::Meanwhile {
-                let steps = self.settings.server_steps.of(round, steps, None, &self.rounds);
-                let server = &mut self.server;
-                corrected = Some(correct(server, &self.settings, &self.model, start, round, steps));
+            if settings.mode.does().corrects == Corrects::Meanwhile {
+                let budget = settings.budget();
+                let until =
+                    settings.server_steps.until(round, rounds, &budget, None, judge.is_some());
+                corrected = Some(correct(server, settings, model, start, round, until, without));
             }
         };
-        let answers = self.workers.round(&order, &mut meanwhile)?;
+        let answers = workers.round(&order, &mut meanwhile)?;
         Ok((answers, corrected))
     }
 
@@ -195,18 +235,27 @@ impl Trainer {
         answers.iter().map(|answer| nodes(answer) as f32 / total.max(1) as f32).collect()
     }
 
+    /// The work of the worker that takes longest.
+    fn slowest(&self, answers: &[Answer]) -> Work {
+        let time = |work: &Work| self.settings.machine.seconds(*work);
+        let works = answers.iter().map(|answer| answer.learnt.work);
+        works.max_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or_default()
+    }
+
     /// How far the workers' gradients are from the whole graph's, if they measured it.
-    fn measure_drift(&mut self, round: u32, start: &Weights, answers: &[Answer]) -> Option<Drift> {
+    fn measure_drift(
+        &mut self,
+        round: u32,
+        start: &Weights,
+        answers: &[Answer],
+    ) -> Option<(Drift, Work)> {
         let shares = self.shares(answers);
-        let parts: Option<Vec<Part>> = answers
-            .iter()
-            .zip(&shares)
-            .map(|(answer, share)| {
-                let train = &self.train_of_parts[answer.part][..];
-                let probed = answer.probed.as_ref()?;
-                Some(Part { train, number: answer.part, share: *share, probed })
-            })
-            .collect();
+        let answered = answers.iter().zip(&shares).map(|(answer, share)| {
+            let Answer { part: number, probed, .. } = answer;
+            let train = &self.train_of_parts[*number][..];
+            Some(Part { train, number: *number, share: *share, probed: probed.as_ref()? })
+        });
+        let parts: Option<Vec<Part>> = answered.collect();
         let parts = parts.filter(|parts| !parts.is_empty())?;
         let squares = answers.iter().zip(&shares);
         let squares = squares.map(|(a, share)| a.learnt.gradient_squared * f64::from(*share));
@@ -216,62 +265,67 @@ impl Trainer {
             seed: self.settings.seed,
             round,
             fanout: self.settings.local.seen(),
-            full: &self.settings.server.fanout,
         };
         Some(probe.server_half(&parts, &mut self.server, squares.sum()))
     }
 
-    /// Averages the workers' models, and goes there as far as it is worth going.
-    fn average(&mut self, round: u32, start: &Weights, answers: &[Answer]) -> f64 {
+    /// Averages the workers' models and moves the global model there, as far as a judgement of this
+    /// round or an earlier one found it worth going. Returns the share of the way.
+    fn average(&mut self, start: &Weights, answers: &[Answer], judge: Option<&mut Judge>) -> f64 {
         if answers.is_empty() {
             return 1.0;
         }
         let models: Vec<&Weights> = answers.iter().map(|answer| &answer.learnt.weights).collect();
         let average = average(&models, &self.shares(answers));
-        let kept = self.worth(round, start, &average);
+        let kept = match judge {
+            Some(judge) => judge.choose_kept(start, &average),
+            None => last_kept(&self.rounds),
+        };
         self.global = between(start, &average, kept as f32);
         kept
     }
 
-    /// How far it is worth going to the average, of the whole way: to where the loss of the whole
-    /// graph is lowest.
-    fn worth(&mut self, round: u32, start: &Weights, average: &Weights) -> f64 {
-        let settings = &self.settings;
-        if !settings.mode.corrects_workers() || settings.server_steps != ServerSteps::Auto {
-            return 1.0;
-        }
-        let name = format!("judge/{round}");
-        let nodes = draw(&self.server.train, JUDGES, &mut seed::stream(settings.seed, &name));
-        let half = between(start, average, 0.5);
-        let (fanout, name) = (&settings.server.fanout, (settings.seed, name.as_str()));
-        lowest(self.server.losses(&self.model, [start, &half, average], nodes, fanout, name))
-    }
-
-    /// The server's steps on the whole graph.
+    /// The server's steps on the whole graph. A judge undoes them if they harm. Returns
+    /// what was learnt and, if it was judged, what was gained.
     fn correct_globally(
         &mut self,
         round: u32,
         start: &Weights,
-        now: Found,
+        kept: f64,
+        slowest: Work,
         meanwhile: Option<Learnt>,
-    ) -> Option<Learnt> {
-        let settings = &self.settings;
-        match settings.mode.does().corrects {
-            Corrects::Never => None,
+        mut judge: Option<&mut Judge>,
+    ) -> (Option<Learnt>, Option<f64>) {
+        let Self { settings, model, server, rounds, global, .. } = self;
+        let before = judge.as_mut().map(|judge| (judge.kept_loss(kept, global), global.clone()));
+        let corrected = match settings.mode.does().corrects {
+            Corrects::Never => return (None, None),
             Corrects::Average => {
-                let local = settings.local_steps(round);
-                let steps = settings.server_steps.of(round, local, Some(now), &self.rounds);
-                let server = &mut self.server;
-                let corrected = correct(server, settings, &self.model, &self.global, round, steps);
-                self.global = corrected.weights.clone();
-                Some(corrected)
+                let (budget, is_judged) = (settings.budget(), judge.is_some());
+                let steps = &settings.server_steps;
+                let until = steps.until(round, rounds, &budget, Some(slowest), is_judged);
+                let without = judge.as_ref().map_or(&[][..], |judge| &judge.nodes);
+                let corrected = correct(server, settings, model, global, round, until, without);
+                *global = corrected.weights.clone();
+                corrected
             }
             Corrects::Meanwhile => {
-                let corrected = meanwhile?;
-                add_change(&mut self.global, start, &corrected.weights);
-                Some(corrected)
+                let Some(corrected) = meanwhile else { return (None, None) };
+                add_change(global, start, &corrected.weights);
+                corrected
             }
+        };
+        let mut gain = None;
+        if let (Some(judge), Some((loss, uncorrected))) = (judge, before)
+            && corrected.steps > 0
+        {
+            let gained = 1.0 - judge.loss(global) / loss.max(f64::MIN_POSITIVE);
+            if harms(gained) {
+                *global = uncorrected;
+            }
+            gain = Some(gained);
         }
+        (Some(corrected), gain)
     }
 
     /// The mean loss of the round's steps. A model that is no longer finite ends the run.
@@ -306,8 +360,36 @@ impl Trainer {
         bytes
     }
 
-    /// Validation and test score on the whole graph, all neighbours seen; keeps the best model.
-    fn evaluate(&mut self, round: u32) -> Option<(f64, f64)> {
+    /// The time of the round if every worker and the server had a machine of its own.
+    fn critical_path(&self, answers: &[Answer], works: &Works, bytes: &Bytes) -> CriticalPath {
+        let machine = &self.settings.machine;
+        let worker_s = |Answer { learnt, probed, .. }: &Answer| {
+            let probe = probed.as_ref().map_or(Work::default(), |probed| probed.work);
+            machine.seconds(learnt.work + probe) + machine.transfer_s(learnt.bytes.total())
+        };
+        let probed = answers.iter().filter_map(|answer| answer.probed.as_ref());
+        let workers_probe: Work = probed.map(|probed| probed.work).sum();
+        let server_probe = Work {
+            sums: works.probe.sums - workers_probe.sums,
+            products: works.probe.products - workers_probe.products,
+        };
+        let workers_s = answers.iter().map(worker_s).fold(0.0, f64::max);
+        let steps_s = machine.seconds(works.server);
+        let waited_s = match self.settings.mode.does().corrects {
+            // Hidden behind the workers, as far as it is not longer.
+            Corrects::Meanwhile => (steps_s - workers_s).max(0.0),
+            _ => steps_s,
+        };
+        CriticalPath {
+            workers_s,
+            transfer_s: machine.transfer_s(bytes.model_down_bytes + bytes.model_up_bytes),
+            server_s: waited_s + machine.seconds(works.judge + server_probe),
+        }
+    }
+
+    /// Validation and test score on the whole graph with all neighbours, and the work of scoring.
+    /// Keeps the best model.
+    fn evaluate(&mut self, round: u32) -> Option<(f64, f64, Work)> {
         let last = round == self.settings.rounds;
         if !last && !round.is_multiple_of(self.settings.evaluate_every) {
             return None;
@@ -318,7 +400,8 @@ impl Trainer {
         if self.best.as_ref().is_none_or(|best| valid > best.valid) {
             self.best = Some(Best { round, valid, test, weights: self.global.clone() });
         }
-        Some((valid, test))
+        let whole = Batch::whole(&self.data, &[], self.model.needs());
+        Some((valid, test, self.model.work(&whole, false)))
     }
 }
 
@@ -329,9 +412,10 @@ fn correct(
     model: &Model,
     start: &Weights,
     round: u32,
-    count: u32,
+    until: Until,
+    without: &[u32],
 ) -> Learnt {
-    let steps = Steps { seed: settings.seed, who: "server", round, count };
+    let steps = Steps { seed: settings.seed, who: "server", round, until, without };
     server.learn(model, start, &settings.server, &steps)
 }
 

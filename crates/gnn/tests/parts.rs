@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use hither_core::record::train::Machine;
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::dataset::UNLABELLED;
 use hither_gnn::generate::{self, Family};
@@ -153,6 +154,8 @@ fn settings(mode: Mode) -> Settings {
         local: pace.clone(),
         server: Pace { fanout: Fanout::AtMost(7), ..pace },
         server_steps: ServerSteps::Auto,
+        server_share: 1.0,
+        machine: Machine { sums_per_s: 1e9, products_per_s: 1e10, link_bytes_per_s: 1e9 },
         optimiser: Method::Adam,
         decay: 0.0,
         evaluate_every: 1,

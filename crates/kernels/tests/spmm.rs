@@ -349,3 +349,38 @@ fn offsets_that_fall_are_refused() {
         Gather { csr, edge_weights: None, source_scale: None, target_scale: None, own: None };
     gather_by(Isa::Avx512, &gather, &[0.0; 12], 4, &mut [0.0; 12], false);
 }
+
+/// Every number that becomes an address is checked where it is used.
+#[test]
+fn no_kernel_reads_beyond_its_input() {
+    let csr = Csr { offsets: &[0, 1, 2], columns: &[0, 2] };
+    let beyond = Csr { offsets: &[0, 1, 2], columns: &[0, 3] };
+    let long = Csr { offsets: &[0, 1, 3], columns: &[0, 2] };
+    let x = [1.0_f32; 3 * 8];
+    let refused = |run: &dyn Fn()| {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).expect_err("refused")
+    };
+    for isa in Isa::available() {
+        let sum = |csr, own| {
+            let (edge_weights, source_scale) = (Some(&[1.0, 1.0][..]), Some(&[1.0; 3][..]));
+            let gather = Gather { csr, edge_weights, source_scale, target_scale: None, own };
+            gather_by(isa, &gather, &x, 8, &mut [0.0; 16], false);
+        };
+        let ids = |ids| Some((Own::Ids(ids), None));
+        sum(csr, ids(&[0, 2]));
+        refused(&|| sum(csr, ids(&[0, 3])));
+        refused(&|| sum(beyond, None));
+        refused(&|| sum(long, None));
+        let heads = |csr, order: &[u32]| {
+            let weights = [1.0; 4];
+            gather_heads_by(isa, csr, &weights, Some(order), &x, 2, 4, &mut [0.0; 16], false);
+        };
+        heads(csr, &[1, 0]);
+        refused(&|| heads(csr, &[2, 0]));
+        refused(&|| heads(beyond, &[1, 0]));
+        let dots = |csr| edge_dots_by(isa, csr, &[1.0; 16], &x, 2, 4, &mut [0.0; 4]);
+        dots(csr);
+        refused(&|| dots(beyond));
+        refused(&|| dots(long));
+    }
+}

@@ -6,7 +6,7 @@ mod record;
 use std::path::Path;
 use std::process::Command;
 
-use hither_core::record::train::{Bytes, Drift, RunRecord};
+use hither_core::record::train::{Bytes, CriticalPath, Drift, RunRecord, Work, Works};
 use hither_report::train::table;
 use record::{MODES, run, runs};
 
@@ -70,12 +70,21 @@ fn one_run_has_no_spread_and_no_winner() {
 #[test]
 fn the_server_s_share_of_the_work_is_told() {
     let mut all = runs(&["psgd-pa", "llcg"], 1, 10);
-    all.iter_mut().for_each(|run| run.summary.time.local_s = 5000.0);
-    all[1].summary.time.server_s = 15_000.0;
+    for run in &mut all {
+        run.summary.work = Works {
+            workers: Work { sums: 1_000_000_000, products: 4_000_000_000 },
+            ..Works::default()
+        };
+        run.summary.path = CriticalPath { workers_s: 5000.0, ..CriticalPath::default() };
+    }
+    // Judging is the server's work too.
+    all[1].summary.work.server = Work { sums: 10_000_000_000, products: 0 };
+    all[1].summary.work.judge = Work { sums: 5_000_000_000, products: 0 };
+    all[1].summary.path.server_s = 15_000.0;
     let text = table(&all);
-    let last = |mode| row(&text, mode).into_iter().rev().take(2).collect::<Vec<_>>();
-    assert_eq!(last("llcg"), ["75.0 %", "5.56 h"], "{text}");
-    assert_eq!(last("psgd-pa"), ["0.0 %", "1.39 h*"], "{text}");
+    let last = |mode| row(&text, mode).into_iter().rev().take(3).collect::<Vec<_>>();
+    assert_eq!(last("llcg"), ["5.56 h", "75.0 %", "20.0"], "{text}");
+    assert_eq!(last("psgd-pa"), ["1.39 h*", "0.0 %", "5.0*"], "{text}");
 }
 
 #[test]

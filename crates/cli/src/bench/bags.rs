@@ -79,6 +79,7 @@ const L3_BYTES: usize = 32 << 20;
 const TRIAL_SHARE: f64 = 0.4;
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    args.rounds.check()?;
     let mut tried: Vec<Setting> = Vec::new();
     args.levers.0.iter().flatten().for_each(|set| {
         if !tried.contains(set) {

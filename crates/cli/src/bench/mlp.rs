@@ -31,6 +31,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    args.rounds.check()?;
     let needs = Needs { copies: 0.0, half_on_disk: false, seconds: args.rounds.seconds };
     let opened = args.subject.open(&needs, common)?;
     let model = &opened.model;

@@ -42,6 +42,7 @@ pub struct Args {
 const SELF_TEST_S: f64 = 0.2;
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
+    args.rounds.check()?;
     // Tables of fp32 and, half as large, of bf16; without a plan, both are copied to huge pages. A
     // plan was made for the memory that there is.
     let copies = if args.plan.is_some() { 0.0 } else { 1.5 };

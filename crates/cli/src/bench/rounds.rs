@@ -5,15 +5,17 @@ use std::io::BufRead as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use anyhow::bail;
 use comfy_table::{CellAlignment, Table, presets};
 use hither_core::summary::quantile;
+use hither_data::output;
 use hither_kernels::detect;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::Common;
 use crate::machine::Machine;
-use crate::outputs;
+use crate::outputs::{self, Force};
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct RoundArgs {
@@ -30,9 +32,25 @@ pub struct RoundArgs {
     /// Write the first variant's results for all batches as safetensors
     #[arg(long, value_name = "FILE")]
     pub write_output: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
     /// Run one pass per line of standard input and print its times, for programs that compare
     #[arg(long, hide = true, conflicts_with_all = ["rounds", "json"])]
     driven: bool,
+}
+
+impl RoundArgs {
+    /// Refuses what cannot be written, before anything is made or measured.
+    pub fn check(&self) -> anyhow::Result<()> {
+        match &self.write_output {
+            Some(path) if output::is_stdout(path) => bail!(
+                "--write-output {}: the times go to standard output; give a file",
+                path.display()
+            ),
+            Some(path) => self.force.check_file_of("--write-output", path),
+            None => Ok(()),
+        }
+    }
 }
 
 const ROUNDS_MIN: usize = 5;

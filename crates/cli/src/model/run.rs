@@ -14,6 +14,7 @@ use hither_dlrm::plan::{PageChoice, Plan};
 use hither_dlrm::run::{Engine, Options, Request, Sparse, Threads, Worker};
 use hither_dlrm::workload::{BadId, Reading, Workload};
 use hither_kernels::bag::{Bags, Ids};
+use hither_report::plural;
 use indicatif::ProgressBar;
 
 use super::note_ignored;
@@ -27,15 +28,19 @@ use crate::{Common, inputs};
 Examples:
   hither model run model --inputs requests.csv
   hither model run model --inputs requests.jsonl -o scores.npy
-  hither model run model --inputs requests.safetensors --plan model -o scores.safetensors
+  hither model run model --inputs requests.safetensors --plan model \\
+      -o scores.safetensors
 
 Inputs, one sample per row or line (docs/formats/requests.md has all the details):
-  CSV         columns d0, d1, … for dense features, and one per table: ids separated by blanks
-  JSON lines  {\"dense\": [0.5, …], \"ids\": {\"TABLE\": [3, 17], …}}, or lists of ids in table order
-  tensors     `dense`, `indices` and `offsets` (or `lengths`), and optionally `weights`, as
-              safetensors, .pt or .npz; or one matrix of dense features and one id per table as .npy
+  CSV         columns d0, d1, … for dense features, and one per table with its
+              ids, separated by blanks
+  JSON lines  {\"dense\": [0.5, …], \"ids\": {\"TABLE\": [3, 17], …}}, or lists of ids
+              in the order of the tables
+  tensors     `dense`, `indices` and `offsets` (or `lengths`), and optionally
+              `weights`, as safetensors, .pt or .npz; or one matrix of dense
+              features and one id per table as .npy
 
-The score of a sample is the model's output: a probability, or a logit if the model ends without a
+The score of a sample is the model's output: a probability, or a logit if the model ends without a \
 sigmoid (`hither model info` tells). Scores do not depend on --batch, --plan or --threads.")]
 pub struct Args {
     /// Model directory
@@ -83,7 +88,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     bar.finish_and_clear();
     let samples = result?;
     scorer.writer.finish()?;
-    common.say(&format!("scored {samples} samples"));
+    common.say(&format!("scored {}", plural(samples, "sample")));
     Ok(())
 }
 

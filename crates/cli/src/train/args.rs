@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::builder::RangedU64ValueParser;
+use hither_core::record::train::Machine;
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::layer::Norm;
 use hither_gnn::local::Pace;
@@ -131,11 +132,14 @@ pub struct LocalArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Server steps")]
 pub struct ServerArgs {
-    /// Server steps per round, or `auto` to choose them by the measured drift and to go towards the
-    /// average only as far as the loss falls
+    /// Server steps per round, or `auto`: as many as --server-share pays for, as long as they help
     #[arg(long, value_name = "S", default_value = "auto", value_parser = server_steps)]
     #[arg(allow_negative_numbers = true)]
     pub server_steps: ServerSteps,
+    /// Budget of `auto`: the server's work per round, as a share of one worker's
+    #[arg(long, value_name = "F", default_value_t = 1.0, value_parser = |t: &str| number(t, 0.0, 1000.0))]
+    #[arg(allow_negative_numbers = true)]
+    pub server_share: f64,
     /// Learning rate of the server [default: --lr]
     #[arg(long, value_name = "RATE", alias = "server-rate", value_parser = |t: &str| number(t, 1e-9, 1e3))]
     #[arg(allow_negative_numbers = true)]
@@ -145,7 +149,7 @@ pub struct ServerArgs {
     #[arg(allow_negative_numbers = true)]
     pub server_batch: Batch,
     /// Neighbours sampled per node on the server, as in --fanout
-    #[arg(long, value_name = "N,…", default_value = "all", value_parser = fanout)]
+    #[arg(long, value_name = "N,…", default_value = "10", value_parser = fanout)]
     #[arg(allow_negative_numbers = true)]
     pub server_fanout: Fanout,
 }
@@ -161,10 +165,20 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=ROUNDS_MAX))]
     #[arg(allow_negative_numbers = true)]
     pub eval_every: u32,
-    /// Measure drift in the first N rounds and every N rounds after that; 0 turns it off
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<u32>::new().range(0..=ROUNDS_MAX))]
+    /// Measure drift (κA, κX, σ²) in the first N rounds and every N rounds after that
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "5")]
+    #[arg(value_parser = RangedU64ValueParser::<u32>::new().range(1..=ROUNDS_MAX))]
     #[arg(allow_negative_numbers = true)]
-    pub probe_every: u32,
+    pub probe: Option<u32>,
+    /// Speed of the server's and of each worker's link, from which the critical path is computed
+    #[arg(long, value_name = "GBIT", default_value_t = 10.0, value_parser = |t: &str| number(t, 1e-6, 1e6))]
+    #[arg(allow_negative_numbers = true)]
+    pub link_gbit: f64,
+    /// Speed of one machine for the critical path: 10⁹ multiply–adds per second in sums over neighbours
+    /// and in matrix products
+    #[arg(long, value_name = "SUMS,PRODUCTS", default_value = "40,80", value_parser = speed)]
+    #[arg(allow_negative_numbers = true)]
+    pub machine: Speed,
     /// Stop after N evaluations without improvement
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=ROUNDS_MAX))]
     #[arg(allow_negative_numbers = true)]
@@ -244,6 +258,20 @@ fn server_steps(text: &str) -> Result<ServerSteps, String> {
     }
 }
 
+/// Billions of multiply–adds per second, in sums over rows and in dense products.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Speed {
+    pub sums: f64,
+    pub products: f64,
+}
+
+fn speed(text: &str) -> Result<Speed, String> {
+    let expected = || "expected two numbers such as 40,80".to_owned();
+    let (sums, products) = text.split_once(',').ok_or_else(expected)?;
+    let read = |text: &str| number(text.trim(), 1e-6, 1e9).map_err(|_| expected());
+    Ok(Speed { sums: read(sums)?, products: read(products)? })
+}
+
 fn norm(text: &str) -> Result<Norm, String> {
     match text {
         "symmetric" => Ok(Norm::Symmetric),
@@ -274,16 +302,10 @@ impl TrainArgs {
         }
         let auto = self.server.server_steps == ServerSteps::Auto;
         let corrects = |mode: &Mode| mode.corrects_workers();
-        if auto && run.probe_every == 0 && modes.iter().any(corrects) {
-            bail!(
-                "--server-steps auto needs measurements of drift, which --probe-every 0 turns off; give \
-                 a number of --server-steps"
-            );
-        }
         if auto && modes.contains(&Mode::ServerOnly) && !modes.iter().any(corrects) {
             bail!(
-                "--mode server-only has no workers to measure drift on; give a number of --server-steps, \
-                 or use `train compare` with llcg, whose steps it then takes"
+                "--mode server-only has no workers whose work would be its budget; give a number of \
+                 --server-steps, or use `train compare` with llcg, whose steps it then takes"
             );
         }
         Ok(())
@@ -330,13 +352,25 @@ impl TrainArgs {
                 rate: server.server_lr.unwrap_or(local.lr) as f32,
             },
             server_steps: steps,
+            server_share: server.server_share,
+            machine: self.machine(),
             optimiser: local.optimiser,
             decay: local.weight_decay as f32,
             evaluate_every: run.eval_every,
-            probe_every: run.probe_every,
+            probe_every: run.probe.unwrap_or(0),
             patience: run.patience,
             copies: self.parts.copies,
             seed,
+        }
+    }
+
+    /// The machine and link that counted work and bytes are converted to seconds by.
+    fn machine(&self) -> Machine {
+        let RunArgs { machine, link_gbit, .. } = &self.run;
+        Machine {
+            sums_per_s: machine.sums * 1e9,
+            products_per_s: machine.products * 1e9,
+            link_bytes_per_s: link_gbit * 1e9 / 8.0,
         }
     }
 
@@ -385,11 +419,14 @@ impl TrainArgs {
             ("optimiser", json!(local.optimiser)),
             ("weight-decay", json!(local.weight_decay)),
             ("server-steps", steps),
+            ("server-share", json!(server.server_share)),
             ("server-lr", json!(server.server_lr.unwrap_or(local.lr))),
             ("server-batch", size(server.server_batch)),
             ("server-fanout", drawn(&server.server_fanout)),
             ("eval-every", json!(run.eval_every)),
-            ("probe-every", json!(run.probe_every)),
+            ("probe", json!(run.probe)),
+            ("link-gbit", json!(run.link_gbit)),
+            ("machine", json!([run.machine.sums, run.machine.products])),
             ("seed", json!(run.seed)),
             ("rounds", json!(run.rounds)),
             ("patience", json!(run.patience)),

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use hither_gnn::correct::{MOST, ServerSteps};
+use hither_gnn::correct::ServerSteps;
 use hither_gnn::train::{Mode, Trainer};
 use serde::Serialize;
 
@@ -28,8 +28,10 @@ struct Planned {
     runs: u32,
     /// Of a worker in the first round and in the last.
     local_steps: [f64; 2],
-    /// Of the server in all rounds of a run; with `auto`, an upper bound.
-    server_steps_max: f64,
+    /// Of the server in all rounds of a run; `None` if its budget decides.
+    server_steps: Option<u64>,
+    /// The server's budget per round, as a share of one worker's work.
+    server_share: f64,
     /// Models alone, all workers, both directions.
     model_bytes_per_round: u64,
     /// Sent before the first round.
@@ -61,10 +63,10 @@ fn plan(args: &TrainArgs, case: &Case<'_>, mode: Mode) -> anyhow::Result<Planned
     let workers = if mode.is_distributed() { trainer.workers.parts().len() as u64 } else { 0 };
     let growth = |round: u32| args.local.rho.powi(round as i32 - 1);
     let first = f64::from(args.local.local_steps);
-    let server_steps = |round: u32| match &args.server.server_steps {
-        _ if !mode.corrects() => 0.0,
-        ServerSteps::Fixed(steps) => f64::from(*steps),
-        _ => (MOST * first * growth(round)).round(),
+    let server_steps = match &args.server.server_steps {
+        _ if !mode.corrects() => Some(0),
+        ServerSteps::Fixed(steps) => Some(u64::from(*steps) * u64::from(args.run.rounds)),
+        _ => None,
     };
     Ok(Planned {
         dataset: case.data.name.clone(),
@@ -81,7 +83,8 @@ fn plan(args: &TrainArgs, case: &Case<'_>, mode: Mode) -> anyhow::Result<Planned
         rounds: args.run.rounds,
         runs: args.run.runs,
         local_steps: [first, (first * growth(args.run.rounds)).round()],
-        server_steps_max: (1..=args.run.rounds).map(server_steps).sum(),
+        server_steps,
+        server_share: args.server.server_share,
         model_bytes_per_round: 2 * workers * trainer.global.bytes(),
         setup_bytes: trainer.setup_bytes,
         dataset_bytes: dataset_bytes(&trainer),
@@ -113,12 +116,16 @@ fn shown(plan: &Planned) -> String {
     let local = if first == last { first.to_string() } else { format!("{first} to {last}") };
     let runs = if plan.runs == 1 { "1 run".into() } else { format!("each of {} runs", plan.runs) };
     let mb = |bytes: u64| bytes as f64 / 1e6;
+    let server = match plan.server_steps {
+        Some(steps) => format!("{steps} steps per run"),
+        None => format!("as many steps as {} of one worker's work pays for", plan.server_share),
+    };
     format!(
         "mode        {}\ndataset     {}: {} nodes, {} edges, {} features, {} classes, {} training \
          nodes, {:.1} MB\n\
          parts       {} by {}, {:.1} % of edges cut\nmodel       {} parameters\n\
          rounds      {} in {runs}, {local} local steps per round\n\
-         server      at most {} steps per run\n\
+         server      {server}\n\
          sent        {:.2} MB of models per round, all workers, both directions; {:.2} MB before\n\
          written     about {:.1} MB per run with -o\n",
         plan.mode,
@@ -134,7 +141,6 @@ fn shown(plan: &Planned) -> String {
         100.0 * plan.cut_share,
         plan.parameters,
         plan.rounds,
-        plan.server_steps_max,
         mb(plan.model_bytes_per_round),
         mb(plan.setup_bytes),
         mb(plan.output_bytes),

@@ -1,12 +1,11 @@
 //! How long a run still takes. Rounds differ in their steps, so the estimate rests on the time per
-//! step. With `--server-steps auto` the steps of later rounds are not known: the estimate then runs
-//! from the steps of the last round to the most that there can be, so that it never grows beyond
-//! what was said before.
+//! step. With `--server-steps auto` the server's steps follow from a budget: a share of the local
+//! work, so its time per local step is what the rounds so far took.
 
 use std::time::Duration;
 
 use hither_core::record::train::Round;
-use hither_gnn::correct::{MOST, ServerSteps};
+use hither_gnn::correct::ServerSteps;
 use hither_gnn::train::Settings;
 
 /// The time that is left of a run, in seconds.
@@ -31,20 +30,22 @@ pub fn left(settings: &Settings, rounds: &[Round]) -> Option<Left> {
     let probe_s = per(sum(&|r| r.time.probe_s), probes);
 
     let has_workers = rounds.iter().any(|round| round.local_steps > 0);
-    let last_steps: f64 = rounds.last().map_or(0.0, |round| round.server_steps.into());
+    let auto_s = per(sum(&|r| r.time.server_s), sum(&|r| r.local_steps.into()));
     let mut left = Left { least_s: 0.0, most_s: 0.0 };
     for round in rounds.len() as u32 + 1..=settings.rounds {
         let local = f64::from(settings.local_steps) * settings.rho.powi(round as i32 - 1);
-        let (least, most) = match &settings.server_steps {
-            _ if !settings.mode.corrects() => (0.0, 0.0),
-            ServerSteps::Fixed(steps) => (f64::from(*steps), f64::from(*steps)),
+        let steps_s = |steps: u32| round_s + f64::from(steps) * server_s;
+        let mut seconds = match &settings.server_steps {
+            _ if !settings.mode.corrects() => round_s,
+            ServerSteps::Fixed(steps) => steps_s(*steps),
             ServerSteps::Like(steps) => {
-                let steps = steps.get(round as usize - 1).copied().unwrap_or(0);
-                (steps.into(), steps.into())
+                steps_s(steps.get(round as usize - 1).copied().unwrap_or(0))
             }
-            ServerSteps::Auto => (last_steps.min(MOST * local), MOST * local),
+            ServerSteps::Auto => local * auto_s,
         };
-        let mut seconds = round_s + if has_workers { local * local_s } else { 0.0 };
+        if has_workers {
+            seconds += local * local_s;
+        }
         if round.is_multiple_of(settings.evaluate_every) || round == settings.rounds {
             seconds += evaluate_s;
         }
@@ -52,12 +53,9 @@ pub fn left(settings: &Settings, rounds: &[Round]) -> Option<Left> {
         if probes > 0.0 && is_probed(settings.probe_every) {
             seconds += probe_s;
         }
-        left.least_s += seconds + least * server_s;
-        left.most_s += seconds + most * server_s;
+        left.most_s += seconds;
     }
-    if settings.patience.is_some() {
-        left.least_s = 0.0;
-    }
+    left.least_s = if settings.patience.is_some() { 0.0 } else { left.most_s };
     Some(left)
 }
 
@@ -104,7 +102,7 @@ pub fn shown(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use hither_core::record::train::{Bytes, Times};
+    use hither_core::record::train::{Bytes, CriticalPath, Machine, Times, Works};
     use hither_gnn::local::Pace;
     use hither_gnn::optim;
     use hither_gnn::sample::Fanout;
@@ -122,6 +120,8 @@ mod tests {
             local: pace.clone(),
             server: pace,
             server_steps,
+            server_share: 1.0,
+            machine: Machine { sums_per_s: 1.0, products_per_s: 1.0, link_bytes_per_s: 1.0 },
             optimiser: optim::Method::Adam,
             decay: 0.0,
             evaluate_every: 1,
@@ -143,7 +143,10 @@ mod tests {
             valid: Some(0.5),
             test: Some(0.5),
             bytes: Bytes::default(),
+            gain: None,
             drift: None,
+            work: Works::default(),
+            path: CriticalPath::default(),
             time: Times {
                 local_s: 1.0,
                 server_s: 0.5 + 0.2 * f64::from(server_steps),
@@ -162,17 +165,11 @@ mod tests {
     }
 
     #[test]
-    fn the_estimate_of_growing_steps_never_grows() {
-        let settings = settings(ServerSteps::Auto, 50);
-        let mut rounds = vec![];
-        let mut before = f64::INFINITY;
-        for number in 1..=50 {
-            rounds.push(round(number, number.min(37)));
-            let left = left(&settings, &rounds).expect("an estimate");
-            assert!(left.most_s < before && left.least_s <= left.most_s, "{left:?}, {before}");
-            before = left.most_s;
-        }
-        assert_eq!(before, 0.0);
+    fn automatic_steps_take_the_time_that_they_took_so_far() {
+        let settings = settings(ServerSteps::Auto, 12);
+        let left = left(&settings, &[round(1, 0), round(2, 10)]).expect("an estimate");
+        // Local steps and evaluation 2 s, the server 0.5 s and 2.5 s.
+        assert!((left.most_s - 10.0 * 3.5).abs() < 1e-9, "{left:?}");
     }
 
     #[test]

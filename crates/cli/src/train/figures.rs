@@ -1,6 +1,6 @@
 //! Results of several runs with different seeds: means and standard deviations.
 
-use hither_core::record::train::{Header, RunRecord, Summary};
+use hither_core::record::train::{Header, RunRecord, Summary, Works};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -34,6 +34,14 @@ pub struct Figures {
     /// Bytes in both directions, of all rounds and of the setup before the first.
     pub total_bytes: f64,
     pub server_steps: f64,
+    /// Multiply–adds of all steps, judging included, and the server's share of them.
+    #[serde(default)]
+    pub work: f64,
+    #[serde(default)]
+    pub server_share: f64,
+    /// The critical path of a run, computed from counted work and bytes.
+    #[serde(default)]
+    pub path_s: f64,
     pub time_s: f64,
 }
 
@@ -81,6 +89,13 @@ impl Figures {
             }),
             total_bytes: over(&|run| run.summary.bytes.total() as f64).mean,
             server_steps: over(&|run| run.summary.server_steps as f64).mean,
+            work: over(&|run| {
+                let Works { workers, server, judge, .. } = run.summary.work;
+                (workers + server + judge).total() as f64
+            })
+            .mean,
+            server_share: over(&|run| run.summary.work.server_share()).mean,
+            path_s: over(&|run| run.summary.path.total()).mean,
             time_s: over(&|run| run.summary.time.total()).mean,
         }
     }

@@ -49,7 +49,7 @@ pub fn profile(record: &RunRecord, threads: usize) -> Profile {
 
 #[cfg(test)]
 mod tests {
-    use hither_core::record::train::{Bytes, Header, Round, Summary, Times};
+    use hither_core::record::train::{Bytes, CriticalPath, Header, Round, Summary, Times, Works};
 
     use super::*;
 
@@ -66,7 +66,10 @@ mod tests {
             valid: None,
             test: None,
             bytes,
+            gain: None,
             drift: None,
+            work: Works::default(),
+            path: CriticalPath::default(),
             time,
         };
         let header = Header {
@@ -96,6 +99,8 @@ mod tests {
             test: 0.5,
             server_steps: 6,
             bytes,
+            work: Works::default(),
+            path: CriticalPath::default(),
             time: total,
         };
         RunRecord { header, rounds: vec![round(1), round(2)], summary }

@@ -43,8 +43,16 @@ pub struct Round {
     pub test: Option<f64>,
     #[serde(flatten)]
     pub bytes: Bytes,
+    /// Share by which the server's steps lowered the loss of held-back training nodes, below 0 if they
+    /// raised it; `None` in rounds that did not compare.
+    #[serde(default)]
+    pub gain: Option<f64>,
     /// `None` in rounds that measured no drift.
     pub drift: Option<Drift>,
+    #[serde(default)]
+    pub work: Works,
+    #[serde(default)]
+    pub path: CriticalPath,
     #[serde(flatten)]
     pub time: Times,
 }
@@ -75,6 +83,129 @@ impl Bytes {
         self.model_up_bytes += other.model_up_bytes;
         self.features_down_bytes += other.features_down_bytes;
         self.requests_up_bytes += other.requests_up_bytes;
+    }
+}
+
+/// Multiply–adds, counted from the shapes of batches and layers, never timed. The two kinds run at
+/// very different speeds, so they are kept apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// Sums over rows, of neighbours or of the entries of sparse features, and optimiser steps: as
+    /// fast as memory.
+    pub sums: u64,
+    /// Dense products: as fast as arithmetic.
+    pub products: u64,
+}
+
+impl Work {
+    pub fn sums(count: usize, dim: usize) -> Self {
+        Self { sums: count as u64 * dim as u64, products: 0 }
+    }
+
+    pub fn products(rows: usize, inputs: usize, outputs: usize) -> Self {
+        Self { sums: 0, products: rows as u64 * inputs as u64 * outputs as u64 }
+    }
+
+    pub fn total(&self) -> u64 {
+        self.sums + self.products
+    }
+}
+
+impl std::ops::Add for Work {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { sums: self.sums + other.sums, products: self.products + other.products }
+    }
+}
+
+impl std::ops::AddAssign for Work {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl std::iter::Sum for Work {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), std::ops::Add::add)
+    }
+}
+
+/// Work of a round, by who does it and what for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Works {
+    /// Local steps of all workers together.
+    pub workers: Work,
+    /// Local steps of the worker that takes longest.
+    pub slowest: Work,
+    /// The server's steps.
+    pub server: Work,
+    /// Comparing losses to decide what is kept.
+    pub judge: Work,
+    /// Measuring drift, on workers and server.
+    pub probe: Work,
+    /// Scoring on the whole graph; it is in no critical path, because nobody waits for scores.
+    pub evaluate: Work,
+}
+
+impl Works {
+    pub fn add(&mut self, other: &Self) {
+        self.workers += other.workers;
+        self.slowest += other.slowest;
+        self.server += other.server;
+        self.judge += other.judge;
+        self.probe += other.probe;
+        self.evaluate += other.evaluate;
+    }
+
+    /// The server's share of the multiply–adds of a run, judging included; 0 if there are none.
+    pub fn server_share(&self) -> f64 {
+        let server = (self.server + self.judge).total() as f64;
+        let all = server + self.workers.total() as f64;
+        if all > 0.0 { server / all } else { 0.0 }
+    }
+}
+
+/// The machine and the link that turn counts into seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Multiply–adds per second in sums and in products.
+    pub sums_per_s: f64,
+    pub products_per_s: f64,
+    pub link_bytes_per_s: f64,
+}
+
+impl Machine {
+    pub fn seconds(&self, work: Work) -> Seconds {
+        work.sums as f64 / self.sums_per_s + work.products as f64 / self.products_per_s
+    }
+
+    pub fn transfer_s(&self, bytes: u64) -> Seconds {
+        bytes as f64 / self.link_bytes_per_s
+    }
+}
+
+/// The time of a round if every worker and the server had a machine of its own: computed from
+/// counted work and bytes, so that equal runs agree.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct CriticalPath {
+    /// The worker that takes longest, with the features that it fetches.
+    pub workers_s: Seconds,
+    /// Models to all workers and back, through the server's one link.
+    pub transfer_s: Seconds,
+    /// What the server does while nobody else works.
+    pub server_s: Seconds,
+}
+
+impl CriticalPath {
+    pub fn total(&self) -> Seconds {
+        self.workers_s + self.transfer_s + self.server_s
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        self.workers_s += other.workers_s;
+        self.transfer_s += other.transfer_s;
+        self.server_s += other.server_s;
     }
 }
 
@@ -127,6 +258,10 @@ pub struct Summary {
     pub server_steps: u64,
     /// Traffic of the whole run.
     pub bytes: Bytes,
+    #[serde(default)]
+    pub work: Works,
+    #[serde(default)]
+    pub path: CriticalPath,
     pub time: Times,
 }
 

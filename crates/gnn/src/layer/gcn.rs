@@ -29,7 +29,7 @@ impl Gcn {
         let outputs = self.bias.len();
         let scales = self.norm.scales(hop);
         let bias = &params[self.bias.clone()];
-        if project_first(x, hop, outputs) {
+        if project_first(x.is_sparse(), x.dim(), hop, outputs) {
             let mut projected = zeros(x.count() * outputs);
             x.project(Own::prefix(x.count()), &self.weight, params, None, &mut projected, false);
             let mut y = scales.forward(&projected, outputs);

@@ -135,6 +135,6 @@ pub fn plain(csr: Csr<'_>) -> Gather<'_> {
 
 /// Whether to project rows before they are summed over neighbours, or after: what moves fewer
 /// numbers. Sums of sparse rows would be dense.
-pub fn project_first(x: &super::Rows, hop: &Hop, outputs: usize) -> bool {
-    x.is_sparse() || (hop.inputs <= 2 * hop.targets() && outputs < x.dim())
+pub fn project_first(is_sparse: bool, dim: usize, hop: &Hop, outputs: usize) -> bool {
+    is_sparse || (hop.inputs <= 2 * hop.targets() && outputs < dim)
 }

@@ -10,6 +10,7 @@ mod mean;
 mod propagate;
 mod rows;
 mod sage;
+mod work;
 
 use std::ops::Range;
 
@@ -20,6 +21,7 @@ pub use mean::Norm;
 pub use propagate::Propagate;
 pub use rows::Rows;
 pub use sage::Sage;
+pub use work::{Passes, Shape};
 
 use hither_kernels::gemm::{Matrix as View, product};
 use hither_kernels::memory::zeros;

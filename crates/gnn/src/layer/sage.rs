@@ -32,7 +32,7 @@ impl Sage {
         let scales = Norm::Neighbours.scales(hop);
         let bias = Some(&params[self.bias.clone()]);
         let mut y = zeros(hop.targets() * outputs);
-        if project_first(x, hop, outputs) {
+        if project_first(x.is_sparse(), x.dim(), hop, outputs) {
             x.project(hop.own(), &self.own, params, bias, &mut y, false);
             let mut projected = zeros(x.count() * outputs);
             let all = Own::prefix(x.count());

@@ -1,14 +1,15 @@
 //! Forward and backward through a stack.
 
+use hither_core::record::train::Work;
 use hither_kernels::memory::zeros;
 use hither_kernels::vector::{self, Dropout};
 
 use super::{Model, Weights};
 use crate::Dataset;
 use crate::batch_norm::{self, BatchNorm};
-use crate::layer::{Backward, ForwardCache, Layer, Rows};
+use crate::layer::{Backward, ForwardCache, Layer, Passes, Rows, Shape};
 use crate::loss;
-use crate::sample::Batch;
+use crate::sample::{Batch, Hop};
 
 /// A layer and what follows it.
 #[derive(Clone, Debug)]
@@ -96,6 +97,26 @@ impl Model {
             }
         }
         loss
+    }
+
+    /// Multiply–adds of one pass over the batch: forward, or forward and backward.
+    pub fn work(&self, batch: &Batch, backward: bool) -> Work {
+        let mut hops = &batch.hops[..];
+        let mut input = Shape::of(&batch.input);
+        let mut work = Work::default();
+        for (index, stage) in self.stages.iter().enumerate() {
+            let (here, later) = hops.split_at(stage.layer.hops());
+            hops = later;
+            let passes = match (backward, index) {
+                (false, _) => Passes::Forward,
+                (true, 0) => Passes::Backward,
+                (true, _) => Passes::BackwardToInput,
+            };
+            work += stage.layer.work(input, here, passes);
+            let rows = here.last().map_or(input.count, Hop::targets);
+            input = Shape::dense(rows, stage.outputs);
+        }
+        work
     }
 
     fn input_of<'a>(&self, index: usize, batch: &'a Batch, traces: &'a [Trace]) -> Rows<'a> {

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use super::{Answer, Order};
 use crate::drift::{self, Probed};
-use crate::local::{Learner, Pace, Steps};
+use crate::local::{Learner, Pace, Steps, Until};
 use crate::model::Model;
-use crate::sample::Fanout;
 use crate::train::Settings;
 use crate::{Error, checkpoint};
 
@@ -16,21 +15,24 @@ pub struct Worker {
     learner: Learner,
     model: Arc<Model>,
     pace: Pace,
-    /// What stands for all neighbours when drift is measured.
-    full: Fanout,
     seed: u64,
 }
 
 impl Worker {
     pub fn new(part: usize, learner: Learner, model: Arc<Model>, settings: &Settings) -> Self {
-        let (pace, full) = (settings.local.clone(), settings.server.fanout.clone());
-        Self { part, learner, model, pace, full, seed: settings.seed }
+        Self { part, learner, model, pace: settings.local.clone(), seed: settings.seed }
     }
 
     /// Takes the steps of a round, then measures drift if that is asked for.
     pub fn answer(&mut self, order: &Order) -> Answer {
         let who = format!("local/{}", self.part);
-        let steps = Steps { seed: self.seed, who: &who, round: order.round, count: order.steps };
+        let steps = Steps {
+            seed: self.seed,
+            who: &who,
+            round: order.round,
+            until: Until::Count(order.steps),
+            without: &[],
+        };
         let learnt = self.learner.learn(&self.model, order.start, &self.pace, &steps);
         let probed = order.probe.then(|| self.probe(order));
         Answer { part: self.part, learnt, probed }
@@ -43,7 +45,6 @@ impl Worker {
             seed: self.seed,
             round: order.round,
             fanout: self.pace.seen(),
-            full: &self.full,
         };
         probe.worker_half(self.part, &mut self.learner)
     }

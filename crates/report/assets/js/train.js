@@ -1,4 +1,4 @@
-// The curves of training runs: scores against rounds, bytes and time, and what was measured in rounds.
+// The curves of training runs: scores against rounds, bytes and the critical path, and what was measured in rounds.
 const UNITS = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]];
 
 function bytesText(bytes) {
@@ -44,7 +44,7 @@ const X_BYTES = {
   head: (bytes) => `after ${bytesText(bytes)}`,
 };
 const X_SECONDS = {
-  name: "time of local and server steps",
+  name: "critical path",
   scale: { time: false, range: (_, min, max) => wider(min, max) },
   axis: X_TIME.axis,
   head: (s) => `after ${duration(s)}`,
@@ -81,14 +81,15 @@ const Y_LOSS = { name: "loss", scale: { range: around }, axis: { size: 58, value
 const Y_NORM = { ...Y_LOSS, name: "gradient norm", scale: { range: fromZero } };
 
 let score = "test";
-const NOT_MEASURED = "Not measured: only modes that work on a cut graph and measure drift have it.";
+const NOT_MEASURED = "Not measured: only modes that work on a cut graph have it, with --probe.";
 const CHARTS = [
   { id: "plot-rounds", x: X_ROUNDS, y: Y_SCORE, curve: () => score, none: "No round was evaluated." },
   { id: "plot-bytes", x: X_BYTES, y: Y_SCORE, curve: () => score, places: "bytes", none: "No bytes are sent." },
-  { id: "plot-seconds", x: X_SECONDS, y: Y_SCORE, curve: () => score, places: "seconds", none: "No time was recorded." },
+  { id: "plot-seconds", x: X_SECONDS, y: Y_SCORE, curve: () => score, places: "seconds", none: "No work was counted." },
   { id: "plot-loss", y: Y_LOSS, curve: () => "loss", none: "No loss was recorded." },
   { id: "plot-steps", y: { ...Y_COUNT, name: "steps" }, curve: () => "server_steps", none: "The server takes no steps." },
   { id: "plot-kept", y: { ...Y_SCORE, name: "share kept", scale: { range: fromZero } }, curve: () => "kept", none: "All modes take the whole average." },
+  { id: "plot-gain", y: { ...Y_LOSS, name: "share of the loss" }, curve: () => "gain", none: "No correction was judged." },
   { id: "plot-kappa-a", y: Y_NORM, curve: () => "kappa_a", none: NOT_MEASURED },
   { id: "plot-kappa-x", y: Y_NORM, curve: () => "kappa_x", none: NOT_MEASURED },
   { id: "plot-sigma", y: Y_NORM, curve: () => "sigma", none: NOT_MEASURED },

@@ -96,7 +96,7 @@ pub fn facts(runs: &[RunRecord]) -> Vec<(&'static str, Vec<String>)> {
 }
 
 /// Settings in the order in which a reader looks for them; others follow.
-const ORDER: [&str; 21] = [
+const ORDER: [&str; 24] = [
     "optimiser",
     "lr",
     "weight-decay",
@@ -113,11 +113,14 @@ const ORDER: [&str; 21] = [
     "alpha",
     "copies",
     "server-steps",
+    "server-share",
     "server-lr",
     "server-batch",
     "server-fanout",
     "eval-every",
-    "probe-every",
+    "probe",
+    "link-gbit",
+    "machine",
 ];
 /// Settings that the page shows in its header or table.
 const ELSEWHERE: [&str; 9] =

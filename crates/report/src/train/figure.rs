@@ -1,7 +1,7 @@
 //! The figures that modes are compared by. Terminal and page share this one list, so that they
 //! cannot disagree.
 
-use hither_core::record::train::{Bytes, RunRecord};
+use hither_core::record::train::{Bytes, RunRecord, Works};
 
 use super::group::Group;
 use crate::format::{TimeUnit, count, percent};
@@ -51,9 +51,14 @@ pub struct Figures {
     ratio: Option<f64>,
     best_round: Option<f64>,
     server_steps: Option<f64>,
-    work_s: Option<f64>,
+    /// Multiply–adds of all steps.
+    work: Option<f64>,
     /// Share of the work that the server did.
     server_share: Option<f64>,
+    /// Seconds on one machine per worker and one for the server.
+    path_s: Option<f64>,
+    /// The critical path of single divided by this one.
+    speedup: Option<f64>,
 }
 
 impl Figures {
@@ -88,8 +93,18 @@ fn a_round(run: &RunRecord, read: fn(&Bytes) -> f64) -> f64 {
     }
 }
 
-fn work_s(run: &RunRecord) -> f64 {
-    run.summary.time.local_s + run.summary.time.server_s
+/// NaN in records that counted none.
+fn work(run: &RunRecord) -> f64 {
+    let Works { workers, server, judge, .. } = run.summary.work;
+    positive((workers + server + judge).total() as f64)
+}
+
+fn path_s(run: &RunRecord) -> f64 {
+    positive(run.summary.path.total())
+}
+
+fn positive(value: f64) -> f64 {
+    if value > 0.0 { value } else { f64::NAN }
 }
 
 pub fn figures(groups: &[Group]) -> Vec<Figures> {
@@ -105,8 +120,10 @@ pub fn figures(groups: &[Group]) -> Vec<Figures> {
         ratio: None,
         server_steps: group.mean(|run| run.summary.server_steps as f64),
         best_round: group.mean(|run| run.summary.best_round.into()),
-        work_s: group.mean(work_s),
-        server_share: group.mean(|run| run.summary.time.server_s / work_s(run)),
+        work: group.mean(work),
+        server_share: group.mean(|run| run.summary.work.server_share() + 0.0 * work(run)),
+        path_s: group.mean(path_s),
+        speedup: None,
     };
     let mut all: Vec<Figures> = groups.iter().map(own).collect();
     for (i, group) in groups.iter().enumerate() {
@@ -117,6 +134,10 @@ pub fn figures(groups: &[Group]) -> Vec<Figures> {
         let single = reference("single").and_then(|at| all[at].test);
         all[i].delta =
             all[i].test.zip(single).map(|(own, single)| (own.mean - single.mean) * 100.0);
+        all[i].speedup = reference("single")
+            .and_then(|at| all[at].path_s)
+            .zip(all[i].path_s)
+            .map(|(single, own)| single / own);
         let llcg = reference("llcg").map(|at| all[at].round_bytes()).filter(|bytes| *bytes > 0.0);
         all[i].ratio = llcg.map(|bytes| all[i].round_bytes() / bytes);
     }
@@ -257,18 +278,34 @@ const COLUMNS: &[Column] = &[
     },
     Column {
         name: "work",
-        meaning: "Time of all local and server steps of a run, on the threads of this machine; \
-                  measurements and evaluation are not counted",
+        meaning: "Billions of multiply–adds of all local and server steps of a run, counted; measuring \
+                  drift and evaluation are left out",
         best: Best::Smallest,
-        value: |f| f.work_s,
-        show: Show::Time,
+        value: |f| f.work,
+        show: Show::Text(|f| f.work.map_or_else(none, billions)),
     },
     Column {
         name: "server share",
-        meaning: "Share of the work, by time, that the server did",
+        meaning: "Share of the work that the server did",
         best: Best::Neither,
         value: |f| f.server_share,
         show: Show::Text(|f| f.server_share.map_or_else(none, percent)),
+    },
+    Column {
+        name: "path",
+        meaning: "Critical path of a run with one machine per worker and one for the server: the slowest \
+                  worker, transfers, and what the server does while the workers wait; computed from \
+                  counted work and bytes",
+        best: Best::Smallest,
+        value: |f| f.path_s,
+        show: Show::Time,
+    },
+    Column {
+        name: "speed-up",
+        meaning: "Critical path of single divided by this one",
+        best: Best::Neither,
+        value: |f| f.speedup,
+        show: Show::Text(|f| f.speedup.map_or_else(none, times)),
     },
 ];
 
@@ -287,6 +324,14 @@ pub fn times(ratio: f64) -> String {
         0.0 => "0".to_owned(),
         _ if ratio >= 9.95 => format!("{ratio:.0}×"),
         _ => format!("{ratio:.2}×"),
+    }
+}
+
+/// In units of 10⁹.
+fn billions(work: f64) -> String {
+    match work / 1e9 {
+        work if work >= 99.5 => count(work.round() as u64),
+        work => format!("{work:.1}"),
     }
 }
 

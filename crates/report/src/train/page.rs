@@ -31,7 +31,7 @@ struct Chart {
     is_in: fn(&GroupData) -> bool,
 }
 
-const CHARTS: [Chart; 7] = [
+const CHARTS: [Chart; 8] = [
     Chart {
         id: "loss",
         title: "Loss",
@@ -48,8 +48,16 @@ const CHARTS: [Chart; 7] = [
         id: "kept",
         title: "Share of the average that is kept",
         note: "How far the global model moves towards the workers' average. With automatic correction it \
-         moves as long as the loss on the whole graph falls, which is not far where cut edges mislead.",
+         moves to where the loss of held-back training nodes, seen with all their neighbours, is lowest; \
+         that is not far where cut edges mislead.",
         is_in: |g| g.kept.is_some(),
+    },
+    Chart {
+        id: "gain",
+        title: "What corrections gain",
+        note: "Share by which the server's steps lower the loss of held-back training nodes. Steps that raise \
+         it clearly are undone, and none follow until the next comparison.",
+        is_in: |g| g.gain.is_some(),
     },
     Chart {
         id: "kappa-a",
@@ -98,7 +106,7 @@ struct GroupData {
     label: String,
     colour: usize,
     dash: usize,
-    /// Where scores stand on the axes of bytes and of time; empty where there are none.
+    /// Where scores stand on the axes of bytes and of the critical path; empty where there are none.
     bytes: Vec<Option<f64>>,
     seconds: Vec<Option<f64>>,
     /// One per run.
@@ -108,6 +116,7 @@ struct GroupData {
     loss: Option<Curve>,
     server_steps: Option<Curve>,
     kept: Option<Curve>,
+    gain: Option<Curve>,
     kappa_a: Option<Curve>,
     kappa_x: Option<Curve>,
     sigma: Option<Curve>,
@@ -176,13 +185,14 @@ fn group_data(group: &Group, grid: &Grid) -> GroupData {
         dash: group.dash,
         best: group.runs.iter().map(|run| best_round(run)).collect(),
         bytes: positions(group, grid, before, |row| both(&row.bytes)),
-        seconds: positions(group, grid, 0.0, |row| row.time.local_s + row.time.server_s),
+        seconds: positions(group, grid, 0.0, |row| row.path.total()),
         test: of(|row| row.test),
         valid: of(|row| row.valid),
         loss: of(|row| Some(row.loss)),
         // A line of zeros would lie on the axis.
         server_steps: of(|row| Some(f64::from(row.server_steps))).filter(|_| steps),
         kept: of(|row| Some(row.kept)).filter(|_| damped),
+        gain: of(|row| row.gain),
         kappa_a: of(|row| drift(row, |d| d.kappa_a)),
         kappa_x: of(|row| drift(row, |d| d.kappa_x)),
         sigma: of(|row| drift(row, |d| d.bias_squared.sqrt())),
@@ -194,7 +204,7 @@ fn best_round(run: &RunRecord) -> BestRound {
     let summary = &run.summary;
     let before = run.rounds.iter().filter(|row| row.round <= summary.best_round);
     let bytes = setup(run) + before.clone().map(|row| both(&row.bytes)).sum::<f64>();
-    let seconds = before.map(|row| row.time.local_s + row.time.server_s).sum::<f64>();
+    let seconds = before.map(|row| row.path.total()).sum::<f64>();
     let positive = |value: f64| (value.is_finite() && value > 0.0).then_some(value);
     BestRound {
         round: summary.best_round,

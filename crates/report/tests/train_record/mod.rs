@@ -1,6 +1,8 @@
 //! Made-up runs whose curves have the shape of real ones.
 
-use hither_core::record::train::{Bytes, Drift, Header, Round, RunRecord, Summary, Times};
+use hither_core::record::train::{
+    Bytes, CriticalPath, Drift, Header, Round, RunRecord, Summary, Times, Work, Works,
+};
 
 pub const MODES: [&str; 7] =
     ["single", "psgd-pa", "llcg", "llcg-stale", "ggs", "psgd-sa", "server-only"];
@@ -23,8 +25,11 @@ pub fn run(mode: &str, seed: u64, rounds: u32) -> RunRecord {
     let scored = rows.iter().filter(|row| row.valid.is_some());
     let best = scored.max_by(|a, b| a.valid.unwrap().total_cmp(&b.valid.unwrap())).unwrap();
     let (mut bytes, mut time) = (Bytes::default(), Times::default());
+    let (mut work, mut path) = (Works::default(), CriticalPath::default());
     for row in &rows {
         bytes.add(&row.bytes);
+        work.add(&row.work);
+        path.add(&row.path);
         time.local_s += row.time.local_s;
         time.server_s += row.time.server_s;
     }
@@ -37,6 +42,8 @@ pub fn run(mode: &str, seed: u64, rounds: u32) -> RunRecord {
         test: best.test.unwrap(),
         server_steps: rows.iter().map(|row| u64::from(row.server_steps)).sum(),
         bytes,
+        work,
+        path,
         time,
     };
     let header = Header {
@@ -97,6 +104,18 @@ fn row(mode: &str, seed: u64, round: u32, rounds: u32) -> Round {
             model_up_bytes: model,
             features_down_bytes: nodes * 1_262 * 4,
             requests_up_bytes: nodes * 4,
+        },
+        gain: (corrects && round % 4 == 1).then(|| 0.05 * noise(seed + 7, round)),
+        work: Works {
+            workers: Work { sums: 2_000_000_000, products: 6_000_000_000 },
+            slowest: Work { sums: 260_000_000, products: 800_000_000 },
+            server: Work { sums: if corrects { 200_000_000 } else { 0 }, products: 0 },
+            ..Works::default()
+        },
+        path: CriticalPath {
+            workers_s: if mode == "single" { 0.3 } else { 0.04 },
+            transfer_s: if sends { 0.004 } else { 0.0 },
+            server_s: if corrects { 0.02 } else { 0.0 },
         },
         drift: (cut && round % 3 == 1).then_some(()).map(drift),
         time: Times {
