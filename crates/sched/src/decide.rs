@@ -138,6 +138,12 @@ impl Scheduler {
             Event::Stopped { decision, kept } => self.stopped(decision, kept),
             Event::Refused(decision) => self.refused(decision),
             Event::Found { job, placement } => self.found(job, placement),
+            Event::Lost { job } => {
+                if matches!(self.job(job)?, Phase::Running(_)) {
+                    self.failed(job, Why::TakenAway);
+                }
+                Ok(())
+            }
             Event::Ended { job, how } => self.ended(job, how),
             Event::Progress { job, done, rate } => self.progress(job, done, rate),
             Event::Foreign { machine, gpus } => {
@@ -231,7 +237,7 @@ impl Scheduler {
         let machines = &self.state.cluster.machines;
         let is_gone = |machine: u32| machines[machine as usize].status == Status::Gone;
         if run.placement.slots.iter().any(|slot| is_gone(slot.machine)) {
-            self.failed(id);
+            self.failed(id, Why::MachineGone);
         }
         Ok(())
     }
@@ -321,7 +327,7 @@ impl Scheduler {
         }
         if status == Status::Gone {
             for id in self.state.jobs_on(machine) {
-                self.failed(id);
+                self.failed(id, Why::MachineGone);
             }
             // Who was being stopped there has stopped; starts in flight are for the world to refuse.
             for id in self.state.stopping_on(machine) {
@@ -333,10 +339,10 @@ impl Scheduler {
     }
 
     /// A running job lost its GPUs.
-    fn failed(&mut self, id: JobId) {
-        self.state.fail(id);
+    fn failed(&mut self, id: JobId, why: Why) {
+        self.state.fail(id, why);
         let (policy, mut turn) = self.turn();
-        turn.say(Action::Failed { job: id }, Why::MachineGone);
+        turn.say(Action::Failed { job: id }, why);
         policy.enqueue(&mut turn, id);
     }
 

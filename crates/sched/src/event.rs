@@ -36,6 +36,9 @@ pub enum Event {
     /// A job that the scheduler believes to wait runs on these GPUs: it was found so when the
     /// scheduler was started.
     Found { job: JobId, placement: Arc<Placement> },
+    /// A job that the scheduler believes to run has lost its GPUs, not by its doing: it waits again,
+    /// from its last checkpoint.
+    Lost { job: JobId },
     /// The job is over, waiting or running, and its GPUs are free.
     Ended { job: JobId, how: End },
     /// A running job has done so many iterations by now and does `rate` per second from now on.
@@ -103,7 +106,7 @@ pub enum Action {
         timer: Timer,
         at_s: Seconds,
     },
-    /// The job lost its GPUs with a machine that is gone; for the record only.
+    /// The job lost its GPUs; for the record only.
     Failed {
         job: JobId,
     },
@@ -143,6 +146,8 @@ pub enum Why {
     HoldsOut { tier: Tier, until_s: Option<Seconds>, cost: Option<f64> },
     /// One of its machines is gone.
     MachineGone,
+    /// The world took its GPUs away.
+    TakenAway,
     /// The world refused to carry the last decision out.
     Refused,
     /// The policy wants to look again.
@@ -202,6 +207,7 @@ impl fmt::Display for Told<'_> {
                 }
             }
             Why::MachineGone => write!(f, "one of its machines is gone"),
+            Why::TakenAway => write!(f, "the cluster took its GPUs away"),
             Why::Refused => write!(f, "the cluster refused the last decision"),
             Why::Alarm => write!(f, "to look again then"),
             Why::Learned => write!(f, "recent waits say so"),

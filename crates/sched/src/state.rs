@@ -423,14 +423,14 @@ impl State {
         Some(run)
     }
 
-    /// A running job lost its GPUs with a machine: it waits again.
-    pub(crate) fn fail(&mut self, id: JobId) {
+    /// A running job lost its GPUs: it waits again.
+    pub(crate) fn fail(&mut self, id: JobId, why: Why) {
         let (done, restart_s) = self.kept(id, Reason::Failure);
         self.leave(id, done, Phase::Waiting);
         self.waiting += 1;
         let job = &mut self.jobs[id];
         job.restart_s = restart_s;
-        job.why = Why::MachineGone;
+        job.why = why;
     }
 
     /// The job is over, whatever it was about to do. False if it already was.
