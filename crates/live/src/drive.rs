@@ -105,7 +105,8 @@ impl<E: Engine> Driver<E> {
     ) -> Result<Self, Error> {
         let (cluster, topology) = settled(topology)?;
         let mut names: Vec<String> = topology.machines.iter().map(|m| m.name.clone()).collect();
-        let mut racks = topology.racks.clone();
+        let mut racks: Vec<String> =
+            topology.levels[1].places.iter().map(|place| place.name.clone()).collect();
         let mut learnt = Learnt::default();
         let scheduler = match replay::last(&journal)? {
             Some((scheduler, segment)) if is_same_network(&segment, &topology) => {
@@ -233,9 +234,10 @@ impl<E: Engine> Driver<E> {
             return Ok(Vec::new());
         }
         let (topology, _) = self.engine.topology()?;
-        let machines = news::joining(&self.places, &topology, &mut self.racks);
-        machines.iter().for_each(|machine| self.places.add(&machine.name));
-        Ok(machines.into_iter().map(Event::Added).collect())
+        let before = replay::topology(&self.setup)?;
+        let machines = news::joining(&self.places, &topology, &before, &mut self.racks);
+        machines.iter().for_each(|(machine, _)| self.places.add(&machine.name));
+        Ok(machines.into_iter().map(|(machine, around)| Event::Added { machine, around }).collect())
     }
 
     /// Whether the scheduler took the news. News that cannot be true is a bug or a record that
@@ -321,15 +323,16 @@ impl<E: Engine> Driver<E> {
     }
 }
 
-/// Whether the machines that both know are in the same racks.
+/// Whether the machines that both know are in the same places, at every level.
 fn is_same_network(segment: &Segment, topology: &Topology) -> bool {
     let Ok(before) = replay::topology(&segment.setup) else { return false };
-    let rack = |topology: &Topology, name: &str| {
-        let machine = topology.machines.iter().find(|machine| machine.name == name);
-        machine.map(|machine| topology.racks[machine.rack as usize].clone())
+    let around = |topology: &Topology, name: &str| -> Option<Vec<String>> {
+        let machine = topology.machines.iter().position(|machine| machine.name == name)?;
+        let path = topology.levels.iter().zip(topology.within(machine)).skip(1);
+        Some(path.map(|(level, place)| level.places[place as usize].name.clone()).collect())
     };
     before.machines.iter().all(|machine| {
-        let now = rack(topology, &machine.name);
-        now.is_none() || now == rack(&before, &machine.name)
+        let now = around(topology, &machine.name);
+        now.is_none() || now == around(&before, &machine.name)
     })
 }
