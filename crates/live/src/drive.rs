@@ -184,7 +184,7 @@ impl<E: Engine> Driver<E> {
         let managed = news::managed(&self.scheduler.state);
         let mut patience = std::mem::take(&mut self.patience);
         patience.tidy(|key| self.seen.jobs.contains_key(key), &self.scheduler.state);
-        let orders = orders::orders(self.view(&managed), &mut patience, &self.options.limits);
+        let orders = orders::orders(self.view(now, &managed), &mut patience, &self.options.limits);
         self.patience = patience;
         let mut step = Step { orders, said };
         if self.options.act && !step.orders.is_empty() {
@@ -193,8 +193,9 @@ impl<E: Engine> Driver<E> {
         Ok(step)
     }
 
-    fn view<'a>(&'a self, managed: &'a Managed) -> View<'a> {
+    fn view<'a>(&'a self, now: Seconds, managed: &'a Managed) -> View<'a> {
         View {
+            now,
             state: &self.scheduler.state,
             managed,
             places: &self.places,
@@ -209,7 +210,7 @@ impl<E: Engine> Driver<E> {
     fn turn(&mut self, now: Seconds, now_s: Seconds) -> Result<Vec<Said>, Error> {
         let mut events = self.joining()?;
         let managed = news::managed(&self.scheduler.state);
-        let mut found = news::news(self.view(&managed), &self.patience);
+        let mut found = news::news(self.view(now, &managed), &self.patience);
         let mut said = say::notes(std::mem::take(&mut found.notes), now_s);
         events.extend(found.events());
         let due = self.scheduler.state.timers.iter().filter(|(_, at_s)| **at_s <= now);
