@@ -12,9 +12,10 @@ use hither_core::topology::Topology;
 use hither_sched::compat::muri;
 use hither_sched::decide::Scheduler;
 use hither_sched::event::{Action, End, Event, Timer};
+use hither_sched::forecast::Forecast;
 use hither_sched::job::{Job, JobId};
 use hither_sched::network::Network;
-use hither_sched::policy::{self, Settings};
+use hither_sched::policy::{self, Policy, Settings};
 use hither_sched::profile::Library;
 use hither_sched::sim::{Options, Scenario, simulate};
 use hither_sched::state::{Checkpoints, State};
@@ -33,11 +34,17 @@ pub struct Args {
     /// The largest generated workload of the growth curve.
     #[arg(long, default_value_t = 1_000_000)]
     jobs_max: u64,
+    /// Time the decisions of this policy alone, and nothing else.
+    #[arg(long)]
+    decisions_of: Option<String>,
 }
 
 pub fn run(args: &Args) -> Result<()> {
     println!("{}", json!({ "bench": "machine", "facts": machine::facts() }));
-    decisions()?;
+    decisions(args.decisions_of.as_deref())?;
+    if args.decisions_of.is_some() {
+        return Ok(());
+    }
     if let Some(traces) = &args.traces {
         muri_traces(&traces.join("muri"))?;
         philly(&traces.join("philly.csv"))?;
@@ -45,8 +52,8 @@ pub fn run(args: &Args) -> Result<()> {
     growth(args.jobs_max)
 }
 
-fn settings_of(policy: &str) -> Result<&'static policy::Entry> {
-    policy::find(policy).context("the policy is in the table")
+fn dally() -> Box<dyn Policy> {
+    (policy::find("dally").expect("it is in the table").build)(&Settings::default())
 }
 
 /// Muri's own simulator takes 4.3 to 7.1 CPU seconds for trace1 and 1.7 to 1.9 for trace3 on a
@@ -97,7 +104,7 @@ fn philly(file: &Path) -> Result<()> {
         let scenario =
             Scenario { jobs: jobs.into_iter().map(Arc::new).collect(), ..Scenario::default() };
         let options = Options { congestion, ..Options::default() };
-        let policy = (settings_of("dally")?.build)(&Settings::default());
+        let policy = dally();
         let summary = simulate("dally", policy, &topology, &scenario, &options)?.summary;
         println!(
             "{}",
@@ -112,7 +119,7 @@ fn philly(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Cost against the number of jobs at the same load.
+/// Cost against the number of jobs at the same load; a million of them arrive over about a year.
 fn growth(jobs_max: u64) -> Result<()> {
     let library = Library::builtin();
     let topology = Topology::uniform(8, 8, 8);
@@ -124,7 +131,7 @@ fn growth(jobs_max: u64) -> Result<()> {
         let scenario =
             Scenario { jobs: drawn.into_iter().map(Arc::new).collect(), ..Scenario::default() };
         let before_s = machine::cpu_s();
-        let policy = (settings_of("dally")?.build)(&Settings::default());
+        let policy = dally();
         let summary = simulate("dally", policy, &topology, &scenario, &Options::default())?.summary;
         let cpu_s = machine::cpu_s() - before_s;
         println!(
@@ -132,6 +139,7 @@ fn growth(jobs_max: u64) -> Result<()> {
             json!({
                 "bench": "growth", "policy": "dally", "gpus": topology.gpus(), "load": 0.8,
                 "jobs": jobs, "events": summary.events, "cpu_s": cpu_s,
+                "days": summary.makespan_s / 86_400.0,
                 "cpu_us_per_job": 1e6 * cpu_s / jobs as f64,
                 "cpu_ns_per_job_log_job": 1e9 * cpu_s / (jobs as f64 * (jobs as f64).log2()),
                 "peak_bytes": machine::peak_bytes(),
@@ -142,44 +150,63 @@ fn growth(jobs_max: u64) -> Result<()> {
     Ok(())
 }
 
-/// Time of one decision on 10,000 GPUs while 5,000 jobs wait: a job ends, another arrives, and now
-/// and then a timer or a round.
-fn decisions() -> Result<()> {
-    const WAITING: usize = 5000;
-    const DECISIONS: u32 = 20_000;
+/// GPUs of the cluster, and jobs that wait, while decisions are timed.
+const GPUS: usize = 10_000;
+const WAITING: usize = 5000;
+/// Decisions that are timed, and the seconds of the world between two of them: enough rounds for a
+/// 99th percentile.
+const DECISIONS: usize = 8000;
+const STEP_S: f64 = 10.0;
+/// A policy that is slow is timed for fewer decisions.
+const CPU_S_MAX: f64 = 20.0;
+
+/// Times single decisions of every policy on the same jobs, once with gangs of all sizes running and
+/// once with 10,000 jobs of one GPU each.
+fn decisions(only: Option<&str>) -> Result<()> {
     let topology = Topology::uniform(25, 50, 8);
     let library = Library::builtin();
-    let wanted = Generate {
-        jobs: 60_000,
-        span_s: Some(1e6),
-        seed: 1,
-        demand: trace::Demand::Heavy,
-        ..Generate::default()
+    let drawn = |demand, jobs| {
+        let wanted = Generate { jobs, span_s: Some(1e6), seed: 1, demand, ..Generate::default() };
+        let jobs = trace::generate(&wanted, &library)?;
+        Ok::<_, anyhow::Error>(jobs.into_iter().map(Arc::new).collect::<Vec<_>>())
     };
-    let mut jobs = trace::generate(&wanted, &library)?.into_iter().map(Arc::new);
-    for name in ["dally", "fifo", "first-fit", "srtf", "tiresias"] {
-        let mut world = World::new(&topology, settings_of(name)?);
-        while world.scheduler.state.waiting < WAITING {
-            world.arrive(jobs.next().context("enough jobs were drawn")?);
+    let gangs = drawn(trace::Demand::Heavy, 30_000)?;
+    let ones = trace::Demand::Custom(trace::Weights { gpus: vec![1], weights: vec![1.0] });
+    let ones = drawn(ones, 20_000)?;
+    for (running, first, then) in [("gangs", &gangs[..0], &gangs), ("ones", &ones[..GPUS], &ones)] {
+        for entry in policy::TABLE.iter().filter(|e| only.is_none_or(|name| name == e.name)) {
+            let mut world = World::new(&topology, entry);
+            world.arrive(first.to_vec());
+            for jobs in gangs.chunks(100) {
+                if world.scheduler.state.waiting >= WAITING {
+                    break;
+                }
+                world.arrive(jobs.to_vec());
+            }
+            let (events, rounds) = world.time(then);
+            for (what, times_us) in [("event", events), ("round", rounds)] {
+                if let Some(figures) = figures(times_us) {
+                    println!(
+                        "{}",
+                        json!({
+                            "bench": "decision", "policy": entry.name, "what": what, "gpus": topology.gpus(),
+                            "fill": running, "waiting": world.scheduler.state.waiting,
+                            "running": world.scheduler.state.running.len(), "cpu_us": figures,
+                        })
+                    );
+                }
+            }
         }
-        let before_s = machine::cpu_s();
-        for _ in 0..DECISIONS / 2 {
-            world.end_one();
-            let job = world.again();
-            world.arrive(job);
-        }
-        let decisions = world.decisions;
-        let cpu_s = machine::cpu_s() - before_s;
-        println!(
-            "{}",
-            json!({
-                "bench": "decision", "policy": name, "gpus": topology.gpus(),
-                "waiting": world.scheduler.state.waiting, "running": world.scheduler.state.running.len(),
-                "decisions": decisions, "cpu_us_mean": 1e6 * cpu_s / f64::from(decisions),
-            })
-        );
     }
     Ok(())
+}
+
+/// `None` if nothing was timed.
+fn figures(mut times_us: Vec<f64>) -> Option<serde_json::Value> {
+    times_us.sort_by(f64::total_cmp);
+    let at = |q: f64| times_us[((q * times_us.len() as f64) as usize).min(times_us.len() - 1)];
+    let max = *times_us.last()?;
+    Some(json!({ "count": times_us.len(), "p50": at(0.5), "p99": at(0.99), "max": max }))
 }
 
 /// A driver that is not a simulator: jobs end at random.
@@ -188,27 +215,47 @@ struct World {
     rng: Pcg64Mcg,
     now: f64,
     timers: BTreeMap<Timer, f64>,
-    decisions: u32,
-    seen: Vec<Arc<Job>>,
+    /// Time of each decision: of those that a round's timer caused, and of all others.
+    rounds_us: Vec<f64>,
+    events_us: Vec<f64>,
 }
 
 impl World {
     fn new(topology: &Topology, policy: &policy::Entry) -> Self {
-        let state = State::new(topology, Network::new(topology, 1.0), Checkpoints::default());
+        let mut state = State::new(topology, Network::new(topology, 1.0), Checkpoints::default());
+        state.forecast = Forecast::default();
         Self {
             scheduler: Scheduler::new(state, (policy.build)(&Settings::default())),
             rng: stream(1, "decisions"),
             now: 0.0,
             timers: BTreeMap::new(),
-            decisions: 0,
-            seen: Vec::new(),
+            rounds_us: Vec::new(),
+            events_us: Vec::new(),
         }
     }
 
+    /// Jobs end and arrive in turns. Returns the times of events and of rounds.
+    fn time(&mut self, jobs: &[Arc<Job>]) -> (Vec<f64>, Vec<f64>) {
+        (self.events_us, self.rounds_us) = Default::default();
+        let until_s = machine::cpu_s() + CPU_S_MAX;
+        for nth in 0..DECISIONS / 2 {
+            if machine::cpu_s() > until_s {
+                break;
+            }
+            self.end_one();
+            self.arrive(vec![jobs[nth % jobs.len()].clone()]);
+        }
+        (std::mem::take(&mut self.events_us), std::mem::take(&mut self.rounds_us))
+    }
+
     fn decide(&mut self, event: Event) {
-        self.decisions += 1;
+        let is_round = event == Event::Timer(Timer::Round);
+        let before_s = machine::cpu_s();
         self.tell(event);
-        for decision in self.scheduler.decide(self.now) {
+        let decisions = self.scheduler.decide(self.now);
+        let took_us = 1e6 * (machine::cpu_s() - before_s);
+        if is_round { &mut self.rounds_us } else { &mut self.events_us }.push(took_us);
+        for decision in decisions {
             match decision.action {
                 Action::Start { job, .. } => {
                     self.tell(Event::Started(decision.id));
@@ -230,30 +277,32 @@ impl World {
         self.scheduler.observe(self.now, event).expect("this world tells the truth");
     }
 
-    /// A second goes by; timers that are due go off.
+    /// Time goes by; timers that are due go off.
     fn tick(&mut self) {
-        self.now += 1.0;
+        self.now += STEP_S;
         let due: Vec<_> = self.timers.iter().filter(|t| *t.1 <= self.now).map(|t| *t.0).collect();
         for timer in due {
             self.timers.remove(&timer);
-            self.decide(Event::Timer(timer));
+            // Its job may be over.
+            if self.scheduler.state.timers.contains_key(&timer) {
+                self.decide(Event::Timer(timer));
+            }
         }
     }
 
-    fn arrive(&mut self, job: Arc<Job>) {
+    fn arrive(&mut self, jobs: Vec<Arc<Job>>) {
         self.tick();
-        self.seen.push(job.clone());
-        self.decide(Event::Submitted(vec![job]));
-    }
-
-    /// A job like one that arrived before.
-    fn again(&mut self) -> Arc<Job> {
-        self.seen[self.rng.random_range(0..self.seen.len())].clone()
+        if !jobs.is_empty() {
+            self.decide(Event::Submitted(jobs));
+        }
     }
 
     fn end_one(&mut self) {
         self.tick();
         let running = &self.scheduler.state.running;
+        if running.is_empty() {
+            return;
+        }
         let nth = self.rng.random_range(0..running.len());
         let id: JobId = *running.iter().nth(nth).expect("as many run");
         self.decide(Event::Ended { job: id, how: End::Finished });

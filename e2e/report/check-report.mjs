@@ -114,6 +114,22 @@ async function checkTimers(page) {
   check("demands have colours of their own", new Set(demands).size === demands.length && demands.every((c) => !policies.includes(c)), demands.join(" "));
 }
 
+// A search finds the history of a job, with times, and says when there is no such job.
+async function checkHistory(page) {
+  // A blank suggests the first ids.
+  await page.fill("#history input", " ");
+  await page.waitForSelector("#history-jobs option", { state: "attached", timeout: 30_000 });
+  const id = await page.$eval("#history-jobs option", (option) => option.value);
+  await page.fill("#history input", id);
+  await page.waitForSelector("#history tbody tr", { timeout: 30_000 });
+  const rows = await page.$$eval("#history tbody tr", (all) => all.map((row) => row.textContent));
+  check("the history of a job begins with its submission", /submitted/.test(rows[0]) && rows.length > 1, rows.slice(0, 3).join(" / "));
+  check("a start has a reason", rows.some((row) => /started./.test(row)), rows.join(" / ").slice(0, 200));
+  await page.fill("#history input", "no such job");
+  const says = await page.waitForFunction(() => /No job/.test(document.querySelector("#history .told").textContent), null, { timeout: 30_000 }).then(() => true, () => false);
+  check("an unknown job is said to be unknown", says);
+}
+
 // The first policy has no events, whatever the others have.
 async function checkEmpty(page) {
   await page.click("#comparison .policy[data-run='0']");
@@ -138,6 +154,7 @@ await visit(asked, "body[data-ready]", async (page) => {
     await checkFilter(page, runs);
     await checkSort(page);
     await checkSchedule(page);
+    await checkHistory(page);
     if (runs > 1) await checkAxis(page);
   }
 });

@@ -1,7 +1,6 @@
 //! `hither bench`: measures how fast this machine looks up rows and runs layers.
 
 mod bags;
-mod layouts;
 mod mlp;
 mod model;
 mod rounds;
@@ -19,6 +18,7 @@ use hither_dlrm::Model;
 use hither_dlrm::generate::{self, Shape as ModelShape};
 use hither_dlrm::lookups::{Hotness, Lookups, Shape};
 use hither_dlrm::workload::{BATCH, Reading, Workload};
+use hither_report::plural;
 use serde_json::{Map, Value, json};
 
 use crate::Common;
@@ -34,7 +34,7 @@ Examples:
   hither bench model --preset mlperf --rows 50000
   hither bench model model --plan model --ids requests.safetensors
 
-Without MODEL, a synthetic model is made in the directory for temporary files ($TMPDIR) and removed
+Without MODEL, a synthetic model is made in the directory for temporary files ($TMPDIR) and removed \
 afterwards: 3 GB for the default preset; --rows makes it smaller.")]
 pub enum Command {
     Bags(bags::Args),
@@ -97,7 +97,7 @@ pub struct Subject {
     seed: u64,
 }
 
-/// Ids per bag for models that are no preset.
+/// Ids per bag for models that are not presets.
 const POOLING: usize = 80;
 
 /// What a bench takes beside the time of the measurement.
@@ -181,8 +181,8 @@ impl Subject {
         workload.check_ids().with_context(about)?;
         if workload.left_over() > 0 {
             common.say(&format!(
-                "note: the last {} samples of {} fill no batch of {} and are left out",
-                workload.left_over(),
+                "note: the last {} of {} fill no batch of {} and are left out",
+                plural(workload.left_over(), "sample"),
                 path.display(),
                 workload.batch()
             ));
@@ -300,7 +300,7 @@ fn subject_facts(
     opened: &Opened,
     asked: &Asked,
     subject: &Subject,
-    pool: &rayon::ThreadPool,
+    threads: usize,
 ) -> Map<String, Value> {
     let (model, lookups) = (&opened.model, &asked.lookups);
     let tables = &model.spec.tables;
@@ -321,7 +321,7 @@ fn subject_facts(
     facts.insert("batches".into(), json!(lookups.len()));
     facts.insert("ids_per_bag".into(), json!(pooling));
     facts.insert("ids_per_bag_from".into(), json!(asked.pooling_from));
-    facts.insert("threads".into(), json!(pool.current_num_threads()));
+    facts.insert("threads".into(), json!(threads));
     facts
 }
 

@@ -51,7 +51,7 @@ use hither_sched::sim;
     arg_required_else_help = true
 )]
 #[command(after_help = "\
-Results go to standard output, progress and notes to standard error; `-o -` writes a result file to
+Results go to standard output, progress and notes to standard error; `-o -` writes a result file to \
 standard output. Existing results are never replaced without --force.
 Exit status: 0 success, 1 a negative answer (a broken invariant), 2 wrong usage or unreadable input.")]
 struct Cli {

@@ -49,7 +49,8 @@ pub fn run(args: &PlanArgs, common: &Common) -> anyhow::Result<(Header, Vec<RunR
         }
     }
     let seed = args.scenario.seed.unwrap_or(0);
-    let header = header(file_name(path), seed, 1.0, &topology);
+    let settings = [("compat".to_owned(), "muri".to_owned())].into();
+    let header = header(file_name(path), seed, 1.0, &topology, settings);
     let run = |&(name, policy): &(&str, Policy)| {
         let begin_s = cpu_s();
         let outcome = muri::run(&rows, nodes, gpus_per_node, policy)?;
@@ -96,7 +97,7 @@ fn record(
             finish_s: end.finish_s,
             run_s: end.run_s,
             queue_s: (end.finish_s - row.submit_ms / 1000.0 - end.run_s).max(0.0),
-            comm_s: 0.0,
+            comm_s: None,
             ideal_s: row.iterations * row.iteration_ms * STRETCH / 1000.0,
             tier: 0,
             preemptions: end.preemptions,
@@ -109,6 +110,7 @@ fn record(
     let gpus: u64 = header.cluster.machines.iter().map(|m| u64::from(m.gpus)).sum();
     let summary = Summary {
         policy: policy.into(),
+        clairvoyant: policy != "tiresias",
         seed: header.seed,
         jobs: jobs.len() as u64,
         finished: jobs.len() as u64,
@@ -118,10 +120,11 @@ fn record(
         queue_s: over(|row| row.queue_s),
         makespan_s: outcome.makespan_s,
         gpu_utilisation: outcome.busy_gpu_s / (outcome.makespan_s * gpus as f64),
-        fragmentation: 0.0,
-        comm_s_total: 0.0,
-        comm_share: 0.0,
-        tier_share: [1.0, 0.0, 0.0],
+        // Muri's rules have neither a network nor machines to be fragmented.
+        fragmentation: None,
+        comm_s_total: None,
+        comm_share: None,
+        tier_share: Default::default(),
         preemptions: outcome.preemptions,
         failures: 0,
         events: outcome.events,

@@ -68,12 +68,17 @@ impl Force {
     /// Refuses to replace a file. Devices, pipes and standard output are always written to. Called
     /// before the work, so that nobody waits for a result that cannot be written.
     pub fn check_file(self, path: &Path) -> anyhow::Result<()> {
+        self.check_file_of("-o", path)
+    }
+
+    /// The same for a file that another flag names.
+    pub fn check_file_of(self, flag: &str, path: &Path) -> anyhow::Result<()> {
         let is_free = output::is_stdout(path) || output::is_written_through(path) || !path.exists();
         if path.is_dir() {
-            bail!("{} is a directory; -o takes a file here", path.display());
+            bail!("{} is a directory; {flag} takes a file here", path.display());
         }
         if !is_free && !self.force {
-            bail!("{} exists; give another -o, or --force to replace it", path.display());
+            bail!("{} exists; give another {flag}, or --force to replace it", path.display());
         }
         Ok(())
     }
@@ -155,6 +160,17 @@ impl OutputDir {
         Ok(opened)
     }
 
+    /// A directory that gets further files: those of a run of this kind, if it holds any run.
+    pub fn open_beside(dir: &Path, kind: Kind) -> anyhow::Result<Self> {
+        check_dir(dir)?;
+        let mut opened = Self { path: dir.into(), lock: None, is_created: false };
+        if dir.exists() {
+            opened.take_lock()?;
+            opened.refuse_others(kind)?;
+        }
+        Ok(opened)
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -184,16 +200,22 @@ impl OutputDir {
         Ok(())
     }
 
+    fn refuse_others(&self, kind: Kind) -> anyhow::Result<()> {
+        let is_other = |other: &Kind| *other != kind && other.is_in(&self.path);
+        match Kind::ALL.into_iter().find(is_other) {
+            Some(other) => bail!(
+                "{} holds {}, which this command never replaces; give another -o",
+                self.path.display(),
+                other.name()
+            ),
+            None => Ok(()),
+        }
+    }
+
     fn check(&self, kind: Kind, existing: Existing) -> anyhow::Result<()> {
+        self.refuse_others(kind)?;
         let (dir, shown) = (&self.path, self.path.display());
         let mine = kind.name();
-        if let Some(other) = Kind::ALL.into_iter().find(|other| *other != kind && other.is_in(dir))
-        {
-            bail!(
-                "{shown} holds {}, which this command never replaces; give another -o",
-                other.name()
-            );
-        }
         match existing {
             _ if is_empty(dir)? => Ok(()),
             Existing::Replace => Ok(()),

@@ -26,16 +26,16 @@ use crate::{Common, outputs};
 Examples:
   hither partition flickr.npz --parts 8 -o flickr.parts
   hither partition flickr.npz --parts 8 --method all
-  hither partition soc-network.txt --parts 4 --method ldg       # a list of edges alone
+  hither partition soc-network.txt --parts 4 --method ldg    # edges alone
   hither train flickr.npz --partition-file flickr.parts -o out/
   hither partition products/ --parts 16 --write products-16/
   hither train products-16/ -o out/
 
-The file of -o holds one part number per line, in the order of the nodes, as gpmetis writes it. The
-folder of --write holds the whole dataset with its nodes numbered by part: training maps it and
+The file of -o holds one part number per line, in the order of the nodes, as gpmetis writes it. The \
+folder of --write holds the whole dataset with its nodes numbered by part: training maps it and \
 copies nothing, and gives the same results (docs/formats/partition.md). Methods:
   metis   multilevel; cuts the fewest edges
-  ldg     streaming: each node goes to the part with most of its neighbours, weighed by free room
+  ldg     streaming: each node joins most of its neighbours, if there is room
   fennel  streaming, with Fennel's penalty on the size of parts
   random  random parts of equal size
   label   nodes sorted by class and cut into equal pieces")]

@@ -18,7 +18,7 @@ Examples:
   hither report quiet/ congested/ -o comparison.html
   hither report trained/ trained-with-dropout/ -o comparison.html
 
-DIR is a directory that `hither simulate -o`, `hither demo -o`, `hither train -o` or
+DIR is a directory that `hither simulate -o`, `hither demo -o`, `hither train -o` or \
 `hither train compare -o` wrote. Simulations and training runs cannot share a page.")]
 pub struct Args {
     /// Directories of results

@@ -1,12 +1,12 @@
 //! From flags to runs: a plan holds the files, a cell is one setting of it, and a case is a cell that
 //! can run under any policy.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::bail;
-use hither_core::record::{ClusterRow, Header, MachineRow, RunRecord};
-use hither_core::topology::Topology;
+use hither_core::record::{ClusterRow, Header, LevelRow, MachineRow, RunRecord};
+use hither_core::topology::{Level, Link, Topology};
 use hither_sched::network::Network;
 use hither_sched::policy::{Entry, Settings};
 use hither_sched::sim::{self, Faults, Options, Scenario};
@@ -14,12 +14,15 @@ use hither_sched::state::{Checkpoints, State};
 use hither_sched::trace::{Format, Trace};
 use hither_sched::world::{Beliefs, ERROR_MAX, Lengths};
 use rustix::time::{ClockId, clock_gettime};
-use toml::Table;
+use toml::{Table, Value};
 
+use crate::Common;
 use crate::inputs::{ClusterArgs, Pace, TraceArgs, Workload, number};
 use crate::settings::{self, PolicyArgs};
 
 const HOUR_S: f64 = 3600.0;
+/// From here on a run takes seconds: 10 to 120 µs per job, and for gandiva over a millisecond.
+const JOBS_MANY: usize = 20_000;
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct PlanArgs {
@@ -68,7 +71,7 @@ pub struct ScenarioArgs {
     #[arg(allow_negative_numbers = true)]
     pub repair_h: f64,
     /// Job lengths that the scheduler is told: known, unknown, or noisy:F for a log-normal error
-    #[arg(long, value_name = "WORD", default_value = "known")]
+    #[arg(long, value_name = "WORD", default_value = "unknown")]
     pub lengths: Lengths,
     /// Tell the scheduler profiles with a log-normal error of standard deviation F
     #[arg(long, value_name = "F", default_value_t = 0.0)]
@@ -100,7 +103,7 @@ pub fn load(text: &str) -> Result<f64, String> {
 /// Everything that is read from files, once.
 pub struct Plan {
     pub topology: Topology,
-    /// Decisions of the cluster's reader: GPUs assumed, levels flattened.
+    /// Decisions of the cluster's reader: GPUs assumed, switches joined.
     cluster_notes: Vec<String>,
     pub workload: Workload,
     pub policies: Vec<&'static Entry>,
@@ -151,6 +154,16 @@ impl Plan {
             args: args.scenario.clone(),
             profiles_told: !args.trace.hides_profiles(),
         })
+    }
+
+    /// The same settings, if the cluster has all levels that they name.
+    fn level_timers(&self, settings: Settings) -> anyhow::Result<Settings> {
+        if let Some(name) = settings.unknown_level(&self.topology.levels) {
+            let levels = self.topology.levels.iter().map(|level| level.name.as_str());
+            let levels = levels.collect::<Vec<_>>().join(", ");
+            bail!("dally.level_s.{name}: the cluster has no such level; its levels are {levels}");
+        }
+        Ok(settings)
     }
 
     /// The cell that the flags alone describe.
@@ -205,14 +218,64 @@ impl Plan {
             Pace::Rate(rate) => name.push_str(&format!(", rate × {rate}")),
         }
         let jobs = jobs.into_iter().map(Arc::new).collect();
+        let settings = self.level_timers(settings::settings(&cell.settings)?)?;
+        let recorded = self.recorded(&settings)?;
         Ok(Case {
-            header: header(name, seed, cell.congestion, &self.topology),
+            header: header(name, seed, cell.congestion, &self.topology, recorded),
             topology: &self.topology,
             scenario: Scenario { jobs, faults, ..Scenario::default() },
             options,
-            settings: settings::settings(&cell.settings)?,
+            settings,
             notes,
         })
+    }
+
+    /// All settings that the figures depend on, those left at their defaults included. The seed,
+    /// the congestion and the cluster have places of their own in the header.
+    fn recorded(&self, settings: &Settings) -> anyhow::Result<BTreeMap<String, String>> {
+        let args = &self.args;
+        let lengths = match args.lengths {
+            Lengths::Known => "known".to_owned(),
+            Lengths::Unknown => "unknown".to_owned(),
+            Lengths::Noisy(sigma) => format!("noisy:{sigma}"),
+        };
+        let mut all = BTreeMap::from([
+            ("checkpoint_s".to_owned(), args.checkpoint_s.to_string()),
+            ("lengths".to_owned(), lengths),
+            ("profile_error".to_owned(), args.profile_error.to_string()),
+            ("lose_on_preempt".to_owned(), args.lose_on_preempt.to_string()),
+            ("profiles_told".to_owned(), self.profiles_told.to_string()),
+        ]);
+        if let Some(hours) = args.mtbf_h {
+            all.insert("mtbf_h".into(), hours.to_string());
+            all.insert("repair_h".into(), args.repair_h.to_string());
+        }
+        let names: Vec<&str> = self.policies.iter().map(|entry| entry.name).collect();
+        settings::flatten("", &Value::try_from(settings)?, &mut |key, value| {
+            let family = key.split('.').next().unwrap_or_default();
+            let is_used = |name: &&str| {
+                name.split('-').next() == Some(family)
+                    || (*name == "gittins" && family == "tiresias")
+            };
+            if names.iter().any(is_used) {
+                all.insert(key.to_owned(), value.to_owned());
+            }
+        });
+        let all_reduce = format!("{:?}", self.topology.all_reduce).to_lowercase();
+        all.insert("network.all_reduce".into(), all_reduce);
+        for Level { name, link, core, latency_us, .. } in &self.topology.levels {
+            let mut put = |prefix: &str, link: &Link| {
+                let (key, value) = match link {
+                    Link::Gbit(gbit) => ("gbit", gbit),
+                    Link::Oversubscribed(factor) => ("oversubscription", factor),
+                };
+                all.insert(format!("{name}.{prefix}{key}"), value.to_string());
+            };
+            put("", link);
+            core.iter().for_each(|core| put("core_", core));
+            all.insert(format!("{name}.latency_us"), latency_us.to_string());
+        }
+        Ok(all)
     }
 
     /// A site's jobs ask for the site's types of GPU: where the cluster has none of them, any type
@@ -243,8 +306,10 @@ impl Plan {
             ));
         }
         match args.lengths {
-            Lengths::Known => {}
-            Lengths::Unknown => notes.push("the scheduler is told no job lengths".into()),
+            Lengths::Known => {
+                notes.push("every policy is told the true length of every job".into())
+            }
+            Lengths::Unknown => {}
             Lengths::Noisy(sigma) => {
                 notes.push(format!("the scheduler is told lengths with an error of e^±{sigma}"));
             }
@@ -266,25 +331,43 @@ impl Plan {
     }
 }
 
-pub fn header(trace: String, seed: u64, congestion: f64, topology: &Topology) -> Header {
+pub fn header(
+    trace: String,
+    seed: u64,
+    congestion: f64,
+    topology: &Topology,
+    settings: BTreeMap<String, String>,
+) -> Header {
     let machines = topology.machines.iter().map(|m| MachineRow {
         name: m.name.clone(),
-        rack: m.rack,
+        parent: m.parent,
         gpus: m.gpus,
         gpu_type: m.gpu_type.clone(),
     });
+    let level = |level: &Level| LevelRow {
+        name: level.name.clone(),
+        places: level.places.iter().map(|place| (place.name.clone(), place.parent)).collect(),
+    };
     let cluster = ClusterRow {
         name: topology.name.clone(),
-        racks: topology.racks.clone(),
+        levels: topology.levels.iter().map(level).collect(),
         machines: machines.collect(),
     };
-    Header { hither: env!("CARGO_PKG_VERSION").into(), trace, seed, congestion, cluster }
+    let hither = env!("CARGO_PKG_VERSION").into();
+    Header { hither, trace, seed, congestion, cluster, settings }
 }
 
 impl Case<'_> {
     /// How many jobs there are to run.
     pub fn jobs(&self) -> usize {
         self.scenario.jobs.len()
+    }
+
+    /// Tells what to expect of a long trace, before the first run.
+    pub fn say_if_long(&self, common: &Common) {
+        if self.jobs() >= JOBS_MANY {
+            common.say("a long trace: allow seconds per simulation, and minutes for gandiva");
+        }
     }
 
     pub fn run(&self, entry: &Entry) -> Result<RunRecord, sim::Error> {

@@ -113,3 +113,19 @@ pub fn settings(table: &Table) -> anyhow::Result<Settings> {
     settings.check()?;
     Ok(settings)
 }
+
+/// Calls `tell` with each value under its path, such as dally.tuner.window.
+pub fn flatten(path: &str, value: &Value, tell: &mut impl FnMut(&str, &str)) {
+    match value {
+        Value::Table(table) => {
+            for (name, value) in table {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                flatten(&path, value, tell);
+            }
+        }
+        Value::String(text) => tell(path, text),
+        // 1800, not 1800.0.
+        Value::Float(number) => tell(path, &number.to_string()),
+        other => tell(path, &other.to_string()),
+    }
+}

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use hither_core::record::{Header, RunRecord, Summary};
+use hither_report::plural;
 use indicatif::ProgressStyle;
 use rayon::prelude::*;
 
@@ -18,17 +19,18 @@ use crate::{Common, muri, outputs, record};
 #[command(after_help = "\
 Examples:
   hither simulate examples/sample.csv
-  hither simulate examples/traces/sacct.txt --cluster examples/slurm/topology.conf \\
+  hither simulate examples/traces/sacct.txt \\
+      --cluster examples/slurm/topology.conf \\
       --cluster examples/slurm/slurm.conf --cluster examples/slurm/gres.conf
-  hither simulate examples/sample.csv --policy all --congestion 4 --load 0.8 -o out/
-  hither simulate examples/sample.csv --policy dally --set dally.score=slowdown --json
+  hither simulate examples/sample.csv --policy all --congestion 4 -o out/
+  hither simulate examples/sample.csv --set dally.score=slowdown --json
   hither simulate examples/traces/muri.csv --compat muri
 
-Without --policy it compares dally with Tiresias and with two bounds: fifo, which keeps the order
-of submission, and srtf, which is given the true length of every job. Gandiva is not among them: it
+Without --policy it compares dally with Tiresias and with two bounds: fifo, which keeps the order \
+of submission, and srtf, which is given the true length of every job. Gandiva is not among them: it \
 takes minutes on a trace of 80,000 jobs.
 
-Results depend on the inputs and the seed alone: the same command writes the same bytes, except for
+Results depend on the inputs and the seed alone: the same command writes the same bytes, except for \
 sim_cpu_s.")]
 pub struct Args {
     #[command(flatten)]
@@ -82,9 +84,6 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// From here on a run takes seconds: 10 to 120 µs per job, and for gandiva over a millisecond.
-const JOBS_MANY: usize = 20_000;
-
 /// The runs, and the notes that were printed before they began.
 fn simulate(args: &Args, common: &Common) -> anyhow::Result<(Header, Vec<RunRecord>, Vec<String>)> {
     let plan = Plan::new(&args.plan)?;
@@ -93,10 +92,8 @@ fn simulate(args: &Args, common: &Common) -> anyhow::Result<(Header, Vec<RunReco
     common.say(&format!("seed {}", case.header.seed));
     say_notes(common, &case.notes);
     let noun = if policies == 1 { "policy" } else { "policies" };
-    common.say(&format!("replaying {} jobs under {policies} {noun}", case.jobs()));
-    if case.jobs() >= JOBS_MANY {
-        common.say("a long trace: allow seconds per policy, and minutes for gandiva");
-    }
+    common.say(&format!("replaying {} under {policies} {noun}", plural(case.jobs(), "job")));
+    case.say_if_long(common);
     let bar = common.bar(policies as u64, "policies");
     // No estimate of the time left: policies differ in speed many times over, so it would grow.
     bar.set_style(ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len}  {elapsed} gone")?);

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use hither_core::record::Summary;
+use hither_report::plural;
 use hither_report::sweep::{self, Sweep};
 use indicatif::ProgressStyle;
 use rayon::prelude::*;
@@ -25,9 +26,10 @@ use store::{Finished, Store};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  hither sweep trace.csv --policy dally,tiresias --vary congestion=1,2,4,8 -o out/
-  hither sweep workload.toml --policy dally,fifo --vary load=0.5..1.5 --vary seed=1..5 -o out/
-  hither sweep trace.csv --policy dally --vary dally.score=slowdown,2d-las -o out/
+  hither sweep trace.csv --policy dally,fifo --vary congestion=1,2,4,8 -o out/
+  hither sweep workload.toml --policy dally,fifo --vary load=0.5..1.5 \\
+      --vary seed=1..5 -o out/
+  hither sweep trace.csv --vary dally.score=slowdown,2d-las -o out/
 
 VALUES is a list (1,2,4) or a range: FROM..TO takes five values, FROM..TO:STEP every STEP, and a range \
 of seeds every seed. Several --vary make a grid of all combinations; each cell runs under every policy. \
@@ -55,7 +57,9 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let axes: Vec<Axis> = args.vary.iter().map(|v| Axis::parse(v)).collect::<Result<_, _>>()?;
     let grid = grid::cells(&axes)?;
     let plan = Plan::new(&args.plan)?;
-    say_notes(common, &plan.case(&plan.cell(), false)?.notes);
+    let case = plan.case(&plan.cell(), false)?;
+    say_notes(common, &case.notes);
+    case.say_if_long(common);
     // Wrong values are reported before the first simulation.
     let cells: Vec<Cell> =
         grid.iter().map(|values| grid::cell(&plan, &axes, values)).collect::<Result<_, _>>()?;
@@ -71,7 +75,13 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let text = serde_json::to_string_pretty(&document)? + "\n";
     // The seed of a generator file is known only to the runs.
     let seed = finished.first().and_then(|cell| cell.runs.first()).map_or(0, |run| run.seed);
-    let header = runs::header(plan.workload.name(), seed, plan.cell().congestion, &plan.topology);
+    let header = runs::header(
+        plan.workload.name(),
+        seed,
+        plan.cell().congestion,
+        &plan.topology,
+        BTreeMap::new(), // the page lists those of the manifest
+    );
     let page = Sweep {
         header: &header,
         settings: store::settings(&manifest, &axes),
@@ -79,7 +89,10 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         policies: plan.policies.iter().map(|entry| entry.name).collect(),
         cells: finished.iter().map(|cell| cell.runs.as_slice()).collect(),
     };
-    outputs::write_file(&args.output.join("sweep.csv"), &table::csv(&axes, &finished)?)?;
+    outputs::write_file(
+        &args.output.join("sweep.csv"),
+        &table::csv(&axes, &header.cluster, &finished)?,
+    )?;
     outputs::write_file(&args.output.join("sweep.json"), text.as_bytes())?;
     outputs::write_file(&args.output.join("sweep.html"), page.html().as_bytes())?;
     common.say(&format!("wrote {}", args.output.join("sweep.html").display()));
@@ -137,14 +150,9 @@ fn finish(
 /// How much work is ahead.
 fn announcement(cells: usize, policies: usize, done: usize) -> String {
     let total = cells * policies;
-    let plural =
-        |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
-    let mut text = format!(
-        "{} × {} = {}",
-        plural(cells, "cell", "cells"),
-        plural(policies, "policy", "policies"),
-        plural(total, "simulation", "simulations"),
-    );
+    let noun = if policies == 1 { "policy" } else { "policies" };
+    let (cells, simulations) = (plural(cells, "cell"), plural(total, "simulation"));
+    let mut text = format!("{cells} × {policies} {noun} = {simulations}");
     if done > 0 {
         text.push_str(&format!("; {} done before", done * policies));
     }

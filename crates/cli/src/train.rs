@@ -33,26 +33,26 @@ pub use store::{holds_run, read};
 Examples:
   hither train flickr.npz -o out/
   hither train cora/processed/data.pt --model gcn --dry-run
-  hither train flickr.npz --mode psgd-pa --model gcn --parts 8 --rounds 100 --runs 5 -o pa/
-  hither train products/ --model sage --layers 3 --hidden 256 --batch-norm --rho 1.1 \\
-      --lr 0.001 --server-lr 0.01 --server-batch 2048 --checkpoint-every 5 -o out/
+  hither train flickr.npz --mode psgd-pa --model gcn --parts 8 --runs 5 -o pa/
+  hither train products/ --model sage --layers 3 --hidden 256 --batch-norm \\
+      --server-lr 0.01 --server-batch 2048 --checkpoint-every 5 -o out/
   hither train products/ … -o out/ --resume
-  hither train compare tolokers.npz --modes single,psgd-pa,llcg,ggs,server-only -o compared/
+  hither train compare tolokers.npz --modes single,llcg,ggs -o compared/
 
-In each round every worker starts from the global model, takes --local-steps steps on its own part
-of the graph, and sends its model back. The server averages the models and takes --server-steps
+In each round every worker starts from the global model, takes --local-steps steps on its own part \
+of the graph, and sends its model back. The server averages the models and takes --server-steps \
 steps on the whole graph, which correct for the edges that the partition cut. Only models are sent.
 Modes:
   llcg         local steps, averaging, correction
-  llcg-stale   as llcg, but the server corrects the previous model while the workers learn
+  llcg-stale   as llcg, but the server corrects the model of the round before
   psgd-pa      local steps and averaging, no correction
-  psgd-sa      as psgd-pa, but each part stores copies of some remote neighbours (--copies)
-  ggs          workers sample from the whole graph and fetch remote features in every step
+  psgd-sa      as psgd-pa, with copies of some remote neighbours (--copies)
+  ggs          workers sample the whole graph and fetch remote features
   single       one machine with the whole graph
   server-only  the server's steps alone
 
-The model is scored on the whole graph with all neighbours. The one with the best validation score
-is tested and written, with its predictions for every node (predictions.csv). The same seed gives
+The model is scored on the whole graph with all neighbours. The one with the best validation score \
+is tested and written, with its predictions for every node (predictions.csv). The same seed gives \
 the same model for any number of threads, and after a kill and --resume. See docs/training.md.")]
 pub struct Args {
     #[command(subcommand)]

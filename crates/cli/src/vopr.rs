@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::panic;
 use std::process::ExitCode;
 
+use hither_report::plural;
 use hither_sched::vopr::{Case, DRAWN, OPTIONS};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -161,6 +162,7 @@ fn shown(outcome: &Outcome) -> String {
     let counts: Vec<String> =
         outcome.by_policy.iter().map(|(name, n)| format!("{name} {n}")).collect();
     let Outcome { scenarios, failed, .. } = outcome;
-    text.push_str(&format!("{scenarios} scenarios, {failed} failed ({})\n", counts.join(", ")));
+    let (scenarios, counts) = (plural(*scenarios as usize, "scenario"), counts.join(", "));
+    text.push_str(&format!("{scenarios}, {failed} failed ({counts})\n"));
     text
 }

@@ -20,7 +20,9 @@ use crate::{Dataset, Error, Features, Graph, Labels, Metric, Split};
 
 /// Nodes that draw from one random stream. Changing it changes every generated graph.
 const BLOCK_NODES: usize = 1024;
-/// Blocks of features that are made in parallel before they are written.
+/// Features that are made in parallel before they are written: at most so many bytes and blocks, at
+/// least one block.
+const BYTES_AT_ONCE: usize = 64 << 20;
 const BLOCKS_AT_ONCE: usize = 64;
 /// Upper bound: above it, the first node of a class would be everybody's neighbour.
 const TAIL_MAX: f64 = 0.9;
@@ -119,7 +121,38 @@ impl Settings {
         (train, share(self.valid).min(self.nodes - train))
     }
 
-    fn check(&self) -> Result<(), Error> {
+    /// Edges that are drawn, before repeated ones are dropped.
+    pub fn edges(&self) -> f64 {
+        self.nodes as f64 * self.degree / 2.0
+    }
+
+    /// Size of the file that [`write`] makes, at most.
+    pub fn file_bytes(&self) -> u64 {
+        // An offset, a label, a place in the split and the features of each node; each edge from
+        // both ends.
+        let per_node =
+            size_of::<u64>() + 2 * size_of::<u32>() + size_of::<f32>() * self.feature_dim;
+        (self.nodes as f64 * per_node as f64 + self.edges() * 2.0 * size_of::<u32>() as f64) as u64
+    }
+
+    /// Memory that [`write`] takes at its peak, while the drawn edges become rows of neighbours.
+    pub fn memory_bytes(&self) -> u64 {
+        // An edge as a pair of nodes, and in the rows of both; for each node its number, its offset,
+        // its outgoing edges, and a slice of the neighbours with its length.
+        let (per_edge, per_node) = (2 * size_of::<(u32, u32)>(), 14 * size_of::<u32>());
+        let graph = self.edges() * per_edge as f64 + self.nodes as f64 * per_node as f64;
+        let features = self.nodes_at_once() * self.feature_dim * size_of::<f32>();
+        graph as u64 + features as u64
+    }
+
+    /// Nodes whose features are made before they are written.
+    fn nodes_at_once(&self) -> usize {
+        let block_bytes = BLOCK_NODES * self.feature_dim * size_of::<f32>();
+        BLOCK_NODES * (BYTES_AT_ONCE / block_bytes.max(1)).clamp(1, BLOCKS_AT_ONCE)
+    }
+
+    /// Fails unless a graph with these settings exists.
+    pub fn check(&self) -> Result<(), Error> {
         let bad = |problem: String| Err(Error::Settings(problem));
         let shares = [
             ("tail", self.tail, TAIL_MAX),
@@ -185,7 +218,7 @@ impl Settings {
 /// A graph in memory.
 pub fn generate(settings: &Settings) -> Result<Dataset, Error> {
     let plan = Plan::new(settings)?;
-    let (graph, labels, split) = (plan.graph()?, plan.labels(), plan.split());
+    let (graph, labels, split) = (plan.graph(&|_| ())?, plan.labels(), plan.split());
     let dim = settings.feature_dim;
     let mut values = vec![0.0; settings.nodes * dim];
     let means = plan.means();
@@ -200,10 +233,11 @@ pub fn generate(settings: &Settings) -> Result<Dataset, Error> {
     Ok(dataset)
 }
 
-/// Writes the same graph in our own layout, without ever holding all features in memory.
-pub fn write(settings: &Settings, path: &Path) -> Result<(), Error> {
+/// Writes the same graph in our own layout, without ever holding all features in memory. Calls `done`
+/// with the number of nodes that got their edges, and again with those that got their features.
+pub fn write(settings: &Settings, path: &Path, done: &(dyn Fn(usize) + Sync)) -> Result<(), Error> {
     let plan = Plan::new(settings)?;
-    let (graph, of, split) = (plan.graph()?, plan.labels(), plan.split());
+    let (graph, of, split) = (plan.graph(done)?, plan.labels(), plan.split());
     let dim = settings.feature_dim;
     let labels = Labels::Classes { of: of.clone().into(), count: settings.classes };
     let features = Features::Dense { values: vec![].into(), dim };
@@ -212,7 +246,7 @@ pub fn write(settings: &Settings, path: &Path) -> Result<(), Error> {
     let mut out = load::begin(path, &dataset, Shape::Dense { dim })?;
     drop(dataset);
     let means = plan.means();
-    let rows_at_once = BLOCK_NODES * BLOCKS_AT_ONCE;
+    let rows_at_once = settings.nodes_at_once();
     let mut values = vec![0.0; rows_at_once.min(settings.nodes) * dim];
     for start in (0..settings.nodes).step_by(rows_at_once) {
         let rows = rows_at_once.min(settings.nodes - start);
@@ -221,6 +255,7 @@ pub fn write(settings: &Settings, path: &Path) -> Result<(), Error> {
             plan.fill_features(start / BLOCK_NODES + block, &means, &of, rows);
         });
         out.write(bytemuck::cast_slice(values))?;
+        done(rows);
     }
     Ok(out.finish()?)
 }
@@ -290,11 +325,15 @@ impl<'a> Plan<'a> {
         Split { train: order, valid, test }
     }
 
-    fn graph(&self) -> Result<Graph, Error> {
+    fn graph(&self, done: &(dyn Fn(usize) + Sync)) -> Result<Graph, Error> {
         let nodes = self.settings.nodes;
         let blocks: Vec<Vec<(u32, u32)>> = (0..nodes.div_ceil(BLOCK_NODES))
             .into_par_iter()
-            .map(|block| self.edges(block))
+            .map(|block| {
+                let edges = self.edges(block);
+                done(BLOCK_NODES.min(nodes - block * BLOCK_NODES));
+                edges
+            })
             .collect();
         let edges = blocks.concat();
         drop(blocks);

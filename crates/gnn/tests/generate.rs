@@ -1,5 +1,7 @@
 //! Generated graphs are as they were asked for, and the same for any number of threads.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use hither_gnn::generate::{self, Family, Settings};
 use hither_gnn::load::{self, Options};
 use hither_gnn::{Dataset, Features, Labels};
@@ -105,7 +107,15 @@ fn the_same_for_any_number_of_threads_and_in_a_file() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
         let path = dir.path().join(format!("{threads}.graph.safetensors"));
         pool.install(|| {
-            generate::write(&settings, &path).expect("written");
+            let done = AtomicUsize::new(0);
+            let add = |nodes| {
+                done.fetch_add(nodes, Ordering::Relaxed);
+            };
+            generate::write(&settings, &path, &add).expect("written");
+            assert_eq!(done.into_inner(), 2 * settings.nodes, "edges and features of each node");
+            let written = std::fs::metadata(&path).expect("there").len();
+            let told = settings.file_bytes();
+            assert!(written < told + 4096 && written > told * 9 / 10, "{written}, not {told}");
             (std::fs::read(&path).expect("read"), generate::generate(&settings).expect("a graph"))
         })
     };

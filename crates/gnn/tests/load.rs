@@ -333,7 +333,7 @@ fn a_stray_id_does_not_take_all_memory() {
     };
     assert_eq!(edges(&open_edges([0, 2, 1, 1]).expect("a graph")), [(0, 1), (1, 2)]);
     let found = open_edges([0, 2, 1, 4_000_000_000]).expect_err("too many").to_string();
-    assert!(found.contains("tells of 4000000001 nodes, too many for 2 edges"), "{found}");
+    assert!(found.contains("says 4000000001 nodes, too many for 2 edges"), "{found}");
 }
 
 fn error(path: &Path) -> String {

@@ -7,6 +7,7 @@
 mod curve;
 mod data;
 mod format;
+mod history;
 mod label;
 mod metric;
 mod pack;
@@ -18,5 +19,6 @@ pub mod sweep;
 mod table;
 pub mod train;
 
+pub use format::plural;
 pub use page::{Group, html};
 pub use table::table;

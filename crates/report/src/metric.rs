@@ -39,6 +39,13 @@ pub const METRICS: &[Metric] = &[
         show: Show::Time,
     },
     Metric {
+        name: "p50 JCT",
+        meaning: "Half of the finished jobs completed within this time",
+        smaller: true,
+        value: |s| of_finished(s, s.jct_s.p50),
+        show: Show::Time,
+    },
+    Metric {
         name: "p95 JCT",
         meaning: "95 % of finished jobs completed within this time",
         smaller: true,
@@ -67,28 +74,32 @@ pub const METRICS: &[Metric] = &[
         show: Show::Time,
     },
     Metric {
-        name: "GPU util",
-        meaning: "Share of the GPU time up to the makespan that was allocated to jobs",
+        name: "useful util",
+        meaning: "Share of the GPU time up to the makespan that was allocated to jobs and not spent \
+                  waiting for the network",
         smaller: false,
-        value: |s| Some(s.gpu_utilisation),
-        show: Show::Text(|s| percent(s.gpu_utilisation)),
+        value: |s| Some(useful_utilisation(s)),
+        show: Show::Text(|s| percent(useful_utilisation(s))),
     },
     Metric {
         name: "comm share",
         meaning: "Exposed communication time over running time",
         smaller: true,
-        value: |s| of_finished(s, s.comm_share),
-        show: Show::Text(|s| percent(s.comm_share)),
+        value: |s| s.comm_share.filter(|_| s.finished > 0),
+        show: Show::Text(|s| s.comm_share.map_or_else(absent, percent)),
     },
     Metric {
-        name: "tiers 0/1/2",
-        meaning: "GPU time of multi-GPU jobs inside a machine / inside a rack / across racks; \
-                  best is the largest share inside a machine",
+        name: "tiers",
+        meaning: "GPU time of multi-GPU jobs by the level of the place that holds them, from inside a \
+                  machine outward; best is the largest share inside a machine",
         smaller: false,
-        value: |s| Some(s.tier_share[0]),
+        value: |s| s.tier_share.first().copied().filter(|_| has_tiers(s)),
         show: Show::Text(|s| {
-            let [machine, rack, across] = s.tier_share.map(|share| (share * 100.0).round());
-            format!("{machine}/{rack}/{across} %")
+            if !has_tiers(s) {
+                return absent();
+            }
+            let shares = s.tier_share.iter().map(|share| (share * 100.0).round().to_string());
+            format!("{} %", shares.collect::<Vec<_>>().join("/"))
         }),
     },
     Metric {
@@ -99,6 +110,21 @@ pub const METRICS: &[Metric] = &[
         show: Show::Text(|s| s.preemptions.to_string()),
     },
 ];
+
+/// GPUs that stall are in use and do no work: more of them must not count as better.
+fn useful_utilisation(summary: &Summary) -> f64 {
+    summary.gpu_utilisation * (1.0 - summary.comm_share.unwrap_or(0.0))
+}
+
+/// The place of a figure that the run does not have.
+fn absent() -> String {
+    "–".to_owned()
+}
+
+/// Whether any job of several GPUs ran at a known tier.
+fn has_tiers(summary: &Summary) -> bool {
+    summary.tier_share.iter().any(|share| *share > 0.0)
+}
 
 fn of_finished(summary: &Summary, value: f64) -> Option<f64> {
     (summary.finished > 0).then_some(value)

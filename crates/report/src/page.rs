@@ -1,12 +1,14 @@
 //! One self-contained HTML page: the template, styles, scripts and data in one string.
 
+use std::collections::BTreeSet;
+
 use hither_core::record::{Header, RunRecord, Summary};
 use minijinja::{Environment, Value, context};
 
 use crate::curve::SMOOTH_SHARE;
 use crate::data::data;
 use crate::format::{cluster, count, duration, gpus, percent, plural};
-use crate::label::{labels, notes};
+use crate::label::{CLAIRVOYANT, labels, marked, notes};
 use crate::metric::{METRICS, Metric};
 
 const TEMPLATE: &str = include_str!("../assets/report.html");
@@ -18,13 +20,14 @@ const STYLES: [&str; 2] =
     [include_str!("../assets/vendor/uplot/uPlot.min.css"), include_str!("../assets/report.css")];
 const PLOT_LIBRARY: &str = include_str!("../assets/vendor/uplot/uPlot.iife.min.js");
 /// In the order in which they build on each other.
-const SCRIPTS: [&str; 8] = [
+const SCRIPTS: [&str; 9] = [
     include_str!("../assets/js/data.js"),
     include_str!("../assets/js/select.js"),
     include_str!("../assets/js/draw.js"),
     include_str!("../assets/js/charts.js"),
     include_str!("../assets/js/schedule-draw.js"),
     include_str!("../assets/js/schedule.js"),
+    include_str!("../assets/js/history.js"),
     include_str!("../assets/js/table.js"),
     include_str!("../assets/js/main.js"),
 ];
@@ -37,8 +40,10 @@ pub struct Group<'a> {
 
 /// One page for all groups. It needs no network, no other file, and no script for its table.
 pub fn html(groups: &[Group]) -> String {
-    let named: Vec<(&Header, Vec<&str>)> =
-        groups.iter().map(|g| (g.header, policies(g.runs))).collect();
+    let named: Vec<(&Header, Vec<String>)> = groups
+        .iter()
+        .map(|g| (g.header, g.runs.iter().map(|run| marked(&run.summary)).collect()))
+        .collect();
     let labels = labels(&named);
     let (data, blocks) = data(groups, &labels);
     let json = serde_json::to_string(&data).expect("rows of numbers and strings are JSON");
@@ -49,6 +54,8 @@ pub fn html(groups: &[Group]) -> String {
         smooth => percent(SMOOTH_SHARE),
         facts => facts(groups),
         groups => groups.len(),
+        settings => settings(groups),
+        clairvoyant => is_any_clairvoyant(groups).then_some(CLAIRVOYANT),
         notes => notes(labels.iter().map(String::as_str).zip(
             groups.iter().flat_map(|g| g.runs).map(|r| r.summary.notes.as_slice()),
         )),
@@ -150,6 +157,23 @@ fn facts(groups: &[Group]) -> Vec<Value> {
         context! { name => name, values => distinct(groups.iter().map(value)) }
     };
     facts.into_iter().map(fact).collect()
+}
+
+fn is_any_clairvoyant(groups: &[Group]) -> bool {
+    groups.iter().flat_map(|g| g.runs).any(|run| run.summary.clairvoyant)
+}
+
+/// Every recorded setting, with all its values where the groups differ in it.
+fn settings(groups: &[Group]) -> Vec<Value> {
+    let keys: BTreeSet<&String> = groups.iter().flat_map(|g| g.header.settings.keys()).collect();
+    let value = |key: &String, group: &Group| {
+        group.header.settings.get(key).map_or_else(|| "–".to_owned(), String::clone)
+    };
+    let setting = |key: &String| {
+        let values = distinct(groups.iter().map(|group| value(key, group)));
+        context! { name => key, value => values.join(" | ") }
+    };
+    keys.into_iter().map(setting).collect()
 }
 
 /// Each value once, in the order of first occurrence.

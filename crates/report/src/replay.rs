@@ -73,7 +73,7 @@ impl<'a> Replay<'a> {
             Happening::Finish { job } | Happening::Cancel { job } => self.leave(*job),
             Happening::MachineDown { machine } => self.change(*machine, |m| m.down = true),
             Happening::MachineUp { machine } => self.change(*machine, |m| m.down = false),
-            Happening::Timers { .. } => {}
+            Happening::Timers { .. } | Happening::Decline { .. } => {}
         }
     }
 
@@ -118,14 +118,14 @@ impl<'a> Replay<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hither_core::record::{MachineRow, Reason};
+    use hither_core::record::{LevelRow, MachineRow, Reason};
 
     fn cluster() -> ClusterRow {
         let machine =
-            |name: &str| MachineRow { name: name.into(), rack: 0, gpus: 4, gpu_type: "x".into() };
+            |name: &str| MachineRow { name: name.into(), parent: 0, gpus: 4, gpu_type: "x".into() };
         ClusterRow {
             name: "c".into(),
-            racks: vec!["r".into()],
+            levels: LevelRow::racks(["r"]),
             machines: vec![machine("a"), machine("b")],
         }
     }
@@ -135,12 +135,12 @@ mod tests {
         let at = |what| EventRow { t: 0.0, what };
         let events = [
             at(Happening::Arrive { job: 0, gpus: 3 }),
-            at(Happening::Start { job: 0, tier: 0, machines: vec![(0, 3)] }),
+            at(Happening::Start { job: 0, tier: 0, machines: vec![(0, 3)], why: None }),
             at(Happening::MachineDown { machine: 1 }),
             at(Happening::MachineUp { machine: 1 }),
-            at(Happening::Preempt { job: 0, reason: Reason::Priority }),
-            at(Happening::Start { job: 0, tier: 1, machines: vec![(0, 2), (1, 1)] }),
-            at(Happening::Start { job: 9, tier: 1, machines: vec![(77, 2)] }),
+            at(Happening::Preempt { job: 0, reason: Reason::Priority, why: None }),
+            at(Happening::Start { job: 0, tier: 1, machines: vec![(0, 2), (1, 1)], why: None }),
+            at(Happening::Start { job: 9, tier: 1, machines: vec![(77, 2)], why: None }),
             at(Happening::Finish { job: 0 }),
         ];
         let cluster = cluster();

@@ -38,10 +38,14 @@ pub struct Schedule {
     pub dropped: usize,
 }
 
-/// Machines in the order in which they are drawn: rack by rack.
+/// Machines in the order in which they are drawn: place by place, from the outside in.
 pub fn rows(cluster: &ClusterRow) -> Vec<usize> {
     let mut order: Vec<usize> = (0..cluster.machines.len()).collect();
-    order.sort_by_key(|&m| cluster.machines[m].rack);
+    order.sort_by_cached_key(|&m| {
+        let mut path = cluster.path(cluster.machines[m].parent);
+        path.reverse();
+        path
+    });
     order
 }
 
@@ -96,7 +100,7 @@ pub fn schedule(
 impl Builder<'_> {
     fn apply(&mut self, now: i64, what: &Happening) {
         match what {
-            Happening::Start { job, tier, machines } => {
+            Happening::Start { job, tier, machines, .. } => {
                 self.end(now, *job);
                 self.start(now, *job, *tier, machines);
             }
@@ -109,7 +113,7 @@ impl Builder<'_> {
                 self.down.entry(*machine).or_insert(now);
             }
             Happening::MachineUp { machine } => self.up(now, *machine),
-            Happening::Arrive { .. } | Happening::Timers { .. } => {}
+            Happening::Arrive { .. } | Happening::Decline { .. } | Happening::Timers { .. } => {}
         }
     }
 
@@ -127,7 +131,7 @@ impl Builder<'_> {
                     end_ms: now,
                     gpus: count as i64,
                     job: i64::from(position),
-                    tier: i64::from(tier.min(2)),
+                    tier: i64::from(tier),
                 };
                 open.push(Open { span, machine });
             }
@@ -219,13 +223,14 @@ fn finished(mut spans: Vec<Span>) -> Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hither_core::record::{MachineRow, Reason};
+    use hither_core::record::{LevelRow, MachineRow, Reason};
 
     fn cluster() -> ClusterRow {
-        let machine = |rack| MachineRow { name: "m".into(), rack, gpus: 4, gpu_type: "x".into() };
+        let machine =
+            |parent| MachineRow { name: "m".into(), parent, gpus: 4, gpu_type: "x".into() };
         ClusterRow {
             name: "c".into(),
-            racks: vec!["r0".into(), "r1".into()],
+            levels: LevelRow::racks(["r0", "r1"]),
             machines: vec![machine(1), machine(0)],
         }
     }
@@ -235,7 +240,7 @@ mod tests {
     }
 
     fn start(t: f64, job: u32, machines: &[(u32, u32)]) -> EventRow {
-        at(t, Happening::Start { job, tier: 0, machines: machines.to_vec() })
+        at(t, Happening::Start { job, tier: 0, machines: machines.to_vec(), why: None })
     }
 
     fn spans(events: &[EventRow]) -> Vec<(i64, i64, i64, i64, i64, i64)> {
@@ -277,7 +282,7 @@ mod tests {
     fn restarts_in_place_merge_and_the_unfinished_end_with_the_record() {
         let events = [
             start(0.0, 0, &[(1, 4)]),
-            at(1.0, Happening::Preempt { job: 0, reason: Reason::TimeSlice }),
+            at(1.0, Happening::Preempt { job: 0, reason: Reason::TimeSlice, why: None }),
             start(1.0, 0, &[(1, 4)]),
             at(2.0, Happening::MachineDown { machine: 0 }),
             at(5.0, Happening::Arrive { job: 1, gpus: 1 }),

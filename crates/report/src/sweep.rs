@@ -79,7 +79,8 @@ const METRICS: [Metric; 6] = [
         smaller: true,
         is_time: true,
         is_brief: true,
-        value: |s| s.comm_s_total,
+        // A sweep always models the network.
+        value: |s| s.comm_s_total.unwrap_or(f64::NAN),
     },
     Metric {
         name: "GPU utilisation",

@@ -4,6 +4,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use hither_core::record::{Header, Summary};
 
 use crate::format::{cluster, printable};
+use crate::label::{CLAIRVOYANT, marked};
 use crate::metric::METRICS;
 
 /// One row per policy, the best value of each column marked with `*`, and the winners below. Plain
@@ -21,7 +22,7 @@ pub fn table(header: &Header, runs: &[Summary]) -> String {
             // The blank keeps the digits of marked and unmarked rows in one column.
             format!("{}{}", texts[i], if wins[i] { '*' } else { ' ' })
         });
-        table.add_row(std::iter::once(printable(&run.policy)).chain(figures));
+        table.add_row(std::iter::once(printable(&marked(run))).chain(figures));
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -36,6 +37,9 @@ pub fn table(header: &Header, runs: &[Summary]) -> String {
     ));
     let mut text =
         format!("{facts}\n{table}\nwinner per metric: {}\n", winner_line(runs, &winners));
+    if runs.iter().any(|run| run.clairvoyant) {
+        text.push_str(&format!("{CLAIRVOYANT}\n"));
+    }
     for line in crate::label::notes(runs.iter().map(|r| (r.policy.as_str(), r.notes.as_slice()))) {
         text.push_str(&format!("note: {}\n", printable(&line)));
     }
@@ -68,13 +72,13 @@ fn winner_line(runs: &[Summary], winners: &[Vec<bool>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hither_core::record::{ClusterRow, MachineRow};
+    use hither_core::record::{ClusterRow, LevelRow, MachineRow};
     use hither_core::summary::Quantiles;
 
     fn header() -> Header {
         let machine = |i: u32| MachineRow {
             name: format!("m{i}"),
-            rack: i / 2,
+            parent: i / 2,
             gpus: 8,
             gpu_type: "V100".into(),
         };
@@ -85,9 +89,10 @@ mod tests {
             congestion: 1.5,
             cluster: ClusterRow {
                 name: "lab".into(),
-                racks: vec!["r0".into(), "r1".into()],
+                levels: LevelRow::racks(["r0", "r1"]),
                 machines: (0..4).map(machine).collect(),
             },
+            settings: Default::default(),
         }
     }
 
@@ -108,10 +113,11 @@ mod tests {
             queue_s: Quantiles { mean: 90.0, ..Quantiles::default() },
             makespan_s: 400_000.0,
             gpu_utilisation: 0.5,
-            fragmentation: 0.1,
-            comm_s_total: 10.0,
-            comm_share: 0.0625,
-            tier_share: [0.5, 0.3, 0.2],
+            clairvoyant: false,
+            fragmentation: Some(0.1),
+            comm_s_total: Some(10.0),
+            comm_share: Some(0.0625),
+            tier_share: vec![0.5, 0.3, 0.2],
             preemptions: 3,
             failures: 0,
             events: 300,
@@ -125,21 +131,19 @@ mod tests {
         let text = table(&header(), &[run("fifo", 12_312.0, 100), run("delay", 9_000.0, 100)]);
         let expected = "\
 trace demo.csv · cluster lab: 4 machines in 2 racks, 32 GPUs (V100) · seed 7 · congestion 1.5×
-┌────────┬──────────┬─────────┬─────────┬─────────┬───────────┬──────────┬──────────┬────────────┬─────────────┬─────────┐
-│ policy ┆ finished ┆ avg JCT ┆ p95 JCT ┆ p99 JCT ┆ avg queue ┆ makespan ┆ GPU util ┆ comm share ┆ tiers 0/1/2 ┆ preempt │
-╞════════╪══════════╪═════════╪═════════╪═════════╪═══════════╪══════════╪══════════╪════════════╪═════════════╪═════════╡
-│ fifo   ┆ 100/100  ┆ 3.42 h  ┆ 6.84 h  ┆ 10.26 h  ┆   90.0 s  ┆  4.63 d  ┆  50.0 %  ┆     6.2 %  ┆  50/30/20 %  ┆      3  │
+│ policy ┆ finished ┆ avg JCT ┆ p50 JCT ┆ p95 JCT ┆ p99 JCT ┆ avg queue ┆ makespan ┆ useful util ┆ comm share ┆ tiers ┆ preempt │
+│ fifo   ┆ 100/100  ┆ 3.42 h  ┆ 3.42 h  ┆ 6.84 h  ┆ 10.26 h  ┆   90.0 s  ┆  4.63 d  ┆  46.9 %  ┆     6.2 %  ┆  50/30/20 %  ┆      3  │
 ";
-        // Columns widen with their cells, so compare what must stand there, not the rules' length.
-        for line in expected.lines().filter(|l| !l.contains('─') && !l.contains('═')) {
+        // Columns widen with their cells: blanks do not count.
+        for line in expected.lines() {
             let words = |l: &str| l.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(text.lines().any(|l| words(l) == words(line)), "no line {line:?} in\n{text}");
         }
         assert!(text.contains("2.50 h*"), "{text}");
         assert!(!text.contains("3.42 h*"), "{text}");
-        assert!(
-            text.ends_with("winner per metric: avg JCT delay · p95 JCT delay · p99 JCT delay\n")
-        );
+        assert!(text.ends_with(
+            "winner per metric: avg JCT delay · p50 JCT delay · p95 JCT delay · p99 JCT delay\n"
+        ));
     }
 
     #[test]
@@ -158,6 +162,28 @@ trace demo.csv · cluster lab: 4 machines in 2 racks, 32 GPUs (V100) · seed 7 �
         let two = table(&header(), &[run("a", 60.0, 100), run("b", 60.0, 100)]);
         assert!(two.ends_with("all equal\n") && !two.contains('*'), "{two}");
         assert!(table(&header(), &[]).ends_with("nothing to compare\n"));
+    }
+
+    #[test]
+    fn clairvoyant_policies_are_marked() {
+        let bound = Summary { clairvoyant: true, ..run("srtf", 50.0, 100) };
+        let text = table(&header(), &[run("a", 60.0, 100), bound]);
+        assert!(text.contains("srtf †") && text.contains(CLAIRVOYANT), "{text}");
+        assert!(!table(&header(), &[run("a", 60.0, 100)]).contains('†'));
+    }
+
+    #[test]
+    fn figures_that_nobody_modelled_are_not_invented() {
+        let unknown = Summary {
+            comm_share: None,
+            comm_s_total: None,
+            fragmentation: None,
+            tier_share: Default::default(),
+            ..run("muri", 50.0, 100)
+        };
+        let text = table(&header(), &[unknown]);
+        assert_eq!(text.matches('–').count(), 2, "communication and tiers: {text}");
+        assert!(!text.contains("0/0/0"), "{text}");
     }
 
     #[test]

@@ -112,7 +112,10 @@ impl Checker {
         let mut seen = Vec::new();
         for slot in &placement.slots {
             if slot.gpus == 0 || seen.contains(&slot.machine) {
-                return Err(format!("job {id}: machine {} is listed in vain", slot.machine));
+                return Err(format!(
+                    "job {id}: machine {} is listed twice or without GPUs",
+                    slot.machine
+                ));
             }
             seen.push(slot.machine);
             if !self.up[slot.machine as usize] {

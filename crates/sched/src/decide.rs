@@ -50,8 +50,8 @@ pub enum Error {
         "job {job} reports {done} iterations at {rate} per second; expected finite numbers of at least 0"
     )]
     NoProgress { job: JobId, done: f64, rate: f64 },
-    #[error("machine {name} joins rack {rack}; the next new rack is {next}")]
-    RackGap { name: String, rack: u32, next: usize },
+    #[error("machine {name} joins a place that is neither known nor the next new one")]
+    UnknownPlace { name: String },
 }
 
 /// GPUs of one machine; more are a mistake, and their sums could overflow.
@@ -96,7 +96,7 @@ impl Scheduler {
         }
         policy.load(saved)?;
         state.network = fresh.network;
-        state.network.grow(state.cluster.rack_count);
+        state.network.grow(&state.cluster);
         state.checkpoints = fresh.checkpoints;
         let mut scheduler = Self::new(state, policy);
         let (_, mut turn) = scheduler.turn();
@@ -159,13 +159,12 @@ impl Scheduler {
                 self.estimate_anew();
                 Ok(())
             }
-            Event::Added(machine) => {
-                let next = self.state.cluster.rack_count;
-                if machine.rack as usize > next {
-                    return Err(Error::RackGap { name: machine.name, rack: machine.rack, next });
+            Event::Added { machine, around } => {
+                if !self.state.cluster.could_join(&machine, around) {
+                    return Err(Error::UnknownPlace { name: machine.name });
                 }
                 check_gpus(&machine.name, machine.gpus)?;
-                self.state.add_machine(&machine);
+                self.state.add_machine(&machine, around);
                 self.estimate_anew();
                 Ok(())
             }

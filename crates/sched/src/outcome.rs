@@ -44,23 +44,24 @@ struct Gauge {
 
 #[derive(Debug)]
 pub struct Recorder {
-    keep_events: bool,
+    /// Whether events and jobs are wanted, or the summary alone.
+    keep_rows: bool,
     events: Vec<EventRow>,
     meters: Vec<Meter>,
     gauge: Gauge,
-    tier_gpu_s: [f64; 3],
+    tier_gpu_s: Vec<f64>,
     event_count: u64,
     extrapolated: BTreeSet<String>,
 }
 
 impl Recorder {
-    pub fn new(jobs: usize, keep_events: bool) -> Self {
+    pub fn new(jobs: usize, levels: usize, keep_rows: bool) -> Self {
         Self {
-            keep_events,
+            keep_rows,
             events: Vec::new(),
             meters: vec![Meter::default(); jobs],
             gauge: Gauge::default(),
-            tier_gpu_s: [0.0; 3],
+            tier_gpu_s: vec![0.0; levels],
             event_count: 0,
             extrapolated: BTreeSet::new(),
         }
@@ -105,24 +106,35 @@ impl Recorder {
     }
 
     pub fn after(&mut self, now: Seconds, decisions: &[Decision], state: &State) {
+        let keep_rows = self.keep_rows;
         for decision in decisions {
+            let why = || keep_rows.then(|| decision.why.told(&state.cluster.levels).to_string());
             match &decision.action {
-                Action::Start { job, placement } => self.start(now, *job, placement, state),
+                Action::Start { job, placement } => {
+                    self.start(now, *job, placement, why(), state);
+                }
                 &Action::Stop { job, reason } => {
                     self.stop(now, job, state);
                     self.meters[job as usize].preemptions += 1;
-                    self.note(now, Happening::Preempt { job, reason });
+                    self.note(now, Happening::Preempt { job, reason, why: why() });
                 }
                 &Action::Failed { job } => {
                     self.stop(now, job, state);
                     self.meters[job as usize].failures += 1;
-                    self.note(now, Happening::Preempt { job, reason: Reason::Failure });
+                    let reason = Reason::Failure;
+                    self.note(now, Happening::Preempt { job, reason, why: why() });
                 }
-                Action::Tuned { gpus, machine_s, rack_s } => {
-                    let (gpus, machine_s, rack_s) = (*gpus, *machine_s, *rack_s);
-                    self.note(now, Happening::Timers { gpus, machine_s, rack_s });
+                &Action::Decline { job } => {
+                    if let Some(why) = why() {
+                        self.note(now, Happening::Decline { job, why });
+                    }
                 }
-                Action::Decline { .. } | Action::SetTimer { .. } => {}
+                Action::Tuned { gpus, timers_s } => {
+                    let names = state.cluster.levels.iter().map(|level| format!("{level}_s"));
+                    let timers_s = names.zip(timers_s.iter().copied()).collect();
+                    self.note(now, Happening::Timers { gpus: *gpus, timers_s });
+                }
+                Action::SetTimer { .. } => {}
             }
         }
         let free = state.cluster.free_total();
@@ -145,17 +157,24 @@ impl Recorder {
         }
     }
 
-    fn start(&mut self, now: Seconds, id: JobId, placement: &Arc<Placement>, state: &State) {
+    fn start(
+        &mut self,
+        now: Seconds,
+        id: JobId,
+        placement: &Arc<Placement>,
+        why: Option<String>,
+        state: &State,
+    ) {
         let meter = &mut self.meters[id as usize];
         meter.first_start_s.get_or_insert(now);
         meter.running = true;
         meter.run_since_s = now;
         meter.placement = Some(placement.clone());
         self.gauge.busy += u64::from(state.job(id).gpus());
-        if self.keep_events {
+        if self.keep_rows {
             let machines = machines(placement);
-            let tier = placement.tier as u8;
-            self.note(now, Happening::Start { job: id, tier, machines });
+            let tier = placement.tier.0;
+            self.note(now, Happening::Start { job: id, tier, machines, why });
         }
     }
 
@@ -169,50 +188,58 @@ impl Recorder {
         let gpus = state.job(id).gpus();
         self.gauge.busy -= u64::from(gpus);
         if let (Some(placement), true) = (&meter.placement, gpus > 1) {
-            self.tier_gpu_s[placement.tier as usize] += (now - meter.run_since_s) * f64::from(gpus);
+            self.tier_gpu_s[placement.tier.level()] += (now - meter.run_since_s) * f64::from(gpus);
         }
     }
 
     fn note(&mut self, t: Seconds, what: Happening) {
-        if self.keep_events {
+        if self.keep_rows {
             self.events.push(EventRow { t, what });
         }
     }
 
     /// The record of a run that is over. `sim_cpu_s` is the driver's to fill in.
     pub fn record(self, policy: &str, seed: u64, world: &World, state: &State) -> RunRecord {
-        let rows: Vec<JobRow> = world
-            .jobs
-            .iter()
-            .zip(&self.meters)
-            .enumerate()
-            .map(|(id, (truth, meter))| job_row(id as u32, truth, meter, state.now))
-            .collect();
-        let done: Vec<&JobRow> = rows.iter().filter(|r| r.state == JobState::Finished).collect();
-        let over =
-            |f: fn(&JobRow) -> f64| Quantiles::of(&done.iter().map(|r| f(r)).collect::<Vec<_>>());
-        let first_s = rows.first().map_or(0.0, |r| r.submit_s);
-        let makespan_s = rows.iter().map(|r| r.finish_s).fold(first_s, f64::max) - first_s;
+        let first_s = world.jobs.first().map_or(0.0, |truth| truth.job.submit_s);
+        let (mut jct_s, mut queue_s, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut last_s, mut comm_s_total, mut run_s_total) = (first_s, 0.0, 0.0);
+        let (mut preemptions, mut failures) = (0, 0);
+        for (id, (truth, meter)) in (0..).zip(world.jobs.iter().zip(&self.meters)) {
+            let row = job_row(id, truth, meter, state.now);
+            last_s = f64::max(last_s, row.finish_s);
+            comm_s_total += row.comm_s.unwrap_or(0.0);
+            run_s_total += row.run_s;
+            preemptions += u64::from(row.preemptions);
+            failures += u64::from(row.failures);
+            if row.state == JobState::Finished {
+                jct_s.push(row.jct_s());
+                queue_s.push(row.queue_s);
+            }
+            if self.keep_rows {
+                rows.push(row);
+            }
+        }
+        let jobs = world.jobs.len();
+        let makespan_s = last_s - first_s;
         let gpus: u64 = state.cluster.machines.iter().map(|m| u64::from(m.gpus)).sum();
-        let comm_s_total: f64 = rows.iter().map(|r| r.comm_s).sum();
-        let run_s_total: f64 = rows.iter().map(|r| r.run_s).sum();
         let tier_total: f64 = self.tier_gpu_s.iter().sum();
         let summary = Summary {
             policy: policy.into(),
+            clairvoyant: false,
             seed,
-            jobs: rows.len() as u64,
-            finished: done.len() as u64,
-            cancelled: (rows.len() - done.len()) as u64,
-            jct_s: over(JobRow::jct_s),
-            queue_s: over(|r| r.queue_s),
+            jobs: jobs as u64,
+            finished: jct_s.len() as u64,
+            cancelled: (jobs - jct_s.len()) as u64,
+            jct_s: Quantiles::of(&jct_s),
+            queue_s: Quantiles::of(&queue_s),
             makespan_s,
             gpu_utilisation: ratio(self.gauge.busy_gpu_s, makespan_s * gpus as f64),
-            fragmentation: ratio(self.gauge.fragmentation_s, makespan_s),
-            comm_s_total,
-            comm_share: ratio(comm_s_total, run_s_total),
-            tier_share: self.tier_gpu_s.map(|t| ratio(t, tier_total)),
-            preemptions: rows.iter().map(|r| u64::from(r.preemptions)).sum(),
-            failures: rows.iter().map(|r| u64::from(r.failures)).sum(),
+            fragmentation: Some(ratio(self.gauge.fragmentation_s, makespan_s)),
+            comm_s_total: Some(comm_s_total),
+            comm_share: Some(ratio(comm_s_total, run_s_total)),
+            tier_share: self.tier_gpu_s.iter().map(|&t| ratio(t, tier_total)).collect(),
+            preemptions,
+            failures,
             events: self.event_count,
             sim_cpu_s: 0.0,
             notes: self.extrapolated.iter().map(|name| extrapolation_note(name)).collect(),
@@ -255,9 +282,9 @@ fn job_row(id: u32, truth: &Truth, meter: &Meter, now: Seconds) -> JobRow {
         run_s: meter.held_s,
         // Rounding may leave a job that never waited a hair below zero.
         queue_s: (finish_s - job.submit_s - meter.held_s).max(0.0),
-        comm_s: meter.comm_s,
+        comm_s: Some(meter.comm_s),
         ideal_s: truth.ideal_s(),
-        tier: meter.placement.as_ref().map_or(0, |p| p.tier as u8),
+        tier: meter.placement.as_ref().map_or(0, |p| p.tier.0),
         preemptions: meter.preemptions,
         failures: meter.failures,
         state: if finished { JobState::Finished } else { JobState::Cancelled },

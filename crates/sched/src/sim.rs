@@ -55,7 +55,7 @@ pub struct Options {
     /// Divides the bandwidth of all links outside the machines.
     pub congestion: f64,
     pub checkpoints: Checkpoints,
-    /// Keep every event for events.jsonl and the report.
+    /// Keep a row for every job and event, for files and the report; without, only the summary.
     pub record: bool,
     /// What the scheduler is told of the jobs.
     pub beliefs: Beliefs,
@@ -156,7 +156,8 @@ pub fn simulate(
 ) -> Result<RunRecord, Error> {
     let network = Network::new(topology, options.congestion);
     let mut state = State::new(topology, network, options.checkpoints);
-    let beliefs = if policy.is_clairvoyant() { Beliefs::default() } else { options.beliefs };
+    let clairvoyant = policy.is_clairvoyant();
+    let beliefs = if clairvoyant { Beliefs::default() } else { options.beliefs };
     if !beliefs.are_true() {
         state.forecast = Forecast::default();
     }
@@ -173,8 +174,8 @@ pub fn simulate(
     let mut sim = Sim {
         name,
         world: World::new(beliefs, options.seed, options.checkpoints),
-        contention: Contention::new(topology.machines.len()),
-        recorder: Recorder::new(scenario.jobs.len(), options.record),
+        contention: Contention::new(&state.network),
+        recorder: Recorder::new(scenario.jobs.len(), topology.levels.len(), options.record),
         checker: options.check.then(|| Checker::new(&state)),
         scheduler: Scheduler::new(state, policy),
         pending: BinaryHeap::new(),
@@ -187,9 +188,7 @@ pub fn simulate(
     };
     sim.run(scenario)?;
     let mut record = sim.recorder.record(name, options.seed, &sim.world, &sim.scheduler.state);
-    if beliefs != options.beliefs {
-        record.summary.notes.push(format!("{name} is clairvoyant: it is told all lengths"));
-    }
+    record.summary.clairvoyant = clairvoyant;
     Ok(record)
 }
 
@@ -395,7 +394,7 @@ impl Sim<'_> {
 
     /// Jobs whose share of the network changed go on at another pace, and end at another time.
     fn set_rates(&mut self, now: Seconds) -> Result<(), Error> {
-        for (id, shape) in self.contention.settle(&self.scheduler.state.network) {
+        for (id, shape) in self.contention.settle() {
             let truth = self.world.job(id);
             let pace = truth.pace.expect("only running jobs have a share");
             let profile = &truth.job.profile;

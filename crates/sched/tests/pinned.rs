@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::try_run;
-use hither_core::record::RunRecord;
+use hither_core::record::{Happening, RunRecord};
 use hither_core::topology::{AllReduce, Topology};
 use hither_sched::policy::{self, Settings, dally};
 use hither_sched::profile::Library;
@@ -58,7 +58,7 @@ fn quiet(seed: u64) -> Setting {
 /// Uneven racks, two types, failing machines, jobs taken back, no checkpoint at a preemption.
 fn troubled(seed: u64) -> Setting {
     let mut topology = Topology::uniform(3, 4, 8);
-    topology.links.all_reduce = AllReduce::Ring;
+    topology.all_reduce = AllReduce::Ring;
     for (at, machine) in topology.machines.iter_mut().enumerate() {
         machine.gpus = [8, 4, 8, 8, 2][at % 5];
         machine.gpu_type = if at % 3 == 2 { "old".into() } else { "new".into() };
@@ -106,7 +106,16 @@ fn digest(record: &RunRecord) -> u64 {
         }
     };
     record.jobs.iter().for_each(|row| eat(serde_json::to_string(row).expect("plain values")));
-    record.events.iter().for_each(|row| eat(serde_json::to_string(row).expect("plain values")));
+    // Reasons are words about the run, not part of it.
+    for row in &record.events {
+        let mut row = row.clone();
+        match &mut row.what {
+            Happening::Decline { .. } => continue,
+            Happening::Start { why, .. } | Happening::Preempt { why, .. } => *why = None,
+            _ => {}
+        }
+        eat(serde_json::to_string(&row).expect("plain values"));
+    }
     hash
 }
 
@@ -125,8 +134,8 @@ fn line(text: &mut String, label: &str, policy: &str, settings: &Settings, setti
         s.queue_s.mean,
         s.makespan_s,
         s.gpu_utilisation,
-        s.fragmentation,
-        s.comm_s_total,
+        s.fragmentation.expect("it is modelled"),
+        s.comm_s_total.expect("it is modelled"),
         s.tier_share,
         s.preemptions,
         s.failures,

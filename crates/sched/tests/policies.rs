@@ -287,7 +287,7 @@ fn dally_moves_a_spread_job_when_its_best_tier_falls_free() {
     assert_eq!(preemptions(&record), [(1200.0, 4, Reason::Upgrade)]);
     // 599 iterations of 2 s, then a restart, then 401 of 1 s.
     assert_close(record.jobs[4].finish_s, 1210.0 + 401.0);
-    assert_close(record.jobs[4].comm_s, 599.0);
+    assert_close(record.jobs[4].comm_s.expect("it is modelled"), 599.0);
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn a_job_alone_ends_after_its_iterations() {
     let two = topology(&[(0, 1), (0, 1)]);
     let record = run("fifo", &two, vec![talking_job(7.0, 2, 100.0, 0.5)]);
     assert_eq!(finishes(&record), [157.0]);
-    assert_close(record.jobs[0].comm_s, 50.0);
+    assert_close(record.jobs[0].comm_s.expect("it is modelled"), 50.0);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_neighbour_on_the_network_slows_a_job_until_it_ends() {
     // Together until 200, when both have done 40; the 60 that are left take 3 s each.
     assert_close(record.jobs[1].finish_s, 200.0);
     assert_close(record.jobs[0].finish_s, 380.0);
-    assert_close(record.jobs[0].comm_s, 40.0 * 4.0 + 60.0 * 2.0);
+    assert_close(record.jobs[0].comm_s.expect("it is modelled"), 40.0 * 4.0 + 60.0 * 2.0);
     assert_eq!(record.summary.tier_share, [0.0, 0.0, 1.0]);
 }
 
@@ -174,12 +174,12 @@ fn summary_of_three_jobs_by_hand() {
     assert_eq!((jct.p50, jct.p95, jct.p99, jct.max), (100.0, 110.0, 110.0, 110.0));
     assert_eq!((s.queue_s.mean, s.queue_s.p50, s.queue_s.max), (30.0, 0.0, 90.0));
     assert_close(s.gpu_utilisation, (2.0 * 100.0 + 50.0 + 4.0 * 20.0) / (4.0 * 120.0));
-    assert_close(s.comm_s_total, 10.0);
-    assert_close(s.comm_share, 10.0 / 170.0);
+    assert_close(s.comm_s_total.expect("it is modelled"), 10.0);
+    assert_close(s.comm_share.expect("it is modelled"), 10.0 / 170.0);
     assert_close(s.tier_share[0], 200.0 / 280.0);
     assert_close(s.tier_share[1], 80.0 / 280.0);
     // One of one free GPU is next to a busy one for 50 s.
-    assert_close(s.fragmentation, 50.0 / 120.0);
+    assert_close(s.fragmentation.expect("it is modelled"), 50.0 / 120.0);
     assert_eq!((s.preemptions, s.failures), (0, 0));
     assert_eq!(record.jobs[2].ideal_s, 20.0);
     assert_eq!((record.jobs[2].tier, record.jobs[2].start_s), (1, Some(100.0)));
@@ -204,7 +204,10 @@ fn a_move_within_one_moment_keeps_counting_communication() {
     assert_eq!(preemptions(&record), [(700.0, 8, Reason::Upgrade)]);
     let before = 699.0 / (1.0 + 2.0 / 3.0);
     assert_close(record.jobs[8].finish_s, 710.0 + (2000.0 - before) * 1.5);
-    assert_close(record.jobs[8].comm_s, before * 2.0 / 3.0 + (2000.0 - before) * 0.5);
+    assert_close(
+        record.jobs[8].comm_s.expect("it is modelled"),
+        before * 2.0 / 3.0 + (2000.0 - before) * 0.5,
+    );
 }
 
 #[test]

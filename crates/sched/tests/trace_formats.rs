@@ -172,7 +172,7 @@ fn swf_rows_left_out_are_counted() {
          1 with unknown processors or run time (-1 or 0), \
          2 that are parts of other jobs (status 2 to 4)"
     );
-    assert_eq!(trace.notes[1], "changed jobs: 1 with a run time of 0 run for 1 s");
+    assert_eq!(trace.notes[1], "changed jobs: 1 with a run time of 0 (taken as 1 s)");
     assert_eq!((trace.jobs[0].user.as_str(), trace.jobs[1].user.as_str()), ("user3", ""));
 }
 
@@ -305,8 +305,8 @@ fn sacct_jobs_arrays_and_requeues() {
         [
             "left out 4 of 10 jobs: 1 without GPUs, 1 that never started, \
              2 still running or pending",
-            "changed jobs: 1 further rows of requeued jobs are added to their first row, \
-             1 of less than a second run for 1 s",
+            "changed jobs: 1 requeued (added to the first row of the job), \
+             1 of less than a second (taken as 1 s)",
         ]
     );
     // A type is a wish only where the job asked for it.
@@ -434,7 +434,7 @@ fn lingjun_workers_bring_the_gpus() {
         trace.notes[..3],
         [
             "left out 3 of 5 jobs: 1 that never started, 1 still running, 1 without GPUs",
-            "changed jobs: 1 of less than a minute run for 30 s",
+            "changed jobs: 1 of less than a minute (taken as 30 s)",
             "models of 1 of 2 jobs are drawn by GPU-time class with seed 7: the trace names none",
         ]
     );

@@ -5,15 +5,17 @@ use std::io::BufRead as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use anyhow::bail;
 use comfy_table::{CellAlignment, Table, presets};
 use hither_core::summary::quantile;
+use hither_data::output;
 use hither_kernels::detect;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::Common;
 use crate::machine::Machine;
-use crate::outputs;
+use crate::outputs::{self, Force};
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct RoundArgs {
@@ -30,16 +32,29 @@ pub struct RoundArgs {
     /// Write the first variant's results for all batches as safetensors
     #[arg(long, value_name = "FILE")]
     pub write_output: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
     /// Run one pass per line of standard input and print its times, for programs that compare
     #[arg(long, hide = true, conflicts_with_all = ["rounds", "json"])]
     driven: bool,
 }
 
+impl RoundArgs {
+    /// Refuses what cannot be written, before anything is made or measured.
+    pub fn check(&self) -> anyhow::Result<()> {
+        match &self.write_output {
+            Some(path) if output::is_stdout(path) => bail!(
+                "--write-output {}: the times go to standard output; give a file",
+                path.display()
+            ),
+            Some(path) => self.force.check_file_of("--write-output", path),
+            None => Ok(()),
+        }
+    }
+}
+
 const ROUNDS_MIN: usize = 5;
 const ROUNDS_MAX: usize = 1000;
-/// Rounds of a trial: a choice rests on the smallest time of these.
-const TRIAL_ROUNDS_MIN: usize = 3;
-const TRIAL_ROUNDS_MAX: usize = 20;
 /// Longer measurements than this say beforehand how long they take.
 const LONG_S: f64 = 10.0;
 
@@ -69,7 +84,7 @@ pub struct Work {
 }
 
 #[derive(Serialize)]
-struct Result<'a> {
+struct Figures<'a> {
     bench: &'static str,
     variant: &'a str,
     rounds: usize,
@@ -123,14 +138,11 @@ pub fn run(
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let results: Vec<Result> =
+    let results: Vec<Figures> =
         (0..variants.len()).map(|v| result(bench, v, &variants, &times)).collect();
     if args.json {
         let lines = std::iter::once(serde_json::to_string(&head)?);
-        let rows = results
-            .iter()
-            .map(serde_json::to_string)
-            .collect::<std::result::Result<Vec<_>, _>>()?;
+        let rows = results.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
         let lines: Vec<String> = lines.chain(rows).collect();
         return outputs::print(&(lines.join("\n") + "\n"));
     }
@@ -190,39 +202,18 @@ fn timed(pass: &mut Pass) -> anyhow::Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// The smallest time of each pass, in nanoseconds, of several rounds in turns.
-pub fn trial(passes: &mut [Pass], seconds: f64, common: &Common) -> anyhow::Result<Vec<f64>> {
-    let start = Instant::now();
-    let mut least = vec![f64::INFINITY; passes.len()];
-    for round in 0..TRIAL_ROUNDS_MAX {
-        let elapsed_s = start.elapsed().as_secs_f64();
-        if round >= TRIAL_ROUNDS_MIN && elapsed_s >= seconds {
-            break;
-        }
-        let expected_s = elapsed_s * TRIAL_ROUNDS_MIN as f64;
-        if round == 1 && expected_s > seconds.max(LONG_S) {
-            common.say(&format!("choosing the fastest schemes takes about {expected_s:.0} s"));
-        }
-        for (pass, least) in passes.iter_mut().zip(&mut least) {
-            pass()?;
-            *least = least.min(timed(pass)?.as_nanos() as f64);
-        }
-    }
-    Ok(least)
-}
-
 fn result<'a>(
     bench: &'static str,
     v: usize,
     variants: &'a [Variant],
     times: &[Vec<f64>],
-) -> Result<'a> {
+) -> Figures<'a> {
     let Variant { name, work, touch, facts, .. } = &variants[v];
     let median = median(times[v].clone());
     // Per nanosecond is billions per second.
     let rate = |amount: u64| (amount > 0).then(|| amount as f64 / median);
     let least = |v: usize| times[v].iter().copied().fold(f64::INFINITY, f64::min);
-    Result {
+    Figures {
         bench,
         variant: name,
         rounds: times[v].len(),
@@ -247,7 +238,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     quantile(&values, 0.5)
 }
 
-fn shown(head: &Map<String, Value>, results: &[Result]) -> String {
+fn shown(head: &Map<String, Value>, results: &[Figures]) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
     let first = &results[0];

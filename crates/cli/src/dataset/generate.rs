@@ -2,11 +2,14 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::builder::RangedU64ValueParser;
+use hither_data::output::{self, show_bytes};
 use hither_gnn::generate::{self, Family, Settings};
 
 use crate::Common;
 use crate::inputs::number;
+use crate::machine::Machine;
 use crate::outputs::Force;
 
 /// Generate a graph on which cut edges matter
@@ -14,13 +17,14 @@ use crate::outputs::Force;
 #[command(after_help = "\
 Examples:
   hither dataset generate --family cut-homophily -o cut.graph.safetensors
-  hither dataset generate --family noisy-features --nodes 10000000 -o big.graph.safetensors
+  hither dataset generate --family noisy-features --nodes 10000000 \\
+      -o big.graph.safetensors
 
-Nodes belong to communities, which partitioners find, and to classes, which models learn. The
+Nodes belong to communities, which partitioners find, and to classes, which models learn. The \
 features of one node say little about its class; those of all its neighbours together say much.
 Families:
   cut-homophily   only edges between communities join nodes of the same class
-  noisy-features  all edges say something about the class, so each cut edge is missed
+  noisy-features  all edges tell of the class, so each cut edge is missed
 Flags override the settings of the family.")]
 pub struct Args {
     /// Preset: cut-homophily or noisy-features
@@ -107,7 +111,35 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         valid: args.valid.unwrap_or(family.valid),
         ..family
     };
-    common.pool()?.install(|| generate::write(&settings, &args.output))?;
+    settings.check()?;
+    check_room(&settings, args)?;
+    let (nodes, edges) = (settings.nodes, settings.edges());
+    let size = show_bytes(settings.file_bytes());
+    common.say(&format!("drawing {nodes} nodes and about {edges:.0} edges: {size}"));
+    // Each node is counted with its edges, and again with its features.
+    let bar = common.bar(2 * nodes as u64, "drawing edges, then features");
+    let done = |nodes: usize| bar.inc(nodes as u64);
+    let written = common.pool()?.install(|| generate::write(&settings, &args.output, &done));
+    bar.finish_and_clear();
+    written?;
     common.say(&format!("seed {}: wrote {}", args.seed, args.output.display()));
+    Ok(())
+}
+
+/// Refuses a graph that cannot be made here: before the work, not in the middle of it.
+fn check_room(settings: &Settings, args: &Args) -> anyhow::Result<()> {
+    let memory = settings.memory_bytes();
+    if let Some(available) = Machine::read().available_bytes.filter(|bytes| memory > *bytes) {
+        bail!(
+            "{} nodes of degree {} need {} of memory, {} are available: lower --nodes or --degree",
+            settings.nodes,
+            settings.degree,
+            show_bytes(memory),
+            show_bytes(available)
+        );
+    }
+    if !output::is_stdout(&args.output) && !output::is_written_through(&args.output) {
+        output::check_space(&args.output, settings.file_bytes())?;
+    }
     Ok(())
 }

@@ -16,7 +16,7 @@ Examples:
   hither model export model-int8 --layout fbgemm -o tables.safetensors
   hither model export model-int4 --layout torch -o tables.safetensors
 
-Quantised tables become bytes named emb_l.{t}.weight; other tensors are copied. Rows that
+Quantised tables become bytes named emb_l.{t}.weight; other tensors are copied. Rows that \
 features share are written once per feature.")]
 pub struct Args {
     /// Directory of the model

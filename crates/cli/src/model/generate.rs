@@ -17,12 +17,12 @@ use crate::outputs::{Force, Kind, OutputDir};
 #[command(after_help = "\
 Examples:
   hither model generate --preset rm1 -o rm1
-  hither model generate --preset mlperf --rows 100000 --dtype int8 --seed 3 -o small
+  hither model generate --preset mlperf --rows 100000 --dtype int8 -o small
   hither model generate --tables 8 --rows 1000000 --dim 64 \\
       --bottom 13-512-64 --top 512-256-1 -o mine
-  hither model generate --interaction dcn --cross-layers 3 --cross-rank 512 -o dcn
+  hither model generate --interaction dcn --cross-rank 256 -o dcn
 
-Presets (tables x rows x dim): micro24 12 x 500K x 128, rm2_1 60 x 1M x 128, rm1 32 x 500K x 64,
+Presets (tables x rows x dim): micro24 12 x 500K x 128, rm2_1 60 x 1M x 128, rm1 32 x 500K x 64, \
 mlperf 26 x 1M x 128. Other flags override the preset.")]
 pub struct Args {
     /// Preset: micro24, rm2_1, rm1 or mlperf

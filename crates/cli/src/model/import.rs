@@ -20,8 +20,8 @@ Examples:
   hither model import torchrec.pt --tables viewer=user,author=user,item -o model
   hither model import int8.safetensors --rows fbgemm-int8 -o model
 
-Reads .pt files, safetensors (also in several files) and directories of
-torch.distributed.checkpoint. No code of a checkpoint is run; other classes than
+Reads .pt files, safetensors (also in several files) and directories of \
+torch.distributed.checkpoint. No code of a checkpoint is run; other classes than \
 plain tensors are refused. docs/formats/model.md lists what is read.")]
 pub struct Args {
     /// Checkpoint file, or the directory of a checkpoint in several files

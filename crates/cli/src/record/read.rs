@@ -9,9 +9,10 @@ use std::path::Path;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use csv::StringRecord;
 use hither_core::record::{EventRow, Happening, Header, JobRow, JobState, RunRecord, Summary};
+use hither_core::topology::LEVELS_MAX;
 use serde::Deserialize;
 
-use super::{CANCELLED, COLUMNS, EVENTS, FINISHED, JOBS, SUMMARY};
+use super::{CANCELLED, EVENTS, FINISHED, JOBS, SUMMARY};
 use crate::inputs::text;
 
 #[derive(Deserialize)]
@@ -27,15 +28,13 @@ pub fn read(dir: &Path) -> anyhow::Result<(Header, Vec<RunRecord>)> {
         anyhow!("{}:{}: {error}; was it written by hither simulate?", path.display(), error.line())
     })?;
     let Summaries { header, runs } = summaries;
-    let racks = header.cluster.racks.len();
-    let stray = header.cluster.machines.iter().find(|m| m.rack as usize >= racks);
-    if let Some(machine) = stray {
-        bail!("{}: machine {} stands in a rack that is not there", path.display(), machine.name);
+    if let Some(name) = header.cluster.stray() {
+        bail!("{}: {name} is in a place that is not listed", path.display());
     }
     let mut index = HashMap::new();
     for (at, run) in runs.iter().enumerate() {
         if index.insert(run.policy.clone(), at).is_some() {
-            bail!("{}: policy {} stands there twice", path.display(), run.policy);
+            bail!("{}: policy {} is listed twice", path.display(), run.policy);
         }
     }
     let empty = |summary| RunRecord { summary, jobs: Vec::new(), events: Vec::new() };
@@ -57,17 +56,17 @@ fn read_jobs(
         Some(position) => anyhow!("{shown}:{}: {error}", position.line()),
         None => anyhow!("{shown}: {error}"),
     };
-    let head = csv.headers().map_err(at)?;
-    ensure!(head == COLUMNS[..], "{shown}:1: expected the columns {}", COLUMNS.join(","));
+    let columns = Columns::new(csv.headers().map_err(at)?);
+    columns.check().map_err(|error| anyhow!("{shown}:1: {error}"))?;
     for record in csv.records() {
         let record = record.map_err(at)?;
         let line = record.position().map_or(0, csv::Position::line);
-        let policy = &record[0];
+        let policy = columns.cell(&record, "policy");
         let run = index
             .get(policy)
             .with_context(|| format!("{shown}:{line}: policy {policy:?} is not in {SUMMARY}"))?;
         let jobs = &mut runs[*run].jobs;
-        let row = job_row(jobs.len() as u32, &record)
+        let row = job_row(jobs.len() as u32, &columns, &record)
             .map_err(|error| anyhow!("{shown}:{line}: {error:#}"))?;
         jobs.push(row);
     }
@@ -82,11 +81,45 @@ fn read_jobs(
     Ok(())
 }
 
-fn job_row(job: u32, record: &StringRecord) -> anyhow::Result<JobRow> {
-    let cell = |name: &str| {
-        let column = COLUMNS.iter().position(|c| *c == name).unwrap_or_default();
-        &record[column]
-    };
+/// Where the columns are. A file may have further ones, in any order; it may lack those that were
+/// added later, whose cells are then empty.
+struct Columns(HashMap<String, usize>);
+
+/// Columns without which a row says nothing.
+const NEEDED: [&str; 12] = [
+    "policy",
+    "job_id",
+    "user",
+    "model",
+    "requested_number_of_resources",
+    "submission_time",
+    "starting_time",
+    "finish_time",
+    "execution_time",
+    "queue_time",
+    "requested_time",
+    "final_state",
+];
+
+impl Columns {
+    fn new(head: &StringRecord) -> Self {
+        Self(head.iter().zip(0..).map(|(name, at)| (name.to_owned(), at)).collect())
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        match NEEDED.iter().find(|name| !self.0.contains_key(**name)) {
+            Some(name) => bail!("no column {name}; was it written by hither simulate?"),
+            None => Ok(()),
+        }
+    }
+
+    fn cell<'a>(&self, record: &'a StringRecord, name: &str) -> &'a str {
+        self.0.get(name).and_then(|&at| record.get(at)).unwrap_or("")
+    }
+}
+
+fn job_row(job: u32, columns: &Columns, record: &StringRecord) -> anyhow::Result<JobRow> {
+    let cell = |name: &str| columns.cell(record, name);
     let wrong = |name: &str, expected: &dyn Display| {
         anyhow!("column {name}: found {:?}, expected {expected}", cell(name))
     };
@@ -98,6 +131,14 @@ fn job_row(job: u32, record: &StringRecord) -> anyhow::Result<JobRow> {
         Ok(value) if value <= max => Ok(value),
         _ => Err(wrong(name, &format!("a whole number from 0 to {max}"))),
     };
+    let if_any = |name: &str| match cell(name) {
+        "" => Ok(None),
+        _ => seconds(name).map(Some),
+    };
+    let count = |name: &str, max: u32| match cell(name) {
+        "" => Ok(0),
+        _ => whole(name, max),
+    };
     Ok(JobRow {
         job,
         name: cell("job_id").into(),
@@ -105,18 +146,15 @@ fn job_row(job: u32, record: &StringRecord) -> anyhow::Result<JobRow> {
         model: cell("model").into(),
         gpus: whole("requested_number_of_resources", 10_000_000)?,
         submit_s: seconds("submission_time")?,
-        start_s: match cell("starting_time") {
-            "" => None,
-            _ => Some(seconds("starting_time")?),
-        },
+        start_s: if_any("starting_time")?,
         finish_s: seconds("finish_time")?,
         run_s: seconds("execution_time")?,
         queue_s: seconds("queue_time")?,
-        comm_s: seconds("communication_time")?,
+        comm_s: if_any("communication_time")?,
         ideal_s: seconds("requested_time")?,
-        tier: whole("tier", 2)? as u8,
-        preemptions: whole("preemptions", u32::MAX)?,
-        failures: whole("failures", u32::MAX)?,
+        tier: count("tier", LEVELS_MAX as u32 - 1)? as u8,
+        preemptions: count("preemptions", u32::MAX)?,
+        failures: count("failures", u32::MAX)?,
         state: match cell("final_state") {
             FINISHED => JobState::Finished,
             CANCELLED => JobState::Cancelled,
@@ -185,12 +223,14 @@ fn check_event(row: &EventRow, header: &Header, run: &RunRecord) -> anyhow::Resu
     };
     match &row.what {
         Happening::Arrive { job, .. }
+        | Happening::Decline { job, .. }
         | Happening::Preempt { job, .. }
         | Happening::Finish { job }
         | Happening::Cancel { job } => job_there(*job),
-        Happening::Start { job, tier, machines } => {
+        Happening::Start { job, tier, machines, .. } => {
             job_there(*job)?;
-            ensure!(*tier <= 2, "tier {tier} of 0, 1 and 2");
+            let levels = header.cluster.levels.len();
+            ensure!(usize::from(*tier) < levels, "tier {tier} of {levels}, counted from 0");
             machines.iter().try_for_each(|&(id, gpus)| machine_there(id, gpus))
         }
         Happening::MachineDown { machine } | Happening::MachineUp { machine } => {

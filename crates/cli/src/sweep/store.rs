@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -97,6 +96,7 @@ pub fn manifest(args: &PlanArgs, plan: &Plan, axes: &[Axis]) -> anyhow::Result<M
     let policies: Vec<&str> = plan.policies.iter().map(|entry| entry.name).collect();
     let map = json!({
         "hither": env!("CARGO_PKG_VERSION"),
+        "program": program()?,
         "trace": [plan.workload.name(), workload],
         "format": args.trace.format.map(|format| format.name()),
         "profiles": profiles,
@@ -125,8 +125,17 @@ pub fn manifest(args: &PlanArgs, plan: &Plan, axes: &[Axis]) -> anyhow::Result<M
 
 /// The settings that all cells share, for the reader of the page: those that are set and not varied.
 pub fn settings(manifest: &Map<String, Value>, axes: &[Axis]) -> Vec<(String, String)> {
-    const ELSEWHERE: [&str; 8] =
-        ["hither", "trace", "profiles", "cluster", "policies", "seed", "congestion", "vary"];
+    const ELSEWHERE: [&str; 9] = [
+        "hither",
+        "program",
+        "trace",
+        "profiles",
+        "cluster",
+        "policies",
+        "seed",
+        "congestion",
+        "vary",
+    ];
     let mut pairs = Vec::new();
     for (key, value) in manifest.iter().filter(|(key, _)| !ELSEWHERE.contains(&key.as_str())) {
         match (key.as_str(), value) {
@@ -154,9 +163,19 @@ pub fn settings(manifest: &Map<String, Value>, axes: &[Axis]) -> Vec<(String, St
     pairs.into_iter().map(|(key, value)| (key, text(value))).collect()
 }
 
-/// Good enough to notice that a file has changed.
+/// A hash of this very program: cells of another build may hold other figures, whatever its version.
+fn program() -> anyhow::Result<String> {
+    let path = std::env::current_exe().context("cannot find the running program")?;
+    let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(hash(&bytes))
+}
+
+/// Good enough to notice that a file has changed, and the same for every toolchain (FNV-1a over
+/// words of eight bytes).
 fn hash(bytes: &[u8]) -> String {
-    let mut hasher = DefaultHasher::new();
-    bytes.hash(&mut hasher);
-    format!("{:016x}", hasher.finish())
+    let eat = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
+    let word =
+        |part: &[u8]| part.iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
+    let start = eat(0xcbf2_9ce4_8422_2325, bytes.len() as u64);
+    format!("{:016x}", bytes.chunks(8).map(word).fold(start, eat))
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::anyhow;
+use hither_report::plural;
 use hither_sched::trace::{self, Arrivals, Demand, Duration, Generate, SettingError};
 
 use crate::inputs::{library, number, shown, text};
@@ -73,7 +74,11 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let library = library(args.profiles.as_deref())?;
     let jobs = trace::generate(&settings, &library).map_err(|error| named(args, &error))?;
     let span_h = jobs.last().map_or(0.0, |job| job.submit_s) / 3600.0;
-    common.say(&format!("seed {}: {} jobs within {span_h:.1} h", settings.seed, jobs.len()));
+    common.say(&format!(
+        "seed {}: {} within {span_h:.1} h",
+        settings.seed,
+        plural(jobs.len(), "job")
+    ));
     outputs::write_or_print(args.output.as_deref(), &trace::write(&jobs))
 }
 

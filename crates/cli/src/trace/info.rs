@@ -1,5 +1,6 @@
 //! `hither trace info`.
 
+use hither_report::plural;
 use hither_sched::trace::{Info, describe};
 
 use crate::inputs::{ClusterArgs, Pace, TraceArgs, Workload, say_notes};
@@ -10,7 +11,7 @@ use crate::{Common, outputs};
 #[command(after_help = "\
 Examples:
   hither trace info examples/sample.csv
-  hither trace info examples/sample.csv --cluster examples/cluster-3tier.toml   with its load
+  hither trace info examples/sample.csv --cluster examples/cluster-3tier.toml
   hither trace info examples/traces/sacct.txt
   hither trace info - --json < examples/sample.csv")]
 pub struct Args {
@@ -46,12 +47,12 @@ fn shown(name: &str, info: &Info) -> String {
     let jobs = info.jobs.max(1) as f64;
     let multi: u64 = info.demand.iter().filter(|(gpus, _)| **gpus > 1).map(|(_, n)| n).sum();
     let mut text = format!(
-        "trace      {name} ({})\njobs       {} from {} users, {:.1} % on several GPUs\n\
+        "trace      {name} ({})\njobs       {} from {}, {:.1} % on several GPUs\n\
          span       {:.2} days\nduration   mean {}, median {}, p95 {}, longest {}\n\
          GPU time   {:.0} h\n",
         info.format.name(),
         info.jobs,
-        info.users,
+        plural(info.users, "user"),
         100.0 * multi as f64 / jobs,
         info.span_s / 86_400.0,
         hours(q.mean),

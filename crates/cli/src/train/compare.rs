@@ -7,6 +7,7 @@ use anyhow::bail;
 use hither_core::record::train::RunRecord;
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::train::Mode;
+use hither_report::plural;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -23,14 +24,14 @@ use crate::{Common, outputs};
 #[command(after_help = "\
 Examples:
   hither train compare tolokers.npz -o compared/
-  hither train compare flickr.npz --modes single,psgd-pa,llcg,ggs,server-only --model gcn --runs 5 \\
-      --server-batch 64 -o compared/
+  hither train compare flickr.npz --modes single,psgd-pa,llcg,ggs,server-only \\
+      --model gcn --runs 5 --server-batch 64 -o compared/
   hither train compare flickr.npz … -o compared/ --resume
 
-Every mode takes the same number of rounds and local steps. server-only takes as many server steps
-as llcg did, round by round: what llcg scores beyond it comes from the workers. DIR/MODE holds each
-mode's files, DIR the results of all modes and report.html. With --resume, finished runs are kept,
-and modes can be added. The number of runs is modes times --runs; after the first one the command
+Every mode takes the same number of rounds and local steps. server-only takes as many server steps \
+as llcg did, round by round: what llcg scores beyond it comes from the workers. DIR/MODE holds each \
+mode's files, DIR the results of all modes and report.html. With --resume, finished runs are kept, \
+and modes can be added. The number of runs is modes times --runs; after the first one the command \
 says about how long the others take.")]
 pub struct Args {
     /// Modes to compare, separated by commas, or `all`
@@ -140,7 +141,10 @@ impl Pending {
     fn say(&self, common: &Common, modes: usize, seeds: u32) {
         let left = self.runs;
         common.say(&match left == modes as u32 * seeds {
-            true => format!("{left} runs: {modes} modes × {seeds} {}", plural(seeds, "seed")),
+            true => {
+                let seeds = plural(seeds as usize, "seed");
+                format!("{}: {} × {seeds}", plural(left as usize, "run"), plural(modes, "mode"))
+            }
             false => format!("{left} of {modes} × {seeds} runs are left"),
         });
     }
@@ -151,10 +155,6 @@ impl Pending {
             say_rest(took, self.runs, common);
         }
     }
-}
-
-fn plural(number: u32, noun: &str) -> String {
-    format!("{noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// The directory of the comparison, and one in it for each mode.

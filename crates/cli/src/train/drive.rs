@@ -10,6 +10,7 @@ use hither_gnn::correct::ServerSteps;
 use hither_gnn::model::Model;
 use hither_gnn::train::{Mode, Trainer};
 use hither_gnn::{checkpoint, save};
+use hither_report::plural;
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::current_num_threads;
 
@@ -158,8 +159,11 @@ impl Progress {
         if let Some(left) = left {
             self.bar.set_prefix(format!(", {left} left"));
             if std::mem::take(&mut self.is_first) && left.most_s > LONG_S {
-                let line =
-                    format!("{}: {left} for the other {} rounds", self.name, all - done as u32);
+                let line = format!(
+                    "{}: {left} for {}",
+                    self.name,
+                    plural(all as usize - done, "more round")
+                );
                 self.bar.suspend(|| common.say(&line));
             }
             if self.lines && self.since.elapsed() >= LINE_EVERY {

@@ -84,7 +84,10 @@ impl Place {
     /// What `--write-output` writes.
     fn output(&self, bench: &str, more: &[&str]) -> Checkpoint {
         let path = self.path("output.safetensors");
-        self.bench(bench, &[&["--rounds", "1", "--write-output", path.str()], more].concat());
+        self.bench(
+            bench,
+            &[&["--rounds", "1", "--force", "--write-output", path.str()], more].concat(),
+        );
         Checkpoint::open(path).expect("it opens")
     }
 }
@@ -227,7 +230,7 @@ fn a_model_and_a_batch_of_a_file_give_what_pytorch_computed() {
     stdout_of(&["model", "import", fixtures.join("dlrm.pt").str(), "-o", model.str()]);
     let expected = Checkpoint::open(&ids).expect("the fixture");
     for (bench, tensor) in [("model", "probability"), ("bags", "embedding")] {
-        let files = ["--ids", ids.str(), "--write-output", out.str()];
+        let files = ["--ids", ids.str(), "--force", "--write-output", out.str()];
         let more = ["bench", bench, model.str(), "--batch", "6", "--rounds", "1", "--quiet"];
         stdout_of(&[&more[..], &files].concat());
         let found = Checkpoint::open(&out).expect("written");
@@ -262,7 +265,7 @@ fn a_trace_of_unknown_batch_is_refused_and_its_features_are_used() {
     let expected = expected.tensors["probability"].as_f32().expect("floats").into_owned();
     for name in ["dlrm.inputs.pt", "dlrm.inputs_tuple.pt", "dlrm.inputs.npz"] {
         let (ids, out) = (fixtures.join(name), place.path("out.safetensors"));
-        let files = ["--ids", ids.str(), "--write-output", out.str()];
+        let files = ["--ids", ids.str(), "--force", "--write-output", out.str()];
         let more = ["bench", "model", model.str(), "--rounds", "1", "--json", "-q"];
         let lines = lines(&stdout_of(&[&more[..], &files].concat()));
         assert_eq!((&lines[0]["dense"], &lines[0]["batch"]), (&"file".into(), &6.into()), "{name}");
@@ -346,6 +349,7 @@ fn wrong_flags_are_refused() {
     ] {
         place.refused("bags", &flags, told);
     }
+    let existing = place.write("existing.safetensors", "mine");
     for bench in ["bags", "mlp", "model"] {
         for (flags, told) in [
             (["--hotness", "hot"], "one-item, high, medium, low or random"),
@@ -354,6 +358,8 @@ fn wrong_flags_are_refused() {
             (["--seconds", "0"], "--seconds"),
             (["--rounds", "0"], "--rounds"),
             (["--write-output", "/absent/file"], "cannot write /absent/file: "),
+            (["--write-output", "-"], "the times go to standard output; give a file"),
+            (["--write-output", existing.str()], "give another --write-output, or --force"),
         ] {
             place.refused(bench, &flags, told);
         }

@@ -138,6 +138,14 @@ fn a_directory_that_holds_another_run_stays_as_it_is() {
         }
     }
     // Force replaces a run of the same kind, and never one of another kind.
+    let ids = bench.write("ids.txt", "1\n2\n3\n");
+    let plan = ["plan", model.str(), "--ids", ids.str(), "--seconds", "0.01"];
+    for (dir, kind) in [(&trained, "a training run"), (&simulated, "a simulation")] {
+        let before = content(dir);
+        let error = refused(&[&plan[..], &["-o", dir.str(), "--force"]].concat());
+        assert!(error.contains(&format!("holds {kind}")), "{error}");
+        assert_eq!(content(dir), before);
+    }
     let error = refused(&bench.simulate(&["-o", trained.str(), "--force"]));
     assert!(error.contains("holds a training run"), "{error}");
     stdout_of(&bench.simulate(&["-o", simulated.str(), "--force"]));
@@ -154,6 +162,12 @@ fn sizes_are_checked_before_writing() {
     assert!(start.elapsed() < Duration::from_secs(60));
     let left = fs::read_dir(&dir).map_or(0, Iterator::count);
     assert_eq!(left, 0, "nothing is left behind");
+    let graph = ["dataset", "generate", "--family", "noisy-features", "-o", dir.str()];
+    let error = refused(&[&graph[..], &["--nodes", "2000000000"]].concat());
+    assert!(error.contains("of memory") && error.contains("lower --nodes"), "{error}");
+    let wide = ["--nodes", "20000000", "--degree", "2", "--features", "100000"];
+    let error = refused(&[&graph[..], &wide].concat());
+    assert!(error.contains("it needs 8.") && error.contains("are free"), "{error}");
 }
 
 /// Waits until something that starts with `prefix` is in a directory.
@@ -207,6 +221,10 @@ fn a_directory_is_written_to_by_one_command_at_a_time() {
         let error = refused(&[&train[..], &[more]].concat());
         assert!(error.contains("another command is writing to"), "{error}");
     }
+    let (model, ids) = (bench.path("model"), bench.write("ids.txt", "1\n2\n3\n"));
+    stdout_of(&["model", "generate", "--tables", "1", "--rows", "10", "-o", model.str()]);
+    let error = refused(&["plan", model.str(), "--ids", ids.str(), "-o", dir.str()]);
+    assert!(error.contains("another command is writing to"), "{error}");
     child.kill().expect("killed");
     child.wait().expect("ends");
     // The lock ends with its process.

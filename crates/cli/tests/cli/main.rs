@@ -4,6 +4,7 @@ mod bad_inputs;
 mod bench;
 mod dataset;
 mod files;
+mod help;
 mod model;
 mod model_run;
 mod oracle;
@@ -113,49 +114,6 @@ impl PathStr for Path {
     fn str(&self) -> &str {
         self.to_str().expect("temporary paths are text")
     }
-}
-
-#[test]
-fn help_of_every_command_has_an_example() {
-    let commands = [
-        &["demo"][..],
-        &["simulate"],
-        &["sweep"],
-        &["report"],
-        &["trace"],
-        &["trace", "info"],
-        &["trace", "convert"],
-        &["trace", "generate"],
-        &["train"],
-        &["train", "compare"],
-        &["dataset", "info"],
-        &["dataset", "convert"],
-        &["dataset", "generate"],
-        &["partition"],
-        &["model"],
-        &["model", "import"],
-        &["model", "run"],
-        &["model", "info"],
-        &["model", "quantise"],
-        &["model", "generate"],
-        &["model", "export"],
-        &["plan"],
-        &["bench"],
-        &["bench", "bags"],
-        &["bench", "mlp"],
-        &["bench", "model"],
-        &["policies"],
-        &["vopr"],
-        &["doctor"],
-        &["completions"],
-    ];
-    for command in commands {
-        let text = stdout_of(&[command, &["--help"]].concat());
-        let example = format!("  hither {}", command.join(" "));
-        assert!(text.contains(&example), "no example in the help of {command:?}:\n{text}");
-    }
-    assert!(stdout_of(&["--help"]).contains("Exit status"));
-    assert!(stdout_of(&["--version"]).starts_with("hither "));
 }
 
 #[test]

@@ -61,6 +61,73 @@ fn the_same_bytes_on_any_number_of_threads() {
     assert!(outputs[0].iter().all(|content| content.len() > 10_000));
 }
 
+/// The column of this name, of all rows.
+fn column(text: &str, name: &str) -> Vec<String> {
+    let mut csv = csv::Reader::from_reader(text.as_bytes());
+    let at = csv.headers().expect("a header").iter().position(|n| n == name).expect(name);
+    csv.records().map(|row| row.expect("a row")[at].to_owned()).collect()
+}
+
+#[test]
+fn stretch_is_completion_over_the_ideal() {
+    let bench = Bench::new();
+    let out = bench.path("out");
+    stdout_of(&bench.simulate(&["--policy", "dally", "--congestion", "8", "-o", out.str()]));
+    let text = fs::read_to_string(out.join("jobs.csv")).expect("jobs.csv");
+    let numbers = |name| -> Vec<f64> {
+        column(&text, name).iter().map(|cell| cell.parse().expect("a number")).collect()
+    };
+    let (stretch, whole, ideal) =
+        (numbers("stretch"), numbers("turnaround_time"), numbers("requested_time"));
+    for ((stretch, whole), ideal) in stretch.iter().zip(whole).zip(ideal) {
+        assert_eq!(*stretch, whole / ideal);
+        assert!(*stretch >= 1.0 - 1e-9, "no job is faster than its ideal: {stretch}");
+    }
+}
+
+#[test]
+fn settings_and_reasons_of_a_run_are_on_record() {
+    let bench = Bench::new();
+    let out = bench.path("out");
+    let set = ["--policy", "dally,fifo", "--set", "dally.round_s=450", "-o", out.str()];
+    stdout_of(&bench.simulate(&set));
+    let read = |name| fs::read_to_string(out.join(name)).expect("the file");
+    let summary: serde_json::Value = serde_json::from_str(&read("summary.json")).expect("JSON");
+    let settings = &summary["header"]["settings"];
+    assert_eq!(settings["dally.round_s"], "450");
+    assert_eq!(settings["lengths"], "unknown");
+    assert_eq!(settings["rack.gbit"], "100");
+    assert_eq!(settings["gandiva.slice_s"], serde_json::Value::Null, "gandiva did not run");
+    assert!(read("events.jsonl").contains("\"why\":\"it is its turn, and one machine has room\""));
+    assert!(read("report.html").contains("<dt>dally.round_s</dt><dd>450</dd>"));
+}
+
+#[test]
+fn jobs_csv_is_read_by_the_names_of_its_columns() {
+    let bench = Bench::new();
+    let out = bench.path("out");
+    stdout_of(&bench.simulate(&["--policy", "fifo", "-o", out.str()]));
+    let path = out.join("jobs.csv");
+    let whole = fs::read_to_string(&path).expect("jobs.csv");
+    let report = || hither(&["report", out.str()]);
+    // An earlier file without a later column, and a later file with a further one in front.
+    let fewer: Vec<String> = whole
+        .lines()
+        .map(|line| line.rsplitn(2, ',').collect::<Vec<_>>())
+        .map(|parts| format!("later,{},{}", parts[1], parts[0]))
+        .collect();
+    let head = fewer[0].replacen("later,", "further,", 1).replace(",preemptions,", ",renamed,");
+    let text = std::iter::once(head).chain(fewer[1..].iter().cloned()).collect::<Vec<_>>();
+    fs::write(&path, text.join("\n") + "\n").expect("it is written");
+    let output = report();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // A column that cannot be missed.
+    fs::write(&path, whole.replacen(",queue_time", ",queue_tim", 1)).expect("it is written");
+    let output = report();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && stderr.contains("no column queue_time"), "{stderr}");
+}
+
 #[test]
 fn jobs_csv_speaks_batsim_and_host_lists() {
     let bench = Bench::new();

@@ -153,3 +153,22 @@ fn a_sweep_says_how_much_it_will_do() {
     fs::remove_file(out.join("cells/00003.json")).expect("it can go");
     assert_eq!(told(&args), "40 cells × 3 policies = 120 simulations; 117 done before");
 }
+
+#[test]
+fn a_sweep_of_another_program_is_not_continued() {
+    let bench = Bench::new();
+    let out = bench.path("out");
+    let (trace, cluster) = (bench.path("trace.csv"), bench.path("cluster.toml"));
+    let words = ["sweep", trace.str(), "--cluster", cluster.str(), "--policy", "fifo"];
+    let words = [&words[..], &["--vary", "congestion=1,2", "-o", out.str()]].concat();
+    stdout_of(&words);
+    stdout_of(&words);
+    let path = out.join("manifest.json");
+    let mut manifest: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&path).expect("a manifest")).expect("JSON");
+    manifest["program"] = "another".into();
+    fs::write(&path, manifest.to_string()).expect("it is written");
+    let output = hither(&words);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && stderr.contains("program differs"), "{stderr}");
+}

@@ -111,7 +111,7 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// The tensor's name, the chunk's offsets in it, and its place. `None` where it is no plain
+    /// The tensor's name, the chunk's offsets in it, and its place. `None` where it is not a plain
     /// range of a file.
     fn new(
         pickle: &Pickle<'a>,

@@ -157,7 +157,7 @@ fn graph(path: &Path, nodes: usize, pairs: &[(u32, u32)]) -> Result<Graph, Error
 /// Pairs of nodes, and what was not used of the file.
 type Pairs = (Vec<(u32, u32)>, Vec<String>);
 
-/// Reads two nodes per line. `is_head` says of a field of the first line that it is no node.
+/// Reads two nodes per line. `is_head` says whether a field of the first line is a heading.
 fn pairs(
     path: &Path,
     mut pair: impl FnMut(&Record<'_>) -> Result<(u32, u32), Error>,

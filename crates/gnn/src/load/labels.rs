@@ -145,7 +145,7 @@ fn numbered<K: Ord + Copy>(of: impl Iterator<Item = Option<K>> + Clone) -> (Labe
     (Labels::Classes { of: of.into(), count: names.len() }, names)
 }
 
-/// Refuses labels that are no classes to learn: none at all, a single one, or nearly one per node.
+/// Refuses labels that cannot be learned as classes: none at all, a single one, or nearly one per node.
 pub fn check(dataset: &Dataset) -> Result<(), Error> {
     let Labels::Classes { of, count } = &dataset.labels else { return Ok(()) };
     let mut nodes_of_class = vec![0_usize; *count];

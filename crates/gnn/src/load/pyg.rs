@@ -173,7 +173,7 @@ impl Fields {
                 let most = NODES_SMALL.max(NODES_PER_EDGE_MAX.saturating_mul(pairs.len()));
                 if told > most {
                     let edges = pairs.len();
-                    let problem = format!("tells of {told} nodes, too many for {edges} edges");
+                    let problem = format!("says {told} nodes, too many for {edges} edges");
                     return Err(named.bad(problem));
                 }
                 told

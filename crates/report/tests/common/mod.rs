@@ -31,7 +31,7 @@ impl Random {
 pub fn header(seed: u64, racks: u32, machines_per_rack: u32) -> Header {
     let machine = |i: u32| MachineRow {
         name: format!("gpu{i:03}"),
-        rack: i / machines_per_rack,
+        parent: i / machines_per_rack,
         gpus: 8,
         gpu_type: if i / machines_per_rack % 4 == 3 { "A100" } else { "V100" }.into(),
     };
@@ -42,9 +42,10 @@ pub fn header(seed: u64, racks: u32, machines_per_rack: u32) -> Header {
         congestion: 1.5,
         cluster: ClusterRow {
             name: "fixture".into(),
-            racks: (0..racks).map(|r| format!("rack{r:02}")).collect(),
+            levels: LevelRow::racks((0..racks).map(|r| format!("rack{r:02}"))),
             machines: (0..racks * machines_per_rack).map(machine).collect(),
         },
+        settings: Default::default(),
     }
 }
 
@@ -131,7 +132,7 @@ pub fn record(header: &Header, habit: &Habit, jobs: u32) -> RunRecord {
             finish_s: now,
             run_s: 0.0,
             queue_s: 0.0,
-            comm_s: 0.0,
+            comm_s: Some(0.0),
             ideal_s: work_s,
             tier: 0,
             preemptions: 0,
@@ -177,7 +178,14 @@ impl Run<'_> {
                         let machine_s = 60.0 * f64::from(gpus) * (0.5 + self.random.unit());
                         self.event(
                             now,
-                            Happening::Timers { gpus, machine_s, rack_s: 2.5 * machine_s },
+                            Happening::Timers {
+                                gpus,
+                                timers_s: [
+                                    ("machine_s".into(), machine_s),
+                                    ("rack_s".into(), 2.5 * machine_s),
+                                ]
+                                .into(),
+                            },
                         );
                     }
                 }
@@ -251,7 +259,7 @@ impl Run<'_> {
     }
 
     fn start(&mut self, now: f64, job: u32, machines: Vec<(u32, u32)>) {
-        let rack = |m: u32| self.header.cluster.machines[m as usize].rack;
+        let rack = |m: u32| self.header.cluster.machines[m as usize].parent;
         let one_rack = machines.iter().all(|&(m, _)| rack(m) == rack(machines[0].0));
         let tier = if machines.len() == 1 {
             0
@@ -273,7 +281,10 @@ impl Run<'_> {
         let slow = [1.0, 1.15, 1.6][usize::from(tier)];
         let end = now + self.work_s[job as usize] * slow;
         self.push(end, Due::Finish(job, self.starts[job as usize]));
-        self.event(now, Happening::Start { job, tier, machines });
+        self.event(
+            now,
+            Happening::Start { job, tier, machines, why: Some("it is its turn".into()) },
+        );
     }
 
     fn stop(&mut self, now: f64, job: u32, reason: Option<Reason>) {
@@ -285,7 +296,7 @@ impl Run<'_> {
         }
         row.run_s += held;
         let slow = [1.0, 1.15, 1.6][usize::from(row.tier)];
-        row.comm_s += held * (1.0 - 1.0 / slow);
+        *row.comm_s.get_or_insert(0.0) += held * (1.0 - 1.0 / slow);
         if row.gpus > 1 {
             self.tier_gpu_s[usize::from(row.tier)] += held * f64::from(row.gpus);
         }
@@ -301,7 +312,10 @@ impl Run<'_> {
                 self.starts[at] += 1;
                 self.work_s[at] = (self.work_s[at] - held / slow).max(1.0);
                 self.queue.push_back(job);
-                self.event(now, Happening::Preempt { job, reason });
+                self.event(
+                    now,
+                    Happening::Preempt { job, reason, why: Some("makes room for job 0".into()) },
+                );
             }
         }
     }
@@ -313,7 +327,7 @@ impl Run<'_> {
         let gpus: u32 = self.header.cluster.machines.iter().map(|m| m.gpus).sum();
         let busy: f64 = self.jobs.iter().map(|j| j.run_s * f64::from(j.gpus)).sum();
         let run_s: f64 = self.jobs.iter().map(|j| j.run_s).sum();
-        let comm_s_total: f64 = self.jobs.iter().map(|j| j.comm_s).sum();
+        let comm_s_total: f64 = self.jobs.iter().filter_map(|j| j.comm_s).sum();
         let multi: f64 = self.tier_gpu_s.iter().sum();
         Summary {
             policy: self.habit.name.into(),
@@ -325,10 +339,11 @@ impl Run<'_> {
             queue_s: of(|j| j.queue_s),
             makespan_s: end,
             gpu_utilisation: busy / (end * f64::from(gpus)),
-            fragmentation: 0.2,
-            comm_s_total,
-            comm_share: comm_s_total / run_s,
-            tier_share: self.tier_gpu_s.map(|s| s / multi),
+            clairvoyant: false,
+            fragmentation: Some(0.2),
+            comm_s_total: Some(comm_s_total),
+            comm_share: Some(comm_s_total / run_s),
+            tier_share: self.tier_gpu_s.map(|s| s / multi).to_vec(),
             preemptions: self.jobs.iter().map(|j| u64::from(j.preemptions)).sum(),
             failures: 0,
             events: self.events.len() as u64,

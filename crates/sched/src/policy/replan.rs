@@ -52,14 +52,20 @@ impl<K: Ord + Copy> Ranks<K> {
         key: impl Fn(&Turn, JobId) -> K,
         place: impl Fn(&Turn, JobId, PoolId) -> Option<Placement>,
     ) -> (Vec<JobId>, BTreeSet<JobId>) {
-        if self.waiting.is_empty() {
+        let Some(&first) = self.waiting.first() else {
             return Default::default(); // nobody to preempt for
-        }
-        let mut running: Vec<(K, JobId)> =
-            turn.state.running.iter().map(|&id| (key(turn, id), id)).collect();
-        running.sort_unstable();
-        let ranked = merge(running.into_iter().peekable(), self.waiting.iter().copied().peekable());
-        let (preempted, chosen) = choose(turn, ranked);
+        };
+        // Running jobs that rank before all who wait keep their GPUs: only the others are planned.
+        let mut contested: Vec<(K, JobId)> = turn
+            .state
+            .running
+            .iter()
+            .copied()
+            .map(|id| (key(turn, id), id))
+            .filter(|rank| *rank > first)
+            .collect();
+        contested.sort_unstable();
+        let (preempted, chosen) = choose(turn, &contested, self.waiting.iter().copied());
         for &id in &preempted {
             turn.preempt(id, Reason::Priority, Why::Outranked);
             self.insert(key(turn, id), id);
@@ -88,20 +94,25 @@ fn merge<T: Ord + Copy, A: Iterator<Item = T>, B: Iterator<Item = T>>(
     })
 }
 
-/// Who must go, and who comes in and in which pool, when jobs are taken in this order.
-fn choose<K>(
+/// Who must go, and who comes in and in which pool, when jobs are taken in order of rank. Running
+/// jobs that are not contested stay.
+fn choose<K: Ord + Copy>(
     turn: &Turn,
-    ranked: impl Iterator<Item = (K, JobId)>,
+    contested: &[(K, JobId)],
+    waiting: impl Iterator<Item = (K, JobId)>,
 ) -> (BTreeSet<JobId>, Vec<(JobId, PoolId)>) {
     let cluster = &turn.state.cluster;
     let pools = 0..cluster.pool_count() as PoolId;
     let mut room: Vec<u32> = pools.map(|p| cluster.free_gpus(p)).collect();
-    for &id in &turn.state.running {
+    for &(_, id) in contested {
         room[turn.state.pool_of_run(id) as usize] += turn.state.would_free(id);
     }
-    let mut unchosen = turn.state.running.clone();
+    let mut unchosen: BTreeSet<JobId> = contested.iter().map(|&(_, id)| id).collect();
     let mut chosen = Vec::new();
-    for (_, id) in ranked {
+    for (_, id) in merge(contested.iter().copied().peekable(), waiting.peekable()) {
+        if room.iter().all(|&r| r == 0) {
+            break;
+        }
         let job = turn.state.job(id);
         let wanted = if job.is_waiting() { job.gpus() } else { turn.state.would_free(id) };
         let pool = match job.run() {
@@ -113,9 +124,6 @@ fn choose<K>(
         room[pool as usize] -= wanted;
         if !unchosen.remove(&id) {
             chosen.push((id, pool));
-        }
-        if room.iter().all(|&r| r == 0) {
-            break;
         }
     }
     (unchosen, chosen)

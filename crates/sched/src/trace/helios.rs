@@ -30,7 +30,7 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
             continue;
         }
         if run_s == 0.0 {
-            intake.changed.add("with a duration of 0 run for 1 s");
+            intake.changed.add("with a duration of 0 (taken as 1 s)");
         }
         intake.push_logged(Logged {
             line,

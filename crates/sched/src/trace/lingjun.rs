@@ -45,7 +45,7 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
                 if submit_s <= start_s && start_s <= end_s =>
             {
                 if end_s == start_s {
-                    intake.changed.add("of less than a minute run for 30 s");
+                    intake.changed.add("of less than a minute (taken as 30 s)");
                 }
                 let run_s = if end_s == start_s { RUN_MIN_S } else { end_s - start_s };
                 let user = user.name_or_empty()?;

@@ -120,7 +120,7 @@ fn keep(
         return Err(error.at(line).found(&gpus.to_string()));
     }
     if gpus * 100.0 != gpu_percent {
-        intake.changed.add("with a fraction of a GPU get whole ones");
+        intake.changed.add("with a fraction of a GPU (given whole ones)");
     }
     let known = submitted.and_then(|jobs| jobs.get(&name)).cloned();
     let (user, submit_s) = known.unwrap_or((String::new(), start_s));

@@ -92,10 +92,10 @@ fn job(intake: &mut Intake<'_>, record: &Record) -> Result<Option<Logged>, Error
         return Ok(None);
     }
     if record.attempts.len() > 1 {
-        intake.changed.add("with several attempts run for the sum of them");
+        intake.changed.add("with several attempts (taken as their sum)");
     }
     if run_s == 0.0 {
-        intake.changed.add("of less than a second run for 1 s");
+        intake.changed.add("of less than a second (taken as 1 s)");
     }
     Ok(Some(Logged {
         line: 0,

@@ -120,7 +120,7 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
 
 /// A further row of a job: it was requeued.
 fn merge(intake: &mut Intake<'_>, job: &mut Entry, row: Entry) {
-    intake.changed.add("further rows of requeued jobs are added to their first row");
+    intake.changed.add("requeued (added to the first row of the job)");
     job.submit_s = job.submit_s.min(row.submit_s);
     job.run_s += row.run_s;
     job.is_active |= row.is_active;
@@ -139,7 +139,7 @@ fn keep(intake: &mut Intake<'_>, job: Entry) -> Result<(), Error> {
         intake.left_out.add("that never started");
     } else {
         if job.run_s == 0.0 {
-            intake.changed.add("of less than a second run for 1 s");
+            intake.changed.add("of less than a second (taken as 1 s)");
         }
         intake.push_logged(Logged {
             line: job.line,

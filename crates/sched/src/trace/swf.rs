@@ -94,7 +94,7 @@ fn usable<'a>(
     }
     let gpus = processors.whole(1, GPUS_MAX)? as u32;
     if run_s == 0.0 {
-        intake.changed.add("with a run time of 0 run for 1 s");
+        intake.changed.add("with a run time of 0 (taken as 1 s)");
     }
     Ok(Some((gpus, if run_s == 0.0 { RUN_MIN_S } else { run_s })))
 }
