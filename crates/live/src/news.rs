@@ -231,15 +231,16 @@ fn about_machines(view: View<'_>, news: &mut News) {
 }
 
 /// Nodes of the topology that are not in the books yet. A rack that is new gets the next number.
-pub fn joining(places: &Places, topology: &Topology, racks: &mut Vec<String>) -> Vec<Machine> {
+pub fn joining(places: &Places, topology: &Topology, racks: &mut Vec<String>) -> Vec<Event> {
     let is_new = |machine: &&Machine| places.id(&machine.name).is_none();
     let mut place = |machine: &Machine| {
-        let name = &topology.racks[machine.rack as usize];
-        let rack = racks.iter().position(|known| known == name).unwrap_or_else(|| {
-            racks.push(name.clone());
+        let around = &topology.levels[1].places[machine.parent as usize];
+        let rack = racks.iter().position(|known| *known == around.name).unwrap_or_else(|| {
+            racks.push(around.name.clone());
             racks.len() - 1
         });
-        Machine { rack: rack as u32, ..machine.clone() }
+        let machine = Machine { parent: rack as u32, ..machine.clone() };
+        Event::Added { machine, around: around.parent }
     };
     topology.machines.iter().filter(is_new).map(&mut place).collect()
 }
