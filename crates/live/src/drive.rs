@@ -185,7 +185,7 @@ impl<E: Engine> Driver<E> {
         let managed = news::managed(&self.scheduler.state);
         let mut patience = std::mem::take(&mut self.patience);
         patience.tidy(|key| self.seen.jobs.contains_key(key), &self.scheduler.state);
-        let orders = orders::orders(self.view(&managed), &mut patience, &self.options.limits);
+        let orders = orders::orders(self.view(now, &managed), &mut patience, &self.options.limits);
         self.patience = patience;
         let mut step = Step { orders, said };
         if self.options.act && !step.orders.is_empty() {
@@ -194,8 +194,9 @@ impl<E: Engine> Driver<E> {
         Ok(step)
     }
 
-    fn view<'a>(&'a self, managed: &'a Managed) -> View<'a> {
+    fn view<'a>(&'a self, now: Seconds, managed: &'a Managed) -> View<'a> {
         View {
+            now,
             state: &self.scheduler.state,
             managed,
             places: &self.places,
@@ -210,7 +211,7 @@ impl<E: Engine> Driver<E> {
     fn turn(&mut self, now: Seconds, now_s: Seconds) -> Result<Vec<Said>, Error> {
         let mut events = self.joining()?;
         let managed = news::managed(&self.scheduler.state);
-        let mut found = news::news(self.view(&managed), &self.patience);
+        let mut found = news::news(self.view(now, &managed), &self.patience);
         let mut said = say::notes(std::mem::take(&mut found.notes), now_s);
         events.extend(found.events());
         let due = self.scheduler.state.timers.iter().filter(|(_, at_s)| **at_s <= now);
@@ -234,10 +235,13 @@ impl<E: Engine> Driver<E> {
             return Ok(Vec::new());
         }
         let (topology, _) = self.engine.topology()?;
-        let before = replay::topology(&self.setup)?;
-        let machines = news::joining(&self.places, &topology, &before, &mut self.racks);
-        machines.iter().for_each(|(machine, _)| self.places.add(&machine.name));
-        Ok(machines.into_iter().map(|(machine, around)| Event::Added { machine, around }).collect())
+        let events = news::joining(&self.places, &topology, &mut self.racks);
+        for event in &events {
+            if let Event::Added { machine, .. } = event {
+                self.places.add(&machine.name);
+            }
+        }
+        Ok(events)
     }
 
     /// Whether the scheduler took the news. News that cannot be true is a bug or a record that
@@ -323,16 +327,15 @@ impl<E: Engine> Driver<E> {
     }
 }
 
-/// Whether the machines that both know are in the same places, at every level.
+/// Whether the machines that both know are in the same racks.
 fn is_same_network(segment: &Segment, topology: &Topology) -> bool {
     let Ok(before) = replay::topology(&segment.setup) else { return false };
-    let around = |topology: &Topology, name: &str| -> Option<Vec<String>> {
-        let machine = topology.machines.iter().position(|machine| machine.name == name)?;
-        let path = topology.levels.iter().zip(topology.within(machine)).skip(1);
-        Some(path.map(|(level, place)| level.places[place as usize].name.clone()).collect())
+    let rack = |topology: &Topology, name: &str| {
+        let machine = topology.machines.iter().find(|machine| machine.name == name);
+        machine.map(|machine| topology.levels[1].places[machine.parent as usize].name.clone())
     };
     before.machines.iter().all(|machine| {
-        let now = around(topology, &machine.name);
-        now.is_none() || now == around(&before, &machine.name)
+        let now = rack(topology, &machine.name);
+        now.is_none() || now == rack(&before, &machine.name)
     })
 }
