@@ -105,7 +105,8 @@ impl<E: Engine> Driver<E> {
     ) -> Result<Self, Error> {
         let (cluster, topology) = settled(topology)?;
         let mut names: Vec<String> = topology.machines.iter().map(|m| m.name.clone()).collect();
-        let mut racks = topology.racks.clone();
+        let mut racks: Vec<String> =
+            topology.levels[1].places.iter().map(|place| place.name.clone()).collect();
         let mut learnt = Learnt::default();
         let scheduler = match replay::last(&journal)? {
             Some((scheduler, segment)) if is_same_network(&segment, &topology) => {
@@ -234,8 +235,9 @@ impl<E: Engine> Driver<E> {
         }
         let (topology, _) = self.engine.topology()?;
         let machines = news::joining(&self.places, &topology, &mut self.racks);
-        machines.iter().for_each(|machine| self.places.add(&machine.name));
-        Ok(machines.into_iter().map(Event::Added).collect())
+        machines.iter().for_each(|(machine, _)| self.places.add(&machine.name));
+        let added = |(machine, around)| Event::Added { machine, around };
+        Ok(machines.into_iter().map(added).collect())
     }
 
     /// Whether the scheduler took the news. News that cannot be true is a bug or a record that
@@ -326,7 +328,7 @@ fn is_same_network(segment: &Segment, topology: &Topology) -> bool {
     let Ok(before) = replay::topology(&segment.setup) else { return false };
     let rack = |topology: &Topology, name: &str| {
         let machine = topology.machines.iter().find(|machine| machine.name == name);
-        machine.map(|machine| topology.racks[machine.rack as usize].clone())
+        machine.map(|machine| topology.levels[1].places[machine.parent as usize].name.clone())
     };
     before.machines.iter().all(|machine| {
         let now = rack(topology, &machine.name);

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use hither_core::Seconds;
-use hither_core::topology::{Machine, Topology};
-use hither_sched::cluster::Status;
+use hither_core::topology::{Machine, Place, Topology};
+use hither_sched::cluster::{PlaceId, Status};
 use hither_sched::event::{DecisionId, End, Event};
 use hither_sched::job::{Job, JobId, Length, Profile};
 use hither_sched::profile::Library;
@@ -228,16 +228,21 @@ fn about_machines(view: View<'_>, news: &mut News) {
     }
 }
 
-/// Nodes of the topology that are not in the books yet. A rack that is new gets the next number.
-pub fn joining(places: &Places, topology: &Topology, racks: &mut Vec<String>) -> Vec<Machine> {
+/// Nodes of the topology that are not in the books yet, and the place around the rack of each. A
+/// rack that is new gets the next number.
+pub fn joining(
+    places: &Places,
+    topology: &Topology,
+    racks: &mut Vec<String>,
+) -> Vec<(Machine, PlaceId)> {
     let is_new = |machine: &&Machine| places.id(&machine.name).is_none();
     let mut place = |machine: &Machine| {
-        let name = &topology.racks[machine.rack as usize];
+        let Place { name, parent: around } = &topology.levels[1].places[machine.parent as usize];
         let rack = racks.iter().position(|known| known == name).unwrap_or_else(|| {
             racks.push(name.clone());
             racks.len() - 1
         });
-        Machine { rack: rack as u32, ..machine.clone() }
+        (Machine { parent: rack as u32, ..machine.clone() }, *around)
     };
     topology.machines.iter().filter(is_new).map(&mut place).collect()
 }
