@@ -105,7 +105,8 @@ impl<E: Engine> Driver<E> {
     ) -> Result<Self, Error> {
         let (cluster, topology) = settled(topology)?;
         let mut names: Vec<String> = topology.machines.iter().map(|m| m.name.clone()).collect();
-        let mut racks = topology.racks.clone();
+        let mut racks: Vec<String> =
+            topology.levels[1].places.iter().map(|place| place.name.clone()).collect();
         let mut learnt = Learnt::default();
         let scheduler = match replay::last(&journal)? {
             Some((scheduler, segment)) if is_same_network(&segment, &topology) => {
@@ -184,7 +185,7 @@ impl<E: Engine> Driver<E> {
         let managed = news::managed(&self.scheduler.state);
         let mut patience = std::mem::take(&mut self.patience);
         patience.tidy(|key| self.seen.jobs.contains_key(key), &self.scheduler.state);
-        let orders = orders::orders(self.view(&managed), &mut patience, &self.options.limits);
+        let orders = orders::orders(self.view(now, &managed), &mut patience, &self.options.limits);
         self.patience = patience;
         let mut step = Step { orders, said };
         if self.options.act && !step.orders.is_empty() {
@@ -193,8 +194,9 @@ impl<E: Engine> Driver<E> {
         Ok(step)
     }
 
-    fn view<'a>(&'a self, managed: &'a Managed) -> View<'a> {
+    fn view<'a>(&'a self, now: Seconds, managed: &'a Managed) -> View<'a> {
         View {
+            now,
             state: &self.scheduler.state,
             managed,
             places: &self.places,
@@ -209,7 +211,7 @@ impl<E: Engine> Driver<E> {
     fn turn(&mut self, now: Seconds, now_s: Seconds) -> Result<Vec<Said>, Error> {
         let mut events = self.joining()?;
         let managed = news::managed(&self.scheduler.state);
-        let mut found = news::news(self.view(&managed), &self.patience);
+        let mut found = news::news(self.view(now, &managed), &self.patience);
         let mut said = say::notes(std::mem::take(&mut found.notes), now_s);
         events.extend(found.events());
         let due = self.scheduler.state.timers.iter().filter(|(_, at_s)| **at_s <= now);
@@ -233,9 +235,13 @@ impl<E: Engine> Driver<E> {
             return Ok(Vec::new());
         }
         let (topology, _) = self.engine.topology()?;
-        let machines = news::joining(&self.places, &topology, &mut self.racks);
-        machines.iter().for_each(|machine| self.places.add(&machine.name));
-        Ok(machines.into_iter().map(Event::Added).collect())
+        let events = news::joining(&self.places, &topology, &mut self.racks);
+        for event in &events {
+            if let Event::Added { machine, .. } = event {
+                self.places.add(&machine.name);
+            }
+        }
+        Ok(events)
     }
 
     /// Whether the scheduler took the news. News that cannot be true is a bug or a record that
@@ -326,7 +332,7 @@ fn is_same_network(segment: &Segment, topology: &Topology) -> bool {
     let Ok(before) = replay::topology(&segment.setup) else { return false };
     let rack = |topology: &Topology, name: &str| {
         let machine = topology.machines.iter().find(|machine| machine.name == name);
-        machine.map(|machine| topology.racks[machine.rack as usize].clone())
+        machine.map(|machine| topology.levels[1].places[machine.parent as usize].name.clone())
     };
     before.machines.iter().all(|machine| {
         let now = rack(topology, &machine.name);

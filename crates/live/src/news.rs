@@ -33,6 +33,8 @@ pub fn managed(state: &State) -> Managed {
 /// What the news are worked out from.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
+    /// The scheduler's time. Its own clock stands still while there is no news.
+    pub now: Seconds,
     pub state: &'a State,
     pub managed: &'a Managed,
     pub places: &'a Places,
@@ -185,7 +187,7 @@ fn progress(view: View<'_>, id: JobId, job: &JobState, seen: &SeenJob) -> Option
         let rate = view.learnt.rate(&job.job.name, done, at_s);
         let known = Some(run.pace.rate).filter(|rate| *rate > 0.0);
         let rate = rate.or(known).or_else(|| job.job.profile.is_known().then(expected))?;
-        let now_done = done + rate * (view.state.now - at_s).max(0.0);
+        let now_done = done + rate * (view.now - at_s).max(0.0);
         let is_news = view.learnt.is_new(&job.job.name, done, at_s);
         return is_news.then_some(Event::Progress { job: id, done: now_done, rate });
     }
@@ -229,15 +231,16 @@ fn about_machines(view: View<'_>, news: &mut News) {
 }
 
 /// Nodes of the topology that are not in the books yet. A rack that is new gets the next number.
-pub fn joining(places: &Places, topology: &Topology, racks: &mut Vec<String>) -> Vec<Machine> {
+pub fn joining(places: &Places, topology: &Topology, racks: &mut Vec<String>) -> Vec<Event> {
     let is_new = |machine: &&Machine| places.id(&machine.name).is_none();
     let mut place = |machine: &Machine| {
-        let name = &topology.racks[machine.rack as usize];
-        let rack = racks.iter().position(|known| known == name).unwrap_or_else(|| {
-            racks.push(name.clone());
+        let around = &topology.levels[1].places[machine.parent as usize];
+        let rack = racks.iter().position(|known| *known == around.name).unwrap_or_else(|| {
+            racks.push(around.name.clone());
             racks.len() - 1
         });
-        Machine { rack: rack as u32, ..machine.clone() }
+        let machine = Machine { parent: rack as u32, ..machine.clone() };
+        Event::Added { machine, around: around.parent }
     };
     topology.machines.iter().filter(is_new).map(&mut place).collect()
 }

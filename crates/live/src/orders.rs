@@ -109,7 +109,7 @@ impl Asked {
 }
 
 pub fn orders(view: View<'_>, patience: &mut Patience, limits: &Limits) -> Vec<Order> {
-    let now = view.state.now;
+    let now = view.now;
     let mut orders = Vec::new();
     let in_flight: Vec<JobId> = {
         let mut jobs: Vec<JobId> = view.state.in_flight.values().copied().collect();
@@ -161,7 +161,7 @@ fn to_start(
     if start.after.iter().any(|stop| view.state.in_flight.contains_key(stop)) {
         return None;
     }
-    let now = view.state.now;
+    let now = view.now;
     let nodes = view.places.nodes(&start.run.placement);
     let is_bound = {
         let mut required = seen.required.clone();

@@ -64,6 +64,6 @@ impl Places {
 }
 
 /// What a tier is called.
-pub fn tier_name(_: &State, tier: Tier) -> String {
-    format!("{tier:?}").to_lowercase()
+pub fn tier_name(state: &State, tier: Tier) -> String {
+    state.cluster.levels[tier.level()].clone()
 }

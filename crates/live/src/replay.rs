@@ -110,7 +110,7 @@ pub fn last(journal: &Journal) -> Result<Option<(Scheduler, Segment)>, Error> {
     for (number, turn) in journal.turns(first, journal.next())? {
         again(&mut scheduler, number, &turn)?;
         for event in &turn.events {
-            if let Event::Added(machine) = event {
+            if let Event::Added { machine, .. } = event {
                 segment.machines.push(machine.name.clone());
             }
         }

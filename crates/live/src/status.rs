@@ -154,7 +154,7 @@ fn machine_rows(source: Source<'_>, ids: &[JobId]) -> Vec<MachineRow> {
         let cluster = &source.state.cluster;
         MachineRow {
             node: node.into(),
-            rack: source.racks.get(machine.rack as usize).cloned().unwrap_or_default(),
+            rack: source.racks.get(machine.within[1] as usize).cloned().unwrap_or_default(),
             gpus: machine.gpus,
             gpu_type: cluster.pool_names[machine.pool as usize].clone(),
             free: machine.free,
