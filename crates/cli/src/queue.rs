@@ -25,6 +25,10 @@ pub enum Form {
 
 /// List the jobs that Hither places, with their tiers and reasons
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  hither queue
+  hither queue --state /tmp/hither -o json")]
 pub struct QueueArgs {
     #[command(flatten)]
     state: StateArgs,
@@ -35,6 +39,10 @@ pub struct QueueArgs {
 
 /// List the machines, their free GPUs, and who holds the others
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  hither nodes
+  hither nodes -o json")]
 pub struct NodesArgs {
     #[command(flatten)]
     state: StateArgs,
@@ -45,6 +53,10 @@ pub struct NodesArgs {
 
 /// Explain why a job waits, runs where it runs, or was moved
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  hither explain 123
+  hither explain 123_4 -o json")]
 pub struct ExplainArgs {
     #[command(flatten)]
     state: StateArgs,

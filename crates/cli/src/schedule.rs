@@ -34,10 +34,10 @@ pub use guard::{ReleaseArgs, run as release};
 #[command(after_help = "\
 Examples:
   hither schedule --partition gpu
-  hither schedule --partition gpu --act --state /var/lib/hither --listen 127.0.0.1:9433
+  hither schedule --partition gpu --act --listen 127.0.0.1:9433
   hither schedule --replay /var/lib/hither/journal.redb
 
-Held jobs of the partition that ask for a total of GPUs (sbatch -H --gpus=8) are placed and released
+Held jobs of the partition that ask for a total of GPUs (sbatch -H --gpus=8) are placed and released \
 by Hither. All others are left to Slurm. docs/live.md is the guide.")]
 pub struct Args {
     #[command(flatten)]

@@ -24,7 +24,7 @@ Examples:
   hither release --after-s 900
   hither release --now --partition gpu
 
-A scheduler that acts starts `hither release --watch` by itself. For the case that its whole host is
+A scheduler that acts starts `hither release --watch` by itself. For the case that its whole host is \
 gone, run it from cron on another host; docs/live.md has the line.")]
 pub struct ReleaseArgs {
     #[command(flatten)]
