@@ -230,7 +230,7 @@ fn plans_that_are_not_the_models_are_refused() {
             "`hot.1` is missing",
         ),
         ("mlp = \"fp32\"", "mlp = \"fp8\"", "plan.toml:4"),
-        ("prefetch = \"far:", "prefetch = \"far:9", "rows from 1 to 256"),
+        ("prefetch = \"l2:32K", "prefetch = \"l2:9999K", "bytes from 64 to 1024K"),
         ("pages = \"huge\"", "", "plan.toml:"),
     ] {
         let error = replaced(from, to);
