@@ -310,10 +310,9 @@ proptest! {
         out.resize((second.batch + first.batch) * prepared.width(), f32::NAN);
         let mut lookup = prepared.lookup(&mut scratch, &mut out);
         let mut errors = 0;
-        for t in 0..samples.len() {
+        for (t, (ids, offsets)) in lists.iter().enumerate() {
             let bags = second.bags().table(t);
             prop_assert_eq!(lookup.add(t, &bags, 0..second.batch, 0), Ok(0));
-            let (ids, offsets) = &lists[t];
             let weights = first.weights.as_ref().map(|weights| {
                 let start = first.offsets[t * first.batch] as usize;
                 let mut own = weights[start..].to_vec();

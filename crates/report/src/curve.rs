@@ -110,6 +110,9 @@ pub struct Timers {
     pub levels: Vec<Vec<Option<f64>>>,
 }
 
+/// The moments at which the timers of a demand changed, and what they changed to.
+type Changes<'a> = Vec<(f64, &'a BTreeMap<String, f64>)>;
+
 pub fn timers(cluster: &ClusterRow, events: &[EventRow]) -> Vec<Timers> {
     let Some((start, end)) = bounds(events) else { return Vec::new() };
     let width_s = (end - start) / POINTS as f64;
@@ -117,13 +120,13 @@ pub fn timers(cluster: &ClusterRow, events: &[EventRow]) -> Vec<Timers> {
     let timed = cluster.levels.len().saturating_sub(1);
     let names: Vec<String> =
         cluster.levels[..timed].iter().map(|level| format!("{}_s", level.name)).collect();
-    let mut changes: BTreeMap<u32, Vec<(f64, &BTreeMap<String, f64>)>> = BTreeMap::new();
+    let mut changes: BTreeMap<u32, Changes<'_>> = BTreeMap::new();
     for event in events {
         if let Happening::Timers { gpus, timers_s } = &event.what {
             changes.entry(*gpus).or_default().push((event.t - start, timers_s));
         }
     }
-    let curve = |(gpus, changes): (u32, Vec<(f64, &BTreeMap<String, f64>)>)| {
+    let curve = |(gpus, changes): (u32, Changes<'_>)| {
         let mut levels = vec![Vec::new(); names.len()];
         for slot in 0..POINTS {
             let until = (slot + 1) as f64 * width_s;

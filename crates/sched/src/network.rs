@@ -271,10 +271,10 @@ fn compact(gpus: u32, largest: [u32; LEVELS_MAX], tier: Tier, average: &Average)
     shape.share[0] = average.links[0];
     // Places that are used on a level; below the machines, GPUs.
     let mut used = gpus;
-    for level in 0..=tier.level() {
+    for (level, &largest) in largest.iter().enumerate().take(tier.level() + 1) {
         let places = match level == tier.level() {
             true => 1,
-            false => gpus.div_ceil(largest[level].max(1)).max(2).min(used),
+            false => gpus.div_ceil(largest.max(1)).max(2).min(used),
         };
         shape.parts[level] = used.div_ceil(places);
         if level == 0 {

@@ -69,7 +69,7 @@ impl Settings {
             }
         }
         for (level, timer_s) in &dally.level_s {
-            if !(*timer_s >= 0.0) {
+            if timer_s.is_nan() || *timer_s < 0.0 {
                 return Err(Error {
                     option: "dally.level_s",
                     found: format!("{level} = {timer_s}"),
