@@ -49,6 +49,7 @@ pub fn decisions(made: &[Decision], state: &State, places: &Places, at_s: Second
 
 /// The reason in words: jobs by the engine's names, times from now on.
 pub fn why(why: Why, state: &State) -> String {
+    let levels = &state.cluster.levels;
     match why {
         Why::RoomFor { job } => {
             let key = state.jobs.get(job).map_or("one that is over", |job| &job.job.name);
@@ -57,9 +58,9 @@ pub fn why(why: Why, state: &State) -> String {
         Why::HoldsOut { tier, until_s: Some(until_s), cost } => {
             let left_s = (until_s - state.now).max(0.0);
             let holds_out = Why::HoldsOut { tier, until_s: None, cost };
-            let holds_out = holds_out.told(&state.cluster.levels);
+            let holds_out = holds_out.told(levels);
             format!("{holds_out}; it takes less in {left_s:.0} s at the earliest")
         }
-        other => other.told(&state.cluster.levels).to_string(),
+        other => other.told(levels).to_string(),
     }
 }
