@@ -235,13 +235,10 @@ impl<E: Engine> Driver<E> {
             return Ok(Vec::new());
         }
         let (topology, _) = self.engine.topology()?;
-        let events = news::joining(&self.places, &topology, &mut self.racks);
-        for event in &events {
-            if let Event::Added { machine, .. } = event {
-                self.places.add(&machine.name);
-            }
-        }
-        Ok(events)
+        let before = replay::topology(&self.setup)?;
+        let machines = news::joining(&self.places, &topology, &before, &mut self.racks);
+        machines.iter().for_each(|(machine, _)| self.places.add(&machine.name));
+        Ok(machines.into_iter().map(|(machine, around)| Event::Added { machine, around }).collect())
     }
 
     /// Whether the scheduler took the news. News that cannot be true is a bug or a record that
@@ -330,9 +327,10 @@ impl<E: Engine> Driver<E> {
 /// Whether the machines that both know are in the same racks.
 fn is_same_network(segment: &Segment, topology: &Topology) -> bool {
     let Ok(before) = replay::topology(&segment.setup) else { return false };
-    let rack = |topology: &Topology, name: &str| {
-        let machine = topology.machines.iter().find(|machine| machine.name == name);
-        machine.map(|machine| topology.levels[1].places[machine.parent as usize].name.clone())
+    let around = |topology: &Topology, name: &str| -> Option<Vec<String>> {
+        let machine = topology.machines.iter().position(|machine| machine.name == name)?;
+        let path = topology.levels.iter().zip(topology.within(machine)).skip(1);
+        Some(path.map(|(level, place)| level.places[place as usize].name.clone()).collect())
     };
     before.machines.iter().all(|machine| {
         let now = rack(topology, &machine.name);

@@ -230,17 +230,27 @@ fn about_machines(view: View<'_>, news: &mut News) {
     }
 }
 
-/// Nodes of the topology that are not in the books yet. A rack that is new gets the next number.
-pub fn joining(places: &Places, topology: &Topology, racks: &mut Vec<String>) -> Vec<Event> {
+/// Nodes of the topology that are not in the books yet, each with the place of level 2 around it. A rack
+/// that is new gets the next number; places of higher levels are those of the network `before`.
+pub fn joining(
+    places: &Places,
+    topology: &Topology,
+    before: &Topology,
+    racks: &mut Vec<String>,
+) -> Vec<(Machine, PlaceId)> {
     let is_new = |machine: &&Machine| places.id(&machine.name).is_none();
     let mut place = |machine: &Machine| {
-        let around = &topology.levels[1].places[machine.parent as usize];
-        let rack = racks.iter().position(|known| *known == around.name).unwrap_or_else(|| {
-            racks.push(around.name.clone());
+        let rack = &topology.levels[1].places[machine.parent as usize];
+        let number = racks.iter().position(|known| *known == rack.name).unwrap_or_else(|| {
+            racks.push(rack.name.clone());
             racks.len() - 1
         });
-        let machine = Machine { parent: rack as u32, ..machine.clone() };
-        Event::Added { machine, around: around.parent }
+        let around = topology.levels.get(2).and_then(|level| {
+            let name = &level.places[rack.parent as usize].name;
+            before.levels.get(2)?.places.iter().position(|place| place.name == *name)
+        });
+        let machine = Machine { parent: number as u32, ..machine.clone() };
+        (machine, around.unwrap_or_default() as PlaceId)
     };
     topology.machines.iter().filter(is_new).map(&mut place).collect()
 }

@@ -57,9 +57,9 @@ pub fn why(why: Why, state: &State) -> String {
         Why::HoldsOut { tier, until_s: Some(until_s), cost } => {
             let left_s = (until_s - state.now).max(0.0);
             let holds_out = Why::HoldsOut { tier, until_s: None, cost };
-            let holds_out = holds_out.told(&state.cluster.levels);
+            let holds_out = holds_out.told(levels);
             format!("{holds_out}; it takes less in {left_s:.0} s at the earliest")
         }
-        other => other.told(&state.cluster.levels).to_string(),
+        other => other.told(levels).to_string(),
     }
 }
