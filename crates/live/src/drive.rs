@@ -324,7 +324,7 @@ impl<E: Engine> Driver<E> {
     }
 }
 
-/// Whether the machines that both know are in the same racks.
+/// Whether the machines that both know are in the same places, at every level.
 fn is_same_network(segment: &Segment, topology: &Topology) -> bool {
     let Ok(before) = replay::topology(&segment.setup) else { return false };
     let around = |topology: &Topology, name: &str| -> Option<Vec<String>> {
@@ -333,7 +333,7 @@ fn is_same_network(segment: &Segment, topology: &Topology) -> bool {
         Some(path.map(|(level, place)| level.places[place as usize].name.clone()).collect())
     };
     before.machines.iter().all(|machine| {
-        let now = rack(topology, &machine.name);
-        now.is_none() || now == rack(&before, &machine.name)
+        let now = around(topology, &machine.name);
+        now.is_none() || now == around(&before, &machine.name)
     })
 }

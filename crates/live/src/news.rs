@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use hither_core::Seconds;
 use hither_core::topology::{Machine, Topology};
-use hither_sched::cluster::Status;
+use hither_sched::cluster::{PlaceId, Status};
 use hither_sched::event::{DecisionId, End, Event};
 use hither_sched::job::{Job, JobId, Length, Profile};
 use hither_sched::profile::Library;

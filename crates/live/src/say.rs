@@ -49,6 +49,7 @@ pub fn decisions(made: &[Decision], state: &State, places: &Places, at_s: Second
 
 /// The reason in words: jobs by the engine's names, times from now on.
 pub fn why(why: Why, state: &State) -> String {
+    let levels = &state.cluster.levels;
     match why {
         Why::RoomFor { job } => {
             let key = state.jobs.get(job).map_or("one that is over", |job| &job.job.name);
