@@ -15,6 +15,12 @@ packages=()
 need chromium || packages+=(chromium)
 need node || packages+=(nodejs)
 need npm || packages+=(npm)
+# The scheduler is tested on a real Slurm.
+need slurmctld || [ -x /usr/sbin/slurmctld ] || packages+=(slurmctld)
+need slurmd || [ -x /usr/sbin/slurmd ] || packages+=(slurmd)
+need scontrol || packages+=(slurm-client)
+need munged || [ -x /usr/sbin/munged ] || packages+=(munge)
+need hostname || packages+=(hostname)
 if [ ${#packages[@]} -gt 0 ]; then
   sudo=()
   [ "$(id -u)" = 0 ] || sudo=(sudo)

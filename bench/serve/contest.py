@@ -247,9 +247,16 @@ def bench_arguments(case, directory, ids_file, plan_file, output, options):
     if options.quick:
         arguments += ["--seconds", 2]
     if case.stage == "bags":
-        levers = levers or ("auto," + RENUMBERED if is_packed(case) else "auto")
+        levers = levers or levers_for(case, options.quick)
         arguments += ["--plan-ids", plan_file, "--levers", levers]
     return arguments
+
+
+def levers_for(case, quick):
+    """What Hither chooses from by itself and, where rows are hot, renumbered ids."""
+    if quick:  # only what can gain is tried
+        return "auto" if case.hotness in ("high", "medium") else "pages+prefetch"
+    return "auto," + RENUMBERED if is_packed(case) else "auto"
 
 
 def is_packed(case):

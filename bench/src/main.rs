@@ -4,6 +4,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+mod live;
 mod machine;
 mod schedule;
 mod train;
@@ -20,6 +21,8 @@ enum What {
     /// The scheduler and its simulator: Muri's traces, Philly, growth with the number of jobs, and
     /// the time of one decision on a large cluster.
     Schedule(schedule::Args),
+    /// The scheduler on a private Slurm: turn-around with few and many held jobs, CPU and memory.
+    Live(live::Args),
     /// Epochs of training a graph neural network; `bench/train` runs this against its peers.
     Train(train::Args),
 }
@@ -27,6 +30,7 @@ enum What {
 fn main() -> Result<()> {
     match Cli::parse().what {
         What::Schedule(args) => schedule::run(&args),
+        What::Live(args) => live::run(&args),
         What::Train(args) => train::run(&args),
     }
 }

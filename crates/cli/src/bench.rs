@@ -1,7 +1,6 @@
 //! `hither bench`: measures how fast this machine looks up rows and runs layers.
 
 mod bags;
-mod layouts;
 mod mlp;
 mod model;
 mod rounds;
@@ -301,7 +300,7 @@ fn subject_facts(
     opened: &Opened,
     asked: &Asked,
     subject: &Subject,
-    pool: &rayon::ThreadPool,
+    threads: usize,
 ) -> Map<String, Value> {
     let (model, lookups) = (&opened.model, &asked.lookups);
     let tables = &model.spec.tables;
@@ -322,7 +321,7 @@ fn subject_facts(
     facts.insert("batches".into(), json!(lookups.len()));
     facts.insert("ids_per_bag".into(), json!(pooling));
     facts.insert("ids_per_bag_from".into(), json!(asked.pooling_from));
-    facts.insert("threads".into(), json!(pool.current_num_threads()));
+    facts.insert("threads".into(), json!(threads));
     facts
 }
 

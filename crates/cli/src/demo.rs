@@ -86,7 +86,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
          hither {}",
         jobs.len(),
         topology.gpus(),
-        topology.racks.len(),
+        topology.levels[1].places.len(),
         shown.join(" "),
     ));
     let line = Line::try_parse_from(line).context("the demo's own command")?;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use hither_dlrm::plan::Processor;
 use serde::Serialize;
 
 /// Facts about the machine; `None` where the system does not report one.
@@ -48,6 +49,14 @@ impl Machine {
             huge_pages_total: field(&memory, "HugePages_Total"),
             huge_pages_free: field(&memory, "HugePages_Free"),
         }
+    }
+}
+
+impl Machine {
+    /// What a plan's choices depend on.
+    pub fn processor(&self) -> Processor {
+        let Self { cpu, l2_bytes, l3_bytes, .. } = self.clone();
+        Processor { cpu, l2_bytes, l3_bytes }
     }
 }
 

@@ -14,12 +14,15 @@ mod partition;
 mod plan;
 mod policies;
 mod progress;
+mod queue;
 mod record;
 mod report;
 mod runs;
+mod schedule;
 mod settings;
 mod simulate;
 mod sweep;
+mod tell;
 mod trace;
 mod train;
 mod vopr;
@@ -81,6 +84,12 @@ enum Command {
     Demo(demo::Args),
     Simulate(simulate::Args),
     Sweep(sweep::Args),
+    Schedule(Box<schedule::Args>),
+    Queue(queue::QueueArgs),
+    Nodes(queue::NodesArgs),
+    Explain(queue::ExplainArgs),
+    Progress(tell::Args),
+    Release(schedule::ReleaseArgs),
     Report(report::Args),
     #[command(subcommand)]
     Trace(trace::Command),
@@ -145,6 +154,12 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Demo(args) => demo::run(&args, common),
         Command::Simulate(args) => simulate::run(&args, common),
         Command::Sweep(args) => sweep::run(&args, common),
+        Command::Schedule(args) => schedule::run(&args, common),
+        Command::Queue(args) => queue::queue(&args, common),
+        Command::Nodes(args) => queue::nodes(&args, common),
+        Command::Explain(args) => queue::explain(&args, common),
+        Command::Progress(args) => tell::run(&args, common),
+        Command::Release(args) => schedule::release(&args, common),
         Command::Report(args) => report::run(&args, common),
         Command::Trace(command) => trace::run(&command, common),
         Command::Train(args) => train::run(&args, common),

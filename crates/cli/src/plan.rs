@@ -2,7 +2,7 @@
 
 mod describe;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -11,6 +11,8 @@ use clap::builder::RangedU64ValueParser;
 use hither_data::IdTrace;
 use hither_dlrm::Model;
 use hither_dlrm::hotness::Histogram;
+use hither_dlrm::model::Spec;
+use hither_dlrm::plan::cache;
 use hither_dlrm::plan::make::{Overrides, make};
 use hither_dlrm::plan::measure::{Bounds, Group, hot_rows, measure};
 use hither_dlrm::plan::{PLAN_FILE, Packing, PageChoice, Plan};
@@ -44,7 +46,7 @@ model's own tables, on one thread and on all. The plan takes the fastest combina
 because clients must then send the new numbers. Other work on the machine blurs the figures: plan on \
 an idle machine, or with more --seconds.
 
-Writes plan.toml and hot.safetensors, which serving reads, and plan.json and plan.html for people. \
+Writes plan.toml and a file of hot rows, which serving reads, and plan.json and plan.html for people. \
 Flags fix a choice for all tables; for one table, edit plan.toml.")]
 pub struct Args {
     /// Model directory
@@ -191,7 +193,8 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         mlp: args.mlp,
     };
     let room = machine.available_bytes.map_or(u64::MAX, |bytes| (bytes as f64 * ROOM_SHARE) as u64);
-    let plan = make(&model.spec, &hot, &packed, &groups, room, &overrides);
+    let mut plan = make(&model.spec, &hot, &packed, &groups, room, &overrides);
+    plan.machine = Some(machine.processor());
     let planned = Planned {
         args,
         model: &model,
@@ -218,12 +221,23 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
 
 fn bounds(args: &Args, common: &Common, machine: &Machine) -> Bounds {
     let half = machine.available_bytes.unwrap_or(0) / 2;
+    let l2_bytes = machine.l2_bytes.unwrap_or(L2_BYTES);
+    let nominal = machine.l3_bytes.or(machine.l2_bytes).unwrap_or(L3_BYTES);
     Bounds {
-        l2_bytes: machine.l2_bytes.unwrap_or(L2_BYTES),
-        l3_bytes: machine.l3_bytes.or(machine.l2_bytes).unwrap_or(L3_BYTES),
+        l2_bytes,
+        l3_bytes: cache::kept_bytes(l2_bytes, nominal),
         copy_bytes: args.memory.map_or(half, |gb| (gb * 1e9) as u64),
         seconds: args.seconds,
         threads: common.threads.map_or(machine.cores, usize::from),
         isa: detect::cpu().isa,
     }
+}
+
+/// Opens a plan, and says where it was measured on another processor.
+pub fn open(path: &Path, spec: &Spec, common: &Common) -> anyhow::Result<Plan> {
+    let plan = Plan::open(path, spec)?;
+    if let Some(warning) = plan.machine_warning(&Machine::read().processor()) {
+        common.say(&format!("warning: {warning}"));
+    }
+    Ok(plan)
 }

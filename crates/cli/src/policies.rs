@@ -56,7 +56,7 @@ fn options() -> String {
 
 fn list(path: &str, value: &Value, text: &mut String) {
     match value {
-        Value::Table(table) => {
+        Value::Table(table) if !table.is_empty() => {
             for (name, value) in table {
                 let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                 list(&path, value, text);

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 
 use anyhow::Context as _;
+use hither_kernels::threads::{Pinning, Threads};
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -29,6 +30,18 @@ impl Common {
         let bar = ProgressBar::new(steps).with_style(style).with_message(message);
         bar.enable_steady_tick(std::time::Duration::from_millis(200));
         bar
+    }
+
+    /// Threads to use: those asked for, or as many as there are cores.
+    pub fn thread_count(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.map_or_else(cores, usize::from)
+    }
+
+    /// Threads that help the calling one: `count` of them with it, or as many as were asked for.
+    pub fn helpers<S: Default + 'static>(&self, count: usize) -> anyhow::Result<Threads<S>> {
+        let count = if count == 0 { self.thread_count() } else { count };
+        Threads::new(count.saturating_sub(1), Pinning::Free).context("cannot start threads")
     }
 
     pub fn pool(&self) -> anyhow::Result<ThreadPool> {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::bail;
-use hither_core::record::{ClusterRow, Header, MachineRow, RunRecord};
-use hither_core::topology::Topology;
+use hither_core::record::{ClusterRow, Header, LevelRow, MachineRow, RunRecord};
+use hither_core::topology::{Level, Link, Topology};
 use hither_sched::network::Network;
 use hither_sched::policy::{Entry, Settings};
 use hither_sched::sim::{self, Faults, Options, Scenario};
@@ -103,7 +103,7 @@ pub fn load(text: &str) -> Result<f64, String> {
 /// Everything that is read from files, once.
 pub struct Plan {
     pub topology: Topology,
-    /// Decisions of the cluster's reader: GPUs assumed, levels flattened.
+    /// Decisions of the cluster's reader: GPUs assumed, switches joined.
     cluster_notes: Vec<String>,
     pub workload: Workload,
     pub policies: Vec<&'static Entry>,
@@ -154,6 +154,16 @@ impl Plan {
             args: args.scenario.clone(),
             profiles_told: !args.trace.hides_profiles(),
         })
+    }
+
+    /// The same settings, if the cluster has all levels that they name.
+    fn level_timers(&self, settings: Settings) -> anyhow::Result<Settings> {
+        if let Some(name) = settings.unknown_level(&self.topology.levels) {
+            let levels = self.topology.levels.iter().map(|level| level.name.as_str());
+            let levels = levels.collect::<Vec<_>>().join(", ");
+            bail!("dally.level_s.{name}: the cluster has no such level; its levels are {levels}");
+        }
+        Ok(settings)
     }
 
     /// The cell that the flags alone describe.
@@ -208,7 +218,7 @@ impl Plan {
             Pace::Rate(rate) => name.push_str(&format!(", rate × {rate}")),
         }
         let jobs = jobs.into_iter().map(Arc::new).collect();
-        let settings = settings::settings(&cell.settings)?;
+        let settings = self.level_timers(settings::settings(&cell.settings)?)?;
         let recorded = self.recorded(&settings)?;
         Ok(Case {
             header: header(name, seed, cell.congestion, &self.topology, recorded),
@@ -251,9 +261,20 @@ impl Plan {
                 all.insert(key.to_owned(), value.to_owned());
             }
         });
-        settings::flatten("network", &Value::try_from(&self.topology.links)?, &mut |key, value| {
-            all.insert(key.to_owned(), value.to_owned());
-        });
+        let all_reduce = format!("{:?}", self.topology.all_reduce).to_lowercase();
+        all.insert("network.all_reduce".into(), all_reduce);
+        for Level { name, link, core, latency_us, .. } in &self.topology.levels {
+            let mut put = |prefix: &str, link: &Link| {
+                let (key, value) = match link {
+                    Link::Gbit(gbit) => ("gbit", gbit),
+                    Link::Oversubscribed(factor) => ("oversubscription", factor),
+                };
+                all.insert(format!("{name}.{prefix}{key}"), value.to_string());
+            };
+            put("", link);
+            core.iter().for_each(|core| put("core_", core));
+            all.insert(format!("{name}.latency_us"), latency_us.to_string());
+        }
         Ok(all)
     }
 
@@ -319,13 +340,17 @@ pub fn header(
 ) -> Header {
     let machines = topology.machines.iter().map(|m| MachineRow {
         name: m.name.clone(),
-        rack: m.rack,
+        parent: m.parent,
         gpus: m.gpus,
         gpu_type: m.gpu_type.clone(),
     });
+    let level = |level: &Level| LevelRow {
+        name: level.name.clone(),
+        places: level.places.iter().map(|place| (place.name.clone(), place.parent)).collect(),
+    };
     let cluster = ClusterRow {
         name: topology.name.clone(),
-        racks: topology.racks.clone(),
+        levels: topology.levels.iter().map(level).collect(),
         machines: machines.collect(),
     };
     let hither = env!("CARGO_PKG_VERSION").into();

@@ -89,7 +89,10 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         policies: plan.policies.iter().map(|entry| entry.name).collect(),
         cells: finished.iter().map(|cell| cell.runs.as_slice()).collect(),
     };
-    outputs::write_file(&args.output.join("sweep.csv"), &table::csv(&axes, &finished)?)?;
+    outputs::write_file(
+        &args.output.join("sweep.csv"),
+        &table::csv(&axes, &header.cluster, &finished)?,
+    )?;
     outputs::write_file(&args.output.join("sweep.json"), text.as_bytes())?;
     outputs::write_file(&args.output.join("sweep.html"), page.html().as_bytes())?;
     common.say(&format!("wrote {}", args.output.join("sweep.html").display()));

@@ -27,21 +27,93 @@ pub struct Header {
     pub settings: BTreeMap<String, String>,
 }
 
-/// The cluster as the report draws it. Racks and machines are named by index elsewhere.
+/// The cluster as the report draws it: the levels of its tree from the inside out, and the machines.
+/// Places and machines are named by index elsewhere.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "ClusterFile")]
 pub struct ClusterRow {
     pub name: String,
-    pub racks: Vec<String>,
+    pub levels: Vec<LevelRow>,
     pub machines: Vec<MachineRow>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LevelRow {
+    pub name: String,
+    /// (name, index of the place around it on the next level). Empty at level 0, whose places are the
+    /// machines.
+    pub places: Vec<(String, u32)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MachineRow {
     pub name: String,
-    /// Index into [`ClusterRow::racks`].
-    pub rack: u32,
+    /// Index of the place around it, among those of level 1.
+    #[serde(alias = "rack")]
+    pub parent: u32,
     pub gpus: u32,
     pub gpu_type: String,
+}
+
+impl LevelRow {
+    /// The levels of a cluster of machines in racks of these names.
+    pub fn racks(names: impl IntoIterator<Item = impl Into<String>>) -> Vec<Self> {
+        let level = |name: &str, places| Self { name: name.into(), places };
+        vec![
+            level("machine", Vec::new()),
+            level("rack", names.into_iter().map(|name| (name.into(), 0)).collect()),
+            level("network", vec![("network".into(), 0)]),
+        ]
+    }
+}
+
+impl ClusterRow {
+    /// A place of level 1 and the places around it, level by level.
+    pub fn path(&self, place: u32) -> Vec<u32> {
+        let mut path = Vec::new();
+        let mut at = place;
+        for level in self.levels.iter().skip(1) {
+            path.push(at);
+            at = level.places.get(at as usize).map_or(0, |place| place.1);
+        }
+        path
+    }
+
+    /// A place or machine whose place around it is not there.
+    pub fn stray(&self) -> Option<&str> {
+        let places = |level: usize| self.levels.get(level).map_or(0, |l| l.places.len());
+        let mut machines = self.machines.iter();
+        if let Some(machine) = machines.find(|m| m.parent as usize >= places(1)) {
+            return Some(&machine.name);
+        }
+        let inner =
+            self.levels.iter().enumerate().skip(1).take(self.levels.len().saturating_sub(2));
+        inner
+            .flat_map(|(level, row)| row.places.iter().map(move |place| (level, place)))
+            .find(|(level, place)| place.1 as usize >= places(level + 1))
+            .map(|(_, place)| place.0.as_str())
+    }
+}
+
+/// A cluster in a file. Earlier versions knew machines, racks and the network, and listed the racks.
+#[derive(Deserialize)]
+struct ClusterFile {
+    name: String,
+    #[serde(default)]
+    levels: Vec<LevelRow>,
+    #[serde(default)]
+    racks: Vec<String>,
+    machines: Vec<MachineRow>,
+}
+
+impl From<ClusterFile> for ClusterRow {
+    fn from(file: ClusterFile) -> Self {
+        let levels = match file.levels.is_empty() {
+            false => file.levels,
+            true => LevelRow::racks(file.racks),
+        };
+        Self { name: file.name, levels, machines: file.machines }
+    }
 }
 
 /// The figures of one policy's run, as `--json` prints them.
@@ -73,8 +145,9 @@ pub struct Summary {
     pub comm_s_total: Option<Seconds>,
     /// That sum over the sum of running time.
     pub comm_share: Option<f64>,
-    /// Shares of multi-GPU jobs' GPU time spent inside a machine, inside a rack, across racks.
-    pub tier_share: [f64; 3],
+    /// Shares of multi-GPU jobs' GPU time by the tier of their placement, from the machine outward;
+    /// empty without a model of the network.
+    pub tier_share: Vec<f64>,
     pub preemptions: u64,
     /// Restarts forced by failing machines.
     pub failures: u64,
@@ -193,8 +266,9 @@ pub enum Happening {
     /// The auto-tuner changed the delay timers of a demand.
     Timers {
         gpus: u32,
-        machine_s: Seconds,
-        rack_s: Seconds,
+        /// By level, in seconds: `machine_s`, `rack_s` and so on.
+        #[serde(flatten)]
+        timers_s: BTreeMap<String, Seconds>,
     },
 }
 

@@ -34,6 +34,14 @@ pub enum Error {
     DenseRows { rows: usize, samples: usize },
     #[error("`dense` has {width} features per sample; the model takes {inputs}")]
     DenseWidth { width: usize, inputs: usize },
+    #[error("a bag of table {table} has {ids} ids; up to {most} are accepted")]
+    LongBag { table: usize, ids: usize, most: usize },
+    #[error("{}", numbering_problem(*found, *expected))]
+    Numbering { found: Option<u64>, expected: Option<u64> },
+    #[error("a new plan cannot change {what}; load the model anew")]
+    Replan { what: &'static str },
+    #[error("the plan wants device `{device}`, for which this build has no code; use cpu")]
+    Device { device: String },
     #[error("cannot start threads: {problem}")]
     Threads { problem: String },
     #[error("cannot {action} {}: {source}", path.display())]
@@ -75,7 +83,28 @@ fn id_hint(batch: Option<usize>) -> String {
     if batch.is_empty() { format!("; {wrap}") } else { format!("{batch} {wrap}") }
 }
 
+/// Ids in an unexpected numbering are in range, and would select other rows without a sign.
+fn numbering_problem(found: Option<u64>, expected: Option<u64>) -> String {
+    match (found, expected) {
+        (Some(found), None) => format!(
+            "the ids are renumbered by list {found:016x}, but the model takes its own ids; send those"
+        ),
+        (Some(found), Some(expected)) => format!(
+            "the ids are renumbered by list {found:016x}, which is out of date; renumber them by list {expected:016x}"
+        ),
+        (None, expected) => format!(
+            "the plan stores rows in another order (packing = \"ids\"); renumber the ids by its list, and name it: {:016x}",
+            expected.unwrap_or_default()
+        ),
+    }
+}
+
 impl Error {
+    /// Whether an id is to blame, and not the sizes of a request.
+    pub fn is_bad_id(&self) -> bool {
+        matches!(self, Self::Bags(hither_kernels::bag::Error::OutOfRange { .. }))
+    }
+
     pub(crate) fn io(
         action: &'static str,
         path: &std::path::Path,

@@ -120,7 +120,8 @@ impl Lookups {
         Self::new(workload.batch(), workload.first(batches))
     }
 
-    fn new(batch: usize, batches: Vec<Requests>) -> Self {
+    /// Batches of `batch` samples each.
+    pub fn new(batch: usize, batches: Vec<Requests>) -> Self {
         let mut lookups = Self { batch, batches, short: Vec::new() };
         lookups.shorten();
         lookups
@@ -183,10 +184,9 @@ impl Lookups {
         self.shorten();
     }
 
-    /// Up to `count` rows of table `t` that are asked for most, hottest first.
-    pub fn hottest(&self, t: usize, count: usize) -> Vec<u32> {
-        let rows = self.of_table(t).filter_map(|id| u32::try_from(id).ok()).collect();
-        Histogram::new(rows).hottest(count).to_vec()
+    /// How hot the rows of table `t` are.
+    pub fn histogram(&self, t: usize) -> Histogram {
+        Histogram::new(self.of_table(t).filter_map(|id| u32::try_from(id).ok()).collect())
     }
 }
 

@@ -112,11 +112,17 @@ pub(crate) fn view_mut<T: Element>(
 ) -> RowsMut<'_, T> {
     let stride = gemm::stride_for::<T>(width);
     let len = (rows * stride * size_of::<T>()).div_ceil(size_of::<f32>());
+    RowsMut::new(bytemuck::cast_slice_mut(aligned(buffer, len)), rows, stride)
+}
+
+/// Room for `len` elements that begins with a cache line. It holds what was left there, or zeros: a
+/// buffer grows when it must and is never cleared.
+pub(crate) fn aligned(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     if buffer.len() < len + LINE {
         buffer.resize(len + LINE, 0.0);
     }
     let start = line_start(buffer);
-    RowsMut::new(bytemuck::cast_slice_mut(&mut buffer[start..start + len]), rows, stride)
+    &mut buffer[start..start + len]
 }
 
 /// The same rows, to read.

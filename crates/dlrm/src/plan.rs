@@ -4,29 +4,46 @@
 //! once, what is fetched ahead, whether the hottest rows lie together, and on which pages.
 
 pub mod advice;
+pub mod cache;
+mod crew;
+pub mod effects;
 pub mod expect;
 mod file;
+pub mod layouts;
 pub mod levers;
 pub mod make;
 pub mod measure;
-mod timer;
+mod refresh;
+mod self_test;
+pub mod timer;
 
-pub use file::{HOT_FILE, PLAN_FILE};
+pub use file::PLAN_FILE;
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::gemm::Precision;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Spec;
+use crate::run::Device;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     /// The model's name, so that a plan is not used for another.
     pub model: String,
-    /// 0 for all cores.
+    /// Where the model runs.
+    #[serde(default, with = "text")]
+    pub device: Device,
+    /// Threads that may share one batch; 0 for all.
     pub threads: usize,
     #[serde(with = "PrecisionName")]
     pub mlp: Precision,
+    /// The file of `hot`, beside the plan. Its name changes with the rows, so that plan and rows are
+    /// replaced together when the plan is.
+    #[serde(default, rename = "hot", skip_serializing_if = "Option::is_none")]
+    pub hot_file: Option<String>,
+    /// The processor that the plan was measured on; `None` for plans that were not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Processor>,
     #[serde(rename = "table")]
     pub tables: Vec<TablePlan>,
     /// For each table the rows that may be packed, hottest first. In a file of their own.
@@ -44,6 +61,20 @@ pub struct TablePlan {
     pub packing: Packing,
     /// How many of the hottest rows are packed.
     pub hot_rows: usize,
+}
+
+/// What a plan's choices depend on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Processor {
+    /// As the system names it.
+    pub cpu: String,
+    /// Second-level cache of one core.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub l2_bytes: Option<usize>,
+    /// Third-level cache, as the system tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub l3_bytes: Option<usize>,
 }
 
 /// Where a table is read from.
@@ -79,6 +110,23 @@ enum PrecisionName {
     Bf16,
 }
 
+/// FNV-1a over words: the same on every machine, unlike the standard library's hashes.
+pub(crate) struct Fnv(pub u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    pub fn add(&mut self, word: u64) {
+        for byte in word.to_le_bytes() {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+}
+
 /// Values that are written as they are shown.
 mod text {
     use std::fmt::Display;
@@ -110,11 +158,45 @@ impl Plan {
         };
         Self {
             model: spec.name.clone(),
+            device: Device::Cpu,
             threads: 0,
             mlp: Precision::F32,
+            hot_file: None,
+            machine: None,
             tables: spec.tables.iter().map(|t| table(&t.name)).collect(),
             hot: vec![Vec::new(); spec.tables.len()],
         }
+    }
+
+    /// The hash of the lists by which rows are stored in another order (`packing = "ids"`); `None`
+    /// where no table is. Senders name it, so that one with an old list is refused.
+    pub fn numbering(&self) -> Option<u64> {
+        let mut hash = Fnv::default();
+        let mut any = false;
+        for (t, (table, hot)) in self.tables.iter().zip(&self.hot).enumerate() {
+            let hot = &hot[..table.hot_rows.min(hot.len())];
+            if table.packing == Packing::Ids && !hot.is_empty() {
+                any = true;
+                hash.add(t as u64);
+                hash.add(hot.len() as u64);
+                hot.iter().for_each(|row| hash.add(u64::from(*row)));
+            }
+        }
+        any.then_some(hash.0)
+    }
+
+    /// A warning where the plan was measured on another processor than this one.
+    pub fn machine_warning(&self, here: &Processor) -> Option<String> {
+        let there = self.machine.as_ref().filter(|there| *there != here)?;
+        let cache = |bytes: Option<usize>| bytes.map_or("?".into(), |b| format!("{} KiB", b >> 10));
+        let show = |of: &Processor| {
+            format!("{} (L2 {}, L3 {})", of.cpu, cache(of.l2_bytes), cache(of.l3_bytes))
+        };
+        Some(format!(
+            "the plan was measured on {}; this is {}: plan again for the best speed",
+            show(there),
+            show(here)
+        ))
     }
 
     /// All levers off: the tables as the file has them.

@@ -1,178 +1,280 @@
-//! Inference: one batch through the whole model.
+//! Inference: requests through a whole model.
 //!
 //! dense → bottom MLP ┐
 //!                    ├→ interaction → top MLP → score
 //! ids → tables ──────┘
+//!
+//! An [`Engine`] is a model made ready for a device, and nothing else: it has no threads and no memory
+//! for what lies between the stages. Both belong to the caller, who shares them among engines: a
+//! [`Worker`] is one thread's memory, and [`Threads`] are all of them. Engines never queue, batch or
+//! wait; a server around them does.
 
-use hither_kernels::bag::{self, Bags, Ids, OutOfRange, Settings};
-use hither_kernels::detect::Cpu;
-use hither_kernels::gemm::{Activation, Rows, RowsMut, stride_for};
-use rayon::prelude::*;
-use rayon::{ThreadPool, ThreadPoolBuilder};
+mod cpu;
+mod sample;
 
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use hither_kernels::bag::{Bags, Ids, OutOfRange, TableBags};
+use hither_kernels::detect::{self, Cpu};
+pub use hither_kernels::threads::Pinning;
+
+pub use self::cpu::Worker;
+pub use self::sample::Seen;
 use crate::Error;
-use crate::interact::Interactor;
-use crate::mlp::{Mlp, Scratch};
 use crate::model::Model;
 use crate::plan::Plan;
 use crate::tables::Tables;
 
-/// A model, loaded as its plan says, and the threads that run it.
+/// The threads of a process, each with a [`Worker`] of its own, shared by all engines.
+pub type Threads = hither_kernels::threads::Threads<Worker>;
+
+/// A model, loaded as its plan says. Inference changes nothing in it: any number of threads may call
+/// it at once, and [`Engine::replan`] may run beside them.
 pub struct Engine {
-    tables: Tables,
-    bottom: Mlp,
-    interactor: Interactor,
-    top: Mlp,
-    settings: Settings,
-    threads: ThreadPool,
+    backend: Backend,
 }
 
-/// One batch: dense features [batch, inputs], and for each table a bag of ids a sample.
+/// What computes. A further device is a further variant.
+enum Backend {
+    Cpu(Box<cpu::CpuEngine>),
+}
+
+/// Where a model runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Device {
+    #[default]
+    Cpu,
+    /// The NVIDIA GPU of this number.
+    Cuda(u32),
+}
+
+/// What an engine is told beside model and plan.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub cpu: Cpu,
+    /// One reaction per table; where there are fewer, the others refuse ids that no row has.
+    pub out_of_range: Vec<OutOfRange>,
+    /// Longer bags are refused: one bag is summed by one thread, and others would wait for it.
+    pub ids_per_bag_max: usize,
+    /// About one of this many ids is remembered for [`Engine::seen`]; 0 remembers none.
+    pub sample_every: u32,
+}
+
+/// One request: dense features [samples, features], and for each table a bag of ids per sample.
 #[derive(Clone, Copy, Debug)]
-pub struct Batch<'a> {
+pub struct Request<'a> {
     pub dense: &'a [f32],
-    pub bags: Bags<'a>,
+    pub sparse: Sparse<'a>,
+    /// The numbering of rows that the ids follow, where the plan gave rows new numbers
+    /// ([`Engine::numbering`]); `None` for a model's own ids.
+    pub numbering: Option<u64>,
 }
 
-/// What a batch passes through, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    Bottom,
-    Tables,
+/// Ids where their sender laid them out: they are never copied.
+#[derive(Clone, Copy, Debug)]
+pub enum Sparse<'a> {
+    /// All tables' ids in one list, table after table.
+    Joined(Bags<'a>),
+    /// A list for each table, with as many bags as there are samples.
+    PerTable { samples: usize, tables: &'a [TableBags<'a>] },
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Ids that no row has and for which the nearest row was taken.
+    pub clamped: u64,
+    pub times: StageTimes,
+}
+
+/// Time in each stage, summed over all threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StageTimes {
+    pub bottom: Duration,
+    pub tables: Duration,
     /// The interaction and the top MLP: what one leaves in a core's cache, the other takes.
-    Top,
+    pub top: Duration,
 }
 
-/// Memory between the stages, kept from batch to batch.
-#[derive(Default)]
-pub struct Workspace {
-    dense: Vec<f32>,
-    pooled: Vec<f32>,
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            cpu: detect::cpu(),
+            out_of_range: Vec::new(),
+            // Integer sums of quantised rows are exact up to here.
+            ids_per_bag_max: 1 << 16,
+            sample_every: 0,
+        }
+    }
 }
-
-/// Samples that a thread takes at a time.
-const SAMPLES_AT_ONCE: usize = 64;
 
 impl Engine {
-    /// `done` hears of bytes of tables that were laid out.
+    /// Lays out the tables and packs the weights. `done` hears of bytes of tables that were laid out.
     pub fn load(
         model: &Model,
         plan: &Plan,
-        cpu: Cpu,
-        out_of_range: OutOfRange,
+        options: Options,
         done: &(dyn Fn(u64) + Sync),
     ) -> Result<Self, Error> {
-        let pool = ThreadPoolBuilder::new().num_threads(plan.threads).build();
-        let threads = pool.map_err(|error| Error::Threads { problem: error.to_string() })?;
-        let spec = &model.spec;
-        let last = if spec.sigmoid { Activation::Sigmoid } else { Activation::None };
-        Ok(Self {
-            tables: threads.install(|| Tables::load(model, plan, done))?,
-            bottom: Mlp::new(&model.bottom(), Activation::Relu, plan.mlp, cpu),
-            interactor: Interactor::new(model, plan.mlp, cpu),
-            top: Mlp::new(&model.top(), last, plan.mlp, cpu),
-            settings: Settings { isa: cpu.isa, out_of_range },
-            threads,
-        })
+        match plan.device {
+            Device::Cpu => {
+                let engine = cpu::CpuEngine::load(model, plan, options, done)?;
+                Ok(Self { backend: Backend::Cpu(Box::new(engine)) })
+            }
+            device => Err(Error::Device { device: device.to_string() }),
+        }
     }
 
-    pub fn tables(&self) -> &Tables {
-        &self.tables
+    fn cpu(&self) -> &cpu::CpuEngine {
+        let Backend::Cpu(engine) = &self.backend;
+        engine
     }
 
-    pub fn threads(&self) -> &ThreadPool {
-        &self.threads
-    }
-
-    /// Scores of a sample.
+    /// Scores per sample.
     pub fn outputs(&self) -> usize {
-        self.top.outputs()
+        self.cpu().outputs()
     }
 
-    /// Scores all samples of a batch; `out` is [batch, outputs]. Returns how many ids were clamped.
-    /// `after` is told when a stage has ended.
+    /// Whether a request can be computed: its sizes, its offsets, and every id. [`Engine::infer`]
+    /// checks all of it too; a server that checks on arrival refuses bad requests before they wait.
+    pub fn check(&self, request: &Request) -> Result<(), Error> {
+        self.cpu().check(request)
+    }
+
+    /// Scores all samples of some requests, as one batch; `out` is [samples of all requests, outputs].
+    /// A request that cannot be computed has its error in `results` and NaN for scores, and changes
+    /// nothing in the others. A score depends on its sample alone, to the last bit: not on the batch,
+    /// on the threads, or on the plan.
+    ///
+    /// The batch runs on this thread with `worker`; idle threads of `threads`, no more than the plan
+    /// says, help where there is work for several. Once `worker` has grown to the largest batch, a
+    /// call allocates nothing.
+    ///
+    /// # Panics
+    /// If `results` has not one place per request, or `out` not one per score.
     pub fn infer(
         &self,
-        batch: &Batch,
+        requests: &[Request],
         out: &mut [f32],
-        work: &mut Workspace,
-        mut after: impl FnMut(Stage) + Send,
-    ) -> Result<u64, Error> {
-        let samples = batch.bags.batch;
-        check("dense features", batch.dense.len(), samples * self.bottom.inputs())?;
-        check("scores", out.len(), samples * self.outputs())?;
-        let dense_stride = stride_for::<f32>(self.bottom.outputs());
-        work.dense.resize(samples * dense_stride, 0.0);
-        work.pooled.resize(samples * self.tables.width(), 0.0);
-        let at_once = at_once(samples, self.threads.current_num_threads());
-        self.threads.install(|| {
-            in_blocks(&self.bottom, batch.dense, &mut work.dense, dense_stride, at_once);
-            after(Stage::Bottom);
-            let clamped = self.pool(&batch.bags, &mut work.pooled)?;
-            after(Stage::Tables);
-            self.top(&work.dense, dense_stride, &work.pooled, out, at_once);
-            after(Stage::Top);
-            Ok(clamped)
-        })
+        results: &mut [Result<(), Error>],
+        worker: &mut Worker,
+        threads: Option<&Threads>,
+    ) -> Done {
+        self.cpu().infer(requests, out, results, worker, threads)
     }
 
-    /// The lookups alone: [batch, all tables' dims].
-    pub fn pool(&self, bags: &Bags, out: &mut [f32]) -> Result<u64, Error> {
-        let tables = self.tables.view();
-        Ok(bag::embed(&tables, bags, out, &self.settings)?)
-    }
-
-    /// The interaction and the top MLP, block by block of samples.
-    fn top(
+    /// As [`Engine::infer`], for one request.
+    pub fn infer_one(
         &self,
-        dense: &[f32],
-        dense_stride: usize,
-        pooled: &[f32],
+        request: &Request,
         out: &mut [f32],
-        at_once: usize,
-    ) {
-        let (pooled_width, outputs) = (self.tables.width(), self.outputs());
-        let width = self.interactor.width();
-        let stride = stride_for::<f32>(width);
-        let blocks = out.par_chunks_mut((at_once * outputs).max(1)).enumerate();
-        let buffers = || (Scratch::default(), vec![0.0f32; at_once * stride]);
-        blocks.for_each_init(buffers, |(scratch, meeting), (block, out)| {
-            let samples = out.len() / outputs;
-            let first = block * at_once;
-            let dense = Rows::new(&dense[first * dense_stride..], samples, dense_stride);
-            let pooled = Rows::new(&pooled[first * pooled_width..], samples, pooled_width);
-            let met = RowsMut::new(meeting, samples, stride);
-            self.interactor.forward(dense, pooled, met, scratch);
-            let met = Rows::new(meeting, samples, stride);
-            self.top.forward(met, RowsMut::new(out, samples, outputs), scratch);
-        });
+        worker: &mut Worker,
+        threads: Option<&Threads>,
+    ) -> Result<Done, Error> {
+        let mut result = [Ok(())];
+        let requests = std::slice::from_ref(request);
+        let expected = request.samples().saturating_mul(self.outputs());
+        if out.len() != expected {
+            return Err(Error::Batch { what: "scores", found: out.len(), expected });
+        }
+        let done = self.infer(requests, out, &mut result, worker, threads);
+        let [result] = result;
+        result.map(|()| done)
+    }
+
+    /// The lookups of one request alone, on this thread: [samples, all tables' dims]. Returns how
+    /// many ids were clamped.
+    pub fn pool(&self, bags: &Bags, out: &mut [f32], worker: &mut Worker) -> Result<u64, Error> {
+        self.cpu().pool(bags, out, worker)
+    }
+
+    /// Changes how tables lie and are read while requests run: a request that has begun ends with the
+    /// old layout, later ones have the new. Rows that stay where they are are shared, not copied.
+    /// Arithmetic and device cannot change: load the model anew.
+    pub fn replan(&self, plan: &Plan, done: &(dyn Fn(u64) + Sync)) -> Result<(), Error> {
+        self.cpu().replan(plan, done)
+    }
+
+    /// For models without a plan: tries prefetch schemes on the loaded tables for about `seconds` (a
+    /// fifth of one is enough), and goes on with the fastest. Returns the plan that is now in force;
+    /// `plan` is the one that was loaded.
+    pub fn self_test(&self, plan: &Plan, seconds: f64) -> Result<Plan, Error> {
+        let plan = plan.self_tested(&self.tables(), self.cpu().isa(), seconds)?;
+        self.replan(&plan, &|_| {})?;
+        Ok(plan)
+    }
+
+    /// The tables as they lie at this moment.
+    pub fn tables(&self) -> std::sync::Arc<Tables> {
+        self.cpu().tables()
+    }
+
+    /// The numbering that requests must name, where the plan stores rows in another order.
+    pub fn numbering(&self) -> Option<u64> {
+        self.tables().numbering()
+    }
+
+    /// The ids that were remembered last, some 100,000 at most. Empty without
+    /// [`Options::sample_every`].
+    pub fn seen(&self) -> Vec<Seen> {
+        self.cpu().seen()
     }
 }
 
-/// How many samples a thread takes at a time.
-pub fn at_once(samples: usize, threads: usize) -> usize {
-    samples.div_ceil(threads).clamp(1, SAMPLES_AT_ONCE)
+impl<'a> Request<'a> {
+    /// A request of 64-bit ids without weights, all tables in one list.
+    pub fn new(samples: usize, dense: &'a [f32], ids: &'a [i64], offsets: &'a [i64]) -> Self {
+        let bags = Bags { batch: samples, ids: Ids::I64(ids), offsets, weights: None };
+        Self { dense, sparse: Sparse::Joined(bags), numbering: None }
+    }
+
+    pub fn samples(&self) -> usize {
+        match self.sparse {
+            Sparse::Joined(bags) => bags.batch,
+            Sparse::PerTable { samples, .. } => samples,
+        }
+    }
 }
 
-/// An MLP over many samples on the threads of the rayon pool that this is called in; rows of `out`
-/// are `stride` apart.
-pub fn in_blocks(mlp: &Mlp, x: &[f32], out: &mut [f32], stride: usize, at_once: usize) {
-    let inputs = mlp.inputs();
-    let blocks = out.par_chunks_mut((at_once * stride).max(1)).enumerate();
-    blocks.for_each_init(Scratch::default, |scratch, (block, out)| {
-        let samples = out.len() / stride;
-        let x = Rows::new(&x[block * at_once * inputs..], samples, inputs);
-        mlp.forward(x, RowsMut::new(out, samples, stride), scratch);
-    });
+impl<'a> Sparse<'a> {
+    /// The bags of one table. There are such bags, as a check has seen.
+    fn table(&self, table: usize) -> TableBags<'a> {
+        match self {
+            Self::Joined(bags) => bags.table(table),
+            Self::PerTable { tables, .. } => tables[table],
+        }
+    }
 }
 
-fn check(what: &'static str, found: usize, expected: usize) -> Result<(), Error> {
-    if found == expected { Ok(()) } else { Err(Error::Batch { what, found, expected }) }
+impl std::ops::AddAssign for StageTimes {
+    fn add_assign(&mut self, other: Self) {
+        self.bottom += other.bottom;
+        self.tables += other.tables;
+        self.top += other.top;
+    }
 }
 
-impl<'a> Batch<'a> {
-    /// A batch of 64-bit ids without weights.
-    pub fn new(batch: usize, dense: &'a [f32], ids: &'a [i64], offsets: &'a [i64]) -> Self {
-        Self { dense, bags: Bags { batch, ids: Ids::I64(ids), offsets, weights: None } }
+/// `cpu` or `cuda:NUMBER`.
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.pad("cpu"),
+            Self::Cuda(number) => f.pad(&format!("cuda:{number}")),
+        }
+    }
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.parse().ok().map(Self::Cuda);
+        match text {
+            "cpu" => Some(Self::Cpu),
+            _ => text.strip_prefix("cuda:").and_then(number),
+        }
+        .ok_or_else(|| format!("unknown device `{text}`; expected cpu, or cuda:NUMBER"))
     }
 }

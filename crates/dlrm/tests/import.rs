@@ -10,9 +10,9 @@ use hither_dlrm::Model;
 use hither_dlrm::import::{Import, Options};
 use hither_dlrm::model::{Interaction, Layout};
 use hither_dlrm::plan::Plan;
-use hither_dlrm::run::{Batch, Engine, Workspace};
+use hither_dlrm::run::{Engine, Options as EngineOptions, Request, Worker};
 use hither_kernels::bag::quant::Foreign;
-use hither_kernels::bag::{Dtype, OutOfRange, Pooling};
+use hither_kernels::bag::{Bags, Dtype, Ids, Pooling};
 
 /// The model's outputs for the inputs that were saved with the expected ones.
 fn evaluate(model: &Model, inputs: &Checkpoint) -> Vec<f32> {
@@ -106,16 +106,18 @@ fn engine_computes(name: &str, model: &Model) {
     let (dense, ids) = (floats(&expected, "dense"), integers(&expected, "indices"));
     let offsets = integers(&expected, "offsets");
     let samples = expected.tensors["dense"].shape[0];
-    let batch = Batch::new(samples, &dense, &ids, &offsets);
+    let request = Request::new(samples, &dense, &ids, &offsets);
+    let bags = Bags { batch: samples, ids: Ids::I64(&ids), offsets: &offsets, weights: None };
     for cpu in variants() {
         let plan = Plan { threads: 1, ..Plan::standard(&model.spec) };
-        let engine = Engine::load(model, &plan, cpu, OutOfRange::Error, &|_| {}).expect("loaded");
+        let options = EngineOptions { cpu, ..EngineOptions::default() };
+        let engine = Engine::load(model, &plan, options, &|_| {}).expect("loaded");
+        let mut worker = Worker::default();
         let mut pooled = vec![f32::NAN; samples * engine.tables().width()];
-        engine.pool(&batch.bags, &mut pooled).expect("pooled");
+        engine.pool(&bags, &mut pooled, &mut worker).expect("pooled");
         assert_near(name, &pooled, &floats(&expected, "embedding"));
         let mut scores = vec![f32::NAN; samples];
-        let mut work = Workspace::default();
-        engine.infer(&batch, &mut scores, &mut work, |_| {}).expect("scored");
+        engine.infer_one(&request, &mut scores, &mut worker, None).expect("scored");
         let wanted = if model.spec.sigmoid { "probability" } else { "logit" };
         assert_near(name, &scores, &floats(&expected, wanted));
     }

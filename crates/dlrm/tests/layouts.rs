@@ -7,12 +7,11 @@ use hither_dlrm::Model;
 use hither_dlrm::generate::{Shape, generate};
 use hither_dlrm::lookups::{Hotness, Lookups, Shape as Bags};
 use hither_dlrm::plan::{Packing, PageChoice, Plan, TablePlan};
-use hither_dlrm::run::{Batch, Engine, Workspace};
+use hither_dlrm::run::{Engine, Options, Request, Worker};
 use hither_dlrm::tables::Tables;
 use hither_kernels::bag::hot::HotMap;
 use hither_kernels::bag::prefetch::Prefetch;
-use hither_kernels::bag::{Dtype, OutOfRange, Pooling};
-use hither_kernels::detect::cpu;
+use hither_kernels::bag::{Dtype, Pooling};
 use tempfile::TempDir;
 
 const ROWS: usize = 300;
@@ -74,14 +73,19 @@ fn hot(ids: &[i64]) -> Vec<Vec<u32>> {
 
 /// A plan's scores, from ids as its tables want them.
 fn scores(model: &Model, plan: &Plan) -> Vec<u32> {
-    let engine = Engine::load(model, plan, cpu(), OutOfRange::Error, &|_| {}).expect("loaded");
+    let engine = Engine::load(model, plan, Options::default(), &|_| {}).expect("loaded");
+    scores_of(&engine, &plan.to_toml())
+}
+
+fn scores_of(engine: &Engine, about: &str) -> Vec<u32> {
     let (mut ids, offsets) = lookups();
     engine.tables().renumber(&mut ids, &offsets, SAMPLES);
     let dense: Vec<f32> = (0..SAMPLES * 5).map(|i| (i as f32).sin()).collect();
     let mut out = vec![f32::NAN; SAMPLES];
-    let batch = Batch::new(SAMPLES, &dense, &ids, &offsets);
-    let clamped = engine.infer(&batch, &mut out, &mut Workspace::default(), |_| {});
-    assert_eq!(clamped.unwrap_or_else(|error| panic!("{error}\n{}", plan.to_toml())), 0);
+    let numbering = engine.numbering();
+    let request = Request { numbering, ..Request::new(SAMPLES, &dense, &ids, &offsets) };
+    let done = engine.infer_one(&request, &mut out, &mut Worker::default(), None);
+    assert_eq!(done.unwrap_or_else(|error| panic!("{error}\n{about}")).clamped, 0);
     out.iter().map(|score| score.to_bits()).collect()
 }
 
@@ -191,8 +195,8 @@ fn opened_with(dir: &Path, model: &Model, change: impl Fn(String) -> String) -> 
     (plan.tables[0].packing, plan.tables[0].hot_rows) = (Packing::Lookup, 3);
     let path = plan.save(dir).expect("saved");
     let opened = Plan::open(dir, &model.spec).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(opened, plan);
-    std::fs::write(&path, change(plan.to_toml())).expect("written");
+    assert_eq!(opened, Plan { hot_file: opened.hot_file.clone(), ..plan });
+    std::fs::write(&path, change(opened.to_toml())).expect("written");
     let error = Plan::open(dir, &model.spec).expect_err("it is wrong").to_string();
     assert!(error.contains(dir.to_str().expect("text")), "no path in {error}");
     error
@@ -210,8 +214,11 @@ fn plans_that_are_not_the_models_are_refused() {
     };
     for (from, to, told) in [
         ("model = \"small\"", "model = \"large\"", "a plan for `large`, not for `small`"),
-        ("threads = 0", "threads = 0\nspeed = 9", "plan.toml:3: unknown field `speed`"),
-        ("threads = 0", "threads = -1", "plan.toml:2"),
+        ("threads = 0", "threads = 0\nspeed = 9", "plan.toml:4: unknown field `speed`"),
+        ("threads = 0", "threads = -1", "plan.toml:3"),
+        ("threads = 0", "threads = 65535", "threads = 65535: must be between 0 and 1024"),
+        ("device = \"cpu\"", "device = \"tpu\"", "unknown device `tpu`"),
+        ("hot = \"hot.", "hot = \"../hot.", "the name of a file beside it"),
         ("hot_rows = 0", "hot_rows = 0\ncold_rows = 1", "unknown field `cold_rows`"),
         ("name = \"t1\"", "name = \"t2\"", "table `t2` stands where the model has `t1`"),
         ("hot_rows = 3", "hot_rows = 301", "table `t0` cannot have more hot rows than its 300"),
@@ -222,7 +229,7 @@ fn plans_that_are_not_the_models_are_refused() {
             "packing = \"ids\"\nhot_rows = 1",
             "`hot.1` is missing",
         ),
-        ("mlp = \"fp32\"", "mlp = \"fp8\"", "plan.toml:3"),
+        ("mlp = \"fp32\"", "mlp = \"fp8\"", "plan.toml:4"),
         ("prefetch = \"far:", "prefetch = \"far:9", "rows from 1 to 256"),
         ("pages = \"huge\"", "", "plan.toml:"),
     ] {
@@ -239,12 +246,24 @@ fn plans_that_are_not_the_models_are_refused() {
 fn plans_whose_hot_rows_are_not_there_are_refused() {
     let (_dir, model) = model();
     let dir = tempfile::tempdir().expect("a directory");
-    let hot = dir.path().join("hot.safetensors");
+    let files = || -> Vec<std::path::PathBuf> {
+        let files = std::fs::read_dir(dir.path()).expect("listed").flatten().map(|f| f.path());
+        files.filter(|path| path.extension().is_some_and(|e| e == "safetensors")).collect()
+    };
     let absent = opened_with(dir.path(), &model, |text| {
-        std::fs::remove_file(&hot).expect("removed");
+        files().iter().for_each(|file| std::fs::remove_file(file).expect("removed"));
         text
     });
-    assert!(absent.contains("hot.safetensors"), "{absent}");
+    assert!(absent.contains("hot.") && absent.contains(".safetensors"), "{absent}");
+    // Each plan has rows of its own, and leaves none of another behind.
+    for rows in [vec![1, 2], vec![2, 1], vec![7]] {
+        let mut plan = Plan::standard(&model.spec);
+        (plan.tables[0].packing, plan.tables[0].hot_rows) = (Packing::Lookup, rows.len());
+        plan.hot[0] = rows.clone();
+        plan.save(dir.path()).expect("saved");
+        assert_eq!(Plan::open(dir.path(), &model.spec).expect("a plan").hot[0], rows);
+        assert_eq!(files().len(), 1);
+    }
     let mut plan = Plan::standard(&model.spec);
     plan.hot[0] = vec![1, ROWS as u32];
     (plan.tables[0].packing, plan.tables[0].hot_rows) = (Packing::Ids, 2);

@@ -238,11 +238,16 @@ fn expectations_follow_the_shares() {
 }
 
 fn forged(threads: usize, best: Prefetch, ns: impl Fn(Setting) -> f64) -> Timing {
-    let effect = |setting| Effect { setting, ns: ns(setting), touch_ns: 1.0, expected_ns: 1.0 };
+    let effect = |setting: Setting| Effect {
+        setting,
+        prefetch: if setting.prefetch { best } else { Prefetch::Off },
+        ns: ns(setting),
+        touch_ns: 1.0,
+        touch_prefetch: best,
+        expected_ns: 1.0,
+    };
     Timing {
         threads,
-        prefetch: vec![(best, 1.0)],
-        best,
         effects: Setting::all().into_iter().map(effect).collect(),
         costs: Costs::default(),
     }

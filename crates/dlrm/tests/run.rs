@@ -6,12 +6,12 @@ mod common;
 use common::bounds::{BF16_UNIT, Near, score};
 use common::{assert_near, assert_within, expected, floats, import, integers, variants};
 use hither_data::Checkpoint;
-use hither_dlrm::import::Options;
+use hither_dlrm::import::Options as ImportOptions;
 use hither_dlrm::plan::Plan;
-use hither_dlrm::run::{Batch, Engine, Stage, Workspace};
+use hither_dlrm::run::{Engine, Options, Pinning, Request as Asked, Threads, Worker};
 use hither_dlrm::{Error, Model};
 use hither_kernels::bag::quant::Params;
-use hither_kernels::bag::{Dtype, Error as BagError, OutOfRange};
+use hither_kernels::bag::{Bags, Dtype, Error as BagError, Ids, OutOfRange};
 use hither_kernels::detect::{Cpu, cpu};
 use hither_kernels::gemm::Precision;
 
@@ -38,8 +38,13 @@ impl Request {
         }
     }
 
-    fn batch(&self) -> Batch<'_> {
-        Batch::new(self.samples, &self.dense, &self.ids, &self.offsets)
+    fn asked(&self) -> Asked<'_> {
+        Asked::new(self.samples, &self.dense, &self.ids, &self.offsets)
+    }
+
+    fn bags(&self) -> Bags<'_> {
+        let (batch, offsets) = (self.samples, self.offsets.as_slice());
+        Bags { batch, ids: Ids::I64(&self.ids), offsets, weights: None }
     }
 
     fn bag(&self, table: usize, sample: usize) -> &[i64] {
@@ -61,24 +66,34 @@ impl Request {
     }
 }
 
-fn engine(model: &Model, precision: Precision, threads: usize, cpu: Cpu) -> Engine {
-    let plan = Plan { mlp: precision, threads, ..Plan::standard(&model.spec) };
-    Engine::load(model, &plan, cpu, OutOfRange::Error, &|_| {}).expect("loaded")
+/// An engine, and the threads that it is run by.
+struct Run {
+    engine: Engine,
+    threads: Threads,
 }
 
-fn infer(engine: &Engine, request: &Request) -> Result<Vec<f32>, Error> {
-    let mut scores = vec![f32::NAN; request.samples * engine.outputs()];
-    engine.infer(&request.batch(), &mut scores, &mut Workspace::default(), |_| {})?;
+fn engine(model: &Model, precision: Precision, threads: usize, cpu: Cpu) -> Run {
+    let plan = Plan { mlp: precision, ..Plan::standard(&model.spec) };
+    let options = Options { cpu, ..Options::default() };
+    let engine = Engine::load(model, &plan, options, &|_| {}).expect("loaded");
+    Run { engine, threads: Threads::new(threads - 1, Pinning::Free).expect("started") }
+}
+
+fn infer(run: &Run, request: &Request) -> Result<Vec<f32>, Error> {
+    let mut scores = vec![f32::NAN; request.samples * run.engine.outputs()];
+    let worker = &mut Worker::default();
+    run.engine.infer_one(&request.asked(), &mut scores, worker, Some(&run.threads))?;
     Ok(scores)
 }
 
-fn scores(engine: &Engine, request: &Request) -> Vec<f32> {
-    infer(engine, request).unwrap_or_else(|error| panic!("{error}"))
+fn scores(run: &Run, request: &Request) -> Vec<f32> {
+    infer(run, request).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn pooled(engine: &Engine, request: &Request) -> Vec<f32> {
-    let mut rows = vec![f32::NAN; request.samples * engine.tables().width()];
-    engine.pool(&request.batch().bags, &mut rows).expect("pooled");
+fn pooled(run: &Run, request: &Request) -> Vec<f32> {
+    let mut rows = vec![f32::NAN; request.samples * run.engine.tables().width()];
+    let (bags, worker) = (request.bags(), &mut Worker::default());
+    run.engine.pool(&bags, &mut rows, worker).expect("pooled");
     rows
 }
 
@@ -94,7 +109,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 #[test]
 fn models_compute_what_pytorch_computes() {
     for name in FIXTURES {
-        let (imported, expected) = (import(name, &Options::default()), expected(name));
+        let (imported, expected) = (import(name, &ImportOptions::default()), expected(name));
         let (model, request) = (&imported.model, Request::of(&expected));
         for cpu in variants() {
             let engine = engine(model, Precision::F32, 1, cpu);
@@ -109,7 +124,7 @@ fn models_compute_what_pytorch_computes() {
 #[test]
 fn scores_do_not_depend_on_the_number_of_threads() {
     for name in FIXTURES {
-        let (imported, expected) = (import(name, &Options::default()), expected(name));
+        let (imported, expected) = (import(name, &ImportOptions::default()), expected(name));
         let request = Request::of(&expected);
         let many = request.repeated(40);
         for (precision, cpu) in
@@ -119,7 +134,6 @@ fn scores_do_not_depend_on_the_number_of_threads() {
             let (rows, alone) = (bits(&pooled(&few, &request)), bits(&scores(&few, &request)));
             for threads in [1, 2, 3] {
                 let engine = engine(&imported.model, precision, threads, cpu);
-                assert_eq!(engine.threads().current_num_threads(), threads);
                 let told = format!("{name}, {precision:?}, {cpu:?}, {threads} threads");
                 assert_eq!(bits(&scores(&engine, &request)), alone, "{told}");
                 assert_eq!(bits(&pooled(&engine, &many)), rows.repeat(40), "{told}");
@@ -139,7 +153,7 @@ fn evaluate(model: &Model, request: &Request, rows: &[f32], unit: f64) -> Vec<Ne
 #[test]
 fn bf16_is_as_near_as_rounding_allows() {
     for name in FIXTURES {
-        let (imported, expected) = (import(name, &Options::default()), expected(name));
+        let (imported, expected) = (import(name, &ImportOptions::default()), expected(name));
         let (model, request) = (&imported.model, Request::of(&expected));
         let near = evaluate(model, &request, &floats(&expected, "embedding"), BF16_UNIT);
         let bounds: Vec<f64> = near.into_iter().map(Near::bound).collect();
@@ -180,7 +194,7 @@ fn quantised_tables_are_half_a_step_off_at_most() {
     for (name, dtype) in
         FIXTURES.iter().flat_map(|name| [Dtype::Int8, Dtype::Int4].map(|dtype| (name, dtype)))
     {
-        let (imported, expected) = (import(name, &Options::default()), expected(name));
+        let (imported, expected) = (import(name, &ImportOptions::default()), expected(name));
         let dir = tempfile::tempdir().expect("a directory");
         let dtypes = vec![dtype; imported.model.spec.tables.len()];
         imported.model.convert(&dtypes, dir.path(), false, &|_| {}).expect("converted");
@@ -200,28 +214,28 @@ fn quantised_tables_are_half_a_step_off_at_most() {
 }
 
 #[test]
-fn a_batch_may_be_empty_and_its_stages_are_told() {
-    let imported = import("dlrm.pt", &Options::default());
-    let engine = engine(&imported.model, Precision::F32, 2, cpu());
+fn a_batch_may_be_empty_and_its_stages_take_time() {
+    let imported = import("dlrm.pt", &ImportOptions::default());
+    let run = engine(&imported.model, Precision::F32, 2, cpu());
     let none = Request { samples: 0, dense: vec![], ids: vec![], offsets: vec![0] };
-    assert!(scores(&engine, &none).is_empty());
-    // The same workspace serves a large batch and then a smaller one.
+    assert!(scores(&run, &none).is_empty());
+    // The same worker serves a large batch and then a smaller one.
     let request = Request::of(&expected("dlrm.pt"));
-    let mut work = Workspace::default();
-    let mut stages = Vec::new();
-    for request in [&request.repeated(3), &request, &none] {
+    let mut worker = Worker::default();
+    for request in [&request.repeated(30), &request, &none] {
         let mut out = vec![f32::NAN; request.samples];
-        let clamped =
-            engine.infer(&request.batch(), &mut out, &mut work, |stage| stages.push(stage));
-        assert_eq!(clamped.expect("inferred"), 0);
-        assert_eq!(out, scores(&engine, request));
+        let done = run.engine.infer_one(&request.asked(), &mut out, &mut worker, None);
+        let done = done.expect("inferred");
+        assert_eq!(done.clamped, 0);
+        let times = [done.times.bottom, done.times.tables, done.times.top];
+        assert!(times.iter().all(|time| time.is_zero() == (request.samples == 0)), "{times:?}");
+        assert_eq!(out, scores(&run, request));
     }
-    assert_eq!(stages, [Stage::Bottom, Stage::Tables, Stage::Top].repeat(3));
 }
 
 #[test]
 fn ids_out_of_range_are_told_or_clamped() {
-    let (imported, expected) = (import("dlrm.pt", &Options::default()), expected("dlrm.pt"));
+    let (imported, expected) = (import("dlrm.pt", &ImportOptions::default()), expected("dlrm.pt"));
     let model = &imported.model;
     let good = Request::of(&expected);
     // In the second table, of 37 rows.
@@ -243,12 +257,17 @@ fn ids_out_of_range_are_told_or_clamped() {
         assert_near("after an error", &scores(&engine, &good), &wanted(model, &expected));
     }
     let plan = Plan::standard(&model.spec);
-    let engine = Engine::load(model, &plan, cpu(), OutOfRange::Clamp, &|_| {}).expect("loaded");
+    let options = Options { out_of_range: vec![OutOfRange::Clamp; 2], ..Options::default() };
+    let engine = Engine::load(model, &plan, options, &|_| {}).expect("loaded");
     let clamp = |request: &Request| {
         let mut out = vec![f32::NAN; request.samples];
-        let clamped = engine.infer(&request.batch(), &mut out, &mut Workspace::default(), |_| {});
-        (clamped.expect("clamped"), out)
+        let done = engine.infer_one(&request.asked(), &mut out, &mut Worker::default(), None);
+        (done.expect("clamped").clamped, out)
     };
+    // Tables without a reaction of their own refuse.
+    let mut other = good.clone();
+    other.ids[good.offsets[2 * good.samples] as usize] = 1 << 40;
+    assert!(engine.check(&other.asked()).is_err() && engine.check(&good.asked()).is_ok());
     bad.ids[0] = -2;
     bad.ids[position] = i64::MAX;
     let mut nearest = good.clone();
@@ -259,7 +278,7 @@ fn ids_out_of_range_are_told_or_clamped() {
 
 #[test]
 fn batches_of_wrong_sizes_are_refused() {
-    let imported = import("dlrm.pt", &Options::default());
+    let imported = import("dlrm.pt", &ImportOptions::default());
     let engine = engine(&imported.model, Precision::F32, 2, cpu());
     let good = Request::of(&expected("dlrm.pt"));
     type Change = fn(&mut Request);
@@ -280,8 +299,10 @@ fn batches_of_wrong_sizes_are_refused() {
         assert!(error.contains(told), "no {told:?} in {error}");
     }
     let mut short = vec![0.0; 5];
-    let error = engine.infer(&good.batch(), &mut short, &mut Workspace::default(), |_| {});
+    let worker = &mut Worker::default();
+    let engine = &engine.engine;
+    let error = engine.infer_one(&good.asked(), &mut short, worker, None);
     assert_eq!(error.expect_err("too short").to_string(), "5 scores, expected 6");
-    let error = engine.pool(&good.batch().bags, &mut short).expect_err("too short");
+    let error = engine.pool(&good.bags(), &mut short, worker).expect_err("too short");
     assert_eq!(error.to_string(), "the output has 5 elements, not 384");
 }

@@ -3,10 +3,12 @@
 
 pub mod bag;
 mod compiled;
+pub mod counting;
 pub mod detect;
 mod fetch;
 pub mod gemm;
 pub mod interact;
 pub mod memory;
 pub mod spmm;
+pub mod threads;
 pub mod vector;

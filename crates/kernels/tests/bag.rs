@@ -5,8 +5,12 @@ use hither_kernels::bag::hot::{EMPTY, Hot, HotMap};
 use hither_kernels::bag::prefetch::{Hint, Lines, Prefetch};
 use hither_kernels::bag::quant::{self, Params};
 use hither_kernels::bag::touch::Touch;
-use hither_kernels::bag::{Bags, Dtype, Error, Ids, OutOfRange, Pooling, Settings, Table, embed};
+use hither_kernels::bag::{
+    Bags, Dtype, Error, Ids, OutOfRange, Pooling, Prepared, Scratch, Settings, Table, TableBags,
+    embed,
+};
 use hither_kernels::detect::Isa;
+use hither_kernels::threads::{Pinning, Threads};
 use proptest::prelude::*;
 
 /// A table with its values in full, as a reader of its rows sees them.
@@ -277,6 +281,58 @@ proptest! {
         }
     }
 
+    /// Requests that share a batch lie apart, some with weights; one with a bad id fails alone.
+    #[test]
+    fn requests_that_share_a_batch_do_not_meet(
+        (samples, first, second) in prop::collection::vec(any_sample(), 1..5).prop_flat_map(
+            |samples| (Just(samples.clone()), any_call(&samples), any_call(&samples))
+        ),
+        bad in any::<bool>(),
+    ) {
+        let tables: Vec<Table> = samples.iter().map(Sample::table).collect();
+        let isa = Isa::available().last().expect("the reference at least");
+        let prepared = Prepared::new(tables, vec![], isa).expect("good tables");
+        let alone = |call: &Call| run(&samples, &call.bags(), &settings(isa));
+        let (mut out, mut scratch) = (Vec::new(), Scratch::default());
+        // A request with a list of ids for each table.
+        let lists: Vec<(Vec<i64>, Vec<i64>)> = (0..samples.len())
+            .map(|t| {
+                let all = &first.offsets[t * first.batch..=(t + 1) * first.batch];
+                let mut ids = first.ids[all[0] as usize..all[first.batch] as usize].to_vec();
+                if bad && t == samples.len() / 2 {
+                    ids.push(samples[t].rows as i64);
+                    let offsets = vec![ids.len() as i64; first.batch + 1];
+                    return (ids, [&[0][..], &offsets[1..]].concat());
+                }
+                (ids, all.iter().map(|offset| offset - all[0]).collect())
+            })
+            .collect();
+        out.resize((second.batch + first.batch) * prepared.width(), f32::NAN);
+        let mut lookup = prepared.lookup(&mut scratch, &mut out);
+        let mut errors = 0;
+        for (t, (ids, offsets)) in lists.iter().enumerate() {
+            let bags = second.bags().table(t);
+            prop_assert_eq!(lookup.add(t, &bags, 0..second.batch, 0), Ok(0));
+            let weights = first.weights.as_ref().map(|weights| {
+                let start = first.offsets[t * first.batch] as usize;
+                let mut own = weights[start..].to_vec();
+                own.resize(ids.len(), 1.0);
+                own
+            });
+            let weights = weights.as_deref();
+            let bags = TableBags { ids: Ids::I64(ids), offsets, weights };
+            prop_assert_eq!(prepared.check(t, &bags).is_err(), bad && t == samples.len() / 2);
+            errors += lookup.add(t, &bags, 0..first.batch, second.batch).is_err() as usize;
+        }
+        lookup.finish();
+        prop_assert_eq!(errors, usize::from(bad));
+        let (theirs, ours) = out.split_at(second.batch * prepared.width());
+        prop_assert_eq!(theirs, &alone(&second)[..]);
+        if !bad {
+            prop_assert_eq!(ours, &alone(&first)[..]);
+        }
+    }
+
     #[test]
     fn an_id_out_of_range_is_named_or_clamped_and_counted(
         (samples, mut call) in any_case(),
@@ -362,22 +418,24 @@ fn a_touch_reads_whole_rows_and_no_more() {
         };
         for isa in Isa::available() {
             for prefetch in Prefetch::CANDIDATES {
-                let touch = Touch::new(&[sample.table()], call.bags(), isa).expect("it fits");
-                touch.run(prefetch).expect("all ids are rows");
+                let touch = Touch::new(&[sample.table()], prefetch, isa).expect("it fits");
+                let scratch = &mut Scratch::default();
+                touch.run(&call.bags(), 0..2, scratch).expect("all ids are rows");
             }
             let short = Table { data: &sample.data[..sample.data.len() - 1], ..sample.table() };
-            assert!(matches!(Touch::new(&[short], call.bags(), isa), Err(Error::Table { .. })));
+            assert!(matches!(Touch::new(&[short], Prefetch::Off, isa), Err(Error::Table { .. })));
         }
     }
 }
 
-/// Enough rows for several items, on one thread and on several.
+/// Enough rows for several lists, cut into one part per thread.
 #[test]
 fn the_number_of_threads_changes_no_bit() {
     let samples: Vec<Sample> = [(Dtype::F32, 64), (Dtype::Int8, 128), (Dtype::F16, 17)]
         .into_iter()
         .map(|(dtype, dim)| Sample::new(dtype, 500, dim, Pooling::Mean, 7))
         .collect();
+    let tables: Vec<Table> = samples.iter().map(Sample::table).collect();
     for pooling in [1, 40] {
         let mut state = 5;
         let batch = 300;
@@ -387,14 +445,21 @@ fn the_number_of_threads_changes_no_bit() {
         let offsets = (0..=3 * batch as i64).map(|b| b * pooling as i64).collect();
         let call = Call { batch, ids, offsets, weights: None };
         let isa = Isa::available().last().expect("the reference at least");
-        let on = |threads: usize| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-            let pool = pool.expect("threads");
-            pool.install(|| run(&samples, &call.bags(), &settings(isa)))
-        };
-        let one = on(1);
-        assert_eq!(one, on(2));
-        assert_eq!(one, on(5));
+        let one = run(&samples, &call.bags(), &settings(isa));
+        let prepared = Prepared::new(tables.clone(), vec![], isa).expect("good tables");
+        for threads in [1, 4] {
+            let threads = Threads::<Scratch>::new(threads, Pinning::Free).expect("started");
+            let mut out = vec![f32::NAN; batch * prepared.width()];
+            let len = 23 * prepared.width();
+            let work = |part: usize, out: &mut [f32], scratch: &mut Scratch| {
+                let samples = part * 23..part * 23 + out.len() / prepared.width();
+                let mut lookup = prepared.lookup(scratch, out);
+                lookup.add_samples(&call.bags(), samples, 0).expect("good ids");
+                lookup.finish();
+            };
+            threads.split_chunks(&mut Scratch::default(), &mut out, len, 4, &work);
+            assert_eq!(one, out);
+        }
     }
 }
 

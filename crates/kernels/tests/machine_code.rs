@@ -72,10 +72,15 @@ fn innermost_loops(body: &[Instruction]) -> Vec<&[Instruction]> {
     loops.into_iter().map(|(start, end)| &body[start..=end]).collect()
 }
 
-/// Loops over bags claim lines of the output, or write to it.
+/// Loops over bags claim lines of the output, write to it, or jump over code that lies between their
+/// parts and is not in the loop.
 fn is_loop_over_bags(body: &[Instruction]) -> bool {
+    let range = body[0].at..=body[body.len() - 1].at;
+    let leaves = |i: &Instruction| {
+        i.name == "jmp" && i.target().is_some_and(|target| !range.contains(&target))
+    };
     let is_output = |i: &Instruction| i.is_vector_store() && !i.operands.contains("rsp");
-    body.iter().any(|i| i.name == "prefetchw" || i.name == "call" || is_output(i))
+    body.iter().any(|i| i.name == "prefetchw" || i.name == "call" || is_output(i) || leaves(i))
 }
 
 /// A lookup, so that the linker keeps the kernels.

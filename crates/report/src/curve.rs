@@ -106,29 +106,37 @@ fn smoothed(values: &[f64]) -> Vec<f64> {
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Timers {
     pub gpus: u32,
-    pub machine_s: Vec<Option<f64>>,
-    pub rack_s: Vec<Option<f64>>,
+    /// By level of the cluster.
+    pub levels: Vec<Vec<Option<f64>>>,
 }
 
-pub fn timers(events: &[EventRow]) -> Vec<Timers> {
+/// The moments at which the timers of a demand changed, and what they changed to.
+type Changes<'a> = Vec<(f64, &'a BTreeMap<String, f64>)>;
+
+pub fn timers(cluster: &ClusterRow, events: &[EventRow]) -> Vec<Timers> {
     let Some((start, end)) = bounds(events) else { return Vec::new() };
     let width_s = (end - start) / POINTS as f64;
-    let mut changes: BTreeMap<u32, Vec<(f64, f64, f64)>> = BTreeMap::new();
+    // The widest level has no timer: a job takes it when all others have run out.
+    let timed = cluster.levels.len().saturating_sub(1);
+    let names: Vec<String> =
+        cluster.levels[..timed].iter().map(|level| format!("{}_s", level.name)).collect();
+    let mut changes: BTreeMap<u32, Changes<'_>> = BTreeMap::new();
     for event in events {
-        if let Happening::Timers { gpus, machine_s, rack_s } = event.what {
-            changes.entry(gpus).or_default().push((event.t - start, machine_s, rack_s));
+        if let Happening::Timers { gpus, timers_s } = &event.what {
+            changes.entry(*gpus).or_default().push((event.t - start, timers_s));
         }
     }
-    let curve = |(gpus, changes): (u32, Vec<(f64, f64, f64)>)| {
-        let mut out = Timers { gpus, machine_s: Vec::new(), rack_s: Vec::new() };
+    let curve = |(gpus, changes): (u32, Changes<'_>)| {
+        let mut levels = vec![Vec::new(); names.len()];
         for slot in 0..POINTS {
             let until = (slot + 1) as f64 * width_s;
             let seen = changes.partition_point(|change| change.0 <= until);
-            let current = seen.checked_sub(1).map(|i| changes[i]);
-            out.machine_s.push(current.map(|c| rounded(c.1)));
-            out.rack_s.push(current.map(|c| rounded(c.2)));
+            let current = seen.checked_sub(1).map(|i| changes[i].1);
+            for (name, level) in names.iter().zip(&mut levels) {
+                level.push(current.and_then(|timers_s| timers_s.get(name)).map(|s| rounded(*s)));
+            }
         }
-        out
+        Timers { gpus, levels }
     };
     changes.into_iter().map(curve).collect()
 }
@@ -164,11 +172,11 @@ pub fn cdf(values: &[f64], grid: &[f64]) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hither_core::record::MachineRow;
+    use hither_core::record::{LevelRow, MachineRow};
 
     fn cluster() -> ClusterRow {
-        let machine = MachineRow { name: "m".into(), rack: 0, gpus: 4, gpu_type: "x".into() };
-        ClusterRow { name: "c".into(), racks: vec!["r".into()], machines: vec![machine] }
+        let machine = MachineRow { name: "m".into(), parent: 0, gpus: 4, gpu_type: "x".into() };
+        ClusterRow { name: "c".into(), levels: LevelRow::racks(["r"]), machines: vec![machine] }
     }
 
     fn at(t: f64, what: Happening) -> EventRow {
@@ -232,11 +240,15 @@ mod tests {
 
     #[test]
     fn timers_hold_until_they_change() {
-        let set = |t, machine_s| at(t, Happening::Timers { gpus: 8, machine_s, rack_s: 60.0 });
+        let timers_s =
+            |machine_s| [("machine_s".into(), machine_s), ("rack_s".into(), 60.0)].into();
+        let set =
+            |t, machine_s| at(t, Happening::Timers { gpus: 8, timers_s: timers_s(machine_s) });
         let events = [at(0.0, Happening::Finish { job: 0 }), set(50.0, 30.0), set(75.0, 10.0)];
-        let curves = timers(&events);
+        let curves = timers(&cluster(), &events);
         assert_eq!(curves.len(), 1);
-        let machine = &curves[0].machine_s;
+        assert_eq!(curves[0].levels.len(), 2, "machine and rack");
+        let machine = &curves[0].levels[0];
         assert_eq!(
             (machine[0], machine[POINTS * 3 / 4], *machine.last().unwrap()),
             (None, Some(30.0), Some(10.0))

@@ -6,7 +6,7 @@ use hither_core::record::{Header, JobRow, JobState, RunRecord};
 use serde::Serialize;
 
 use crate::curve::{OverTime, Timers, bounds, cdf, log_grid, over_time, timers};
-use crate::format::rounded;
+use crate::format::{rounded, tiers};
 use crate::page::Group;
 use crate::{history, pack, span};
 
@@ -25,7 +25,12 @@ pub struct Data {
 
 #[derive(Serialize)]
 struct GroupData {
-    racks: Vec<String>,
+    /// What a placement of each tier is.
+    tiers: Vec<String>,
+    /// Names of the levels.
+    levels: Vec<String>,
+    /// Places of level 1: their names, and the names of all places around them.
+    places: Vec<(String, String)>,
     /// In the order in which they are drawn.
     machines: Vec<MachineData>,
 }
@@ -33,7 +38,8 @@ struct GroupData {
 #[derive(Serialize)]
 struct MachineData {
     name: String,
-    rack: u32,
+    /// Index into `places`.
+    place: u32,
     gpus: u32,
     gpu_type: String,
 }
@@ -51,7 +57,7 @@ struct RunData {
     queue: Vec<f64>,
     over_time: OverTime,
     timers: Vec<Timers>,
-    tier_share: [f64; 3],
+    tier_share: Vec<f64>,
     spans_dropped: usize,
     /// Indices of packed blocks.
     spans: usize,
@@ -117,8 +123,8 @@ pub fn data(groups: &[Group], labels: &[String]) -> (Data, Vec<String>) {
             jct: cdf(&jct[i], &jct_grid_s),
             queue: cdf(&queue[i], &queue_grid_s),
             over_time: over_time(cluster, &run.events),
-            timers: timers(&run.events),
-            tier_share: run.summary.tier_share.map(rounded),
+            timers: timers(cluster, &run.events),
+            tier_share: run.summary.tier_share.iter().map(|&share| rounded(share)).collect(),
             spans_dropped: schedule.dropped,
             spans: blocks.add(pack_spans(&schedule.spans)),
             jobs,
@@ -148,13 +154,25 @@ fn group_data(header: &Header) -> GroupData {
         let machine = &header.cluster.machines[m];
         MachineData {
             name: machine.name.clone(),
-            rack: machine.rack,
+            place: machine.parent,
             gpus: machine.gpus,
             gpu_type: machine.gpu_type.clone(),
         }
     };
+    let cluster = &header.cluster;
+    let name = |level: usize, place: u32| cluster.levels[level].places[place as usize].0.clone();
+    let place = |at: u32| {
+        // The network, which holds all, needs no mention.
+        let path = cluster.path(at);
+        let around = (1..).zip(&path).take(path.len().saturating_sub(1));
+        let around: Vec<String> = around.map(|(level, &place)| name(level, place)).collect();
+        (name(1, at), around.join(", "))
+    };
+    let places = cluster.levels.get(1).map_or(0, |level| level.places.len() as u32);
     GroupData {
-        racks: header.cluster.racks.clone(),
+        tiers: tiers(cluster),
+        levels: cluster.levels.iter().map(|level| level.name.clone()).collect(),
+        places: (0..places).map(place).collect(),
         machines: span::rows(&header.cluster).into_iter().map(machine).collect(),
     }
 }

@@ -1,6 +1,6 @@
 //! Formats numbers for people.
 
-use hither_core::record::Header;
+use hither_core::record::{ClusterRow, Header, LevelRow};
 
 const MINUTE: f64 = 60.0;
 const HOUR: f64 = 3600.0;
@@ -87,20 +87,37 @@ pub fn percent(share: f64) -> String {
     if share.is_finite() { format!("{:.1} %", share * 100.0) } else { "–".to_owned() }
 }
 
-/// The cluster in one line: `demo: 16 machines in 4 racks, 128 GPUs (V100)`.
+/// The cluster in one line: `demo: 16 machines in 4 racks in 2 pods, 128 GPUs (V100)`.
 pub fn cluster(header: &Header) -> String {
     let cluster = &header.cluster;
     let mut types: Vec<&str> = cluster.machines.iter().map(|m| m.gpu_type.as_str()).collect();
     types.sort_unstable();
     types.dedup();
+    let places = |(at, level): (usize, &LevelRow)| {
+        let count = if at == 0 { cluster.machines.len() } else { level.places.len() };
+        plural(count, &level.name)
+    };
+    let below_network = &cluster.levels[..cluster.levels.len().saturating_sub(1)];
+    let places: Vec<String> = below_network.iter().enumerate().map(places).collect();
     format!(
-        "{}: {} in {}, {} ({})",
+        "{}: {}, {} ({})",
         cluster.name,
-        plural(cluster.machines.len(), "machine"),
-        plural(cluster.racks.len(), "rack"),
+        places.join(" in "),
         plural(gpus(header), "GPU"),
         types.join(", "),
     )
+}
+
+/// What a placement of each tier is: `inside a machine`, `inside a rack`, `across racks`.
+pub fn tiers(cluster: &ClusterRow) -> Vec<String> {
+    let names: Vec<&str> = cluster.levels.iter().map(|level| level.name.as_str()).collect();
+    let Some((_, below_network)) = names.split_last() else { return Vec::new() };
+    let inside = |name: &&str| {
+        let article = if name.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+        format!("inside {article} {name}")
+    };
+    let across = below_network.last().map(|name| format!("across {name}s"));
+    below_network.iter().map(inside).chain(across).collect()
 }
 
 pub fn gpus(header: &Header) -> usize {

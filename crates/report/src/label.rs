@@ -90,7 +90,7 @@ mod tests {
     use hither_core::record::ClusterRow;
 
     fn header(trace: &str, seed: u64, congestion: f64) -> Header {
-        let cluster = ClusterRow { name: "lab".into(), racks: vec![], machines: vec![] };
+        let cluster = ClusterRow { name: "lab".into(), levels: vec![], machines: vec![] };
         let settings = Default::default();
         Header { hither: "0".into(), trace: trace.into(), seed, congestion, cluster, settings }
     }

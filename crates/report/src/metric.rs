@@ -89,17 +89,17 @@ pub const METRICS: &[Metric] = &[
         show: Show::Text(|s| s.comm_share.map_or_else(absent, percent)),
     },
     Metric {
-        name: "tiers 0/1/2",
-        meaning: "GPU time of multi-GPU jobs inside a machine / inside a rack / across racks; \
-                  best is the largest share inside a machine",
+        name: "tiers",
+        meaning: "GPU time of multi-GPU jobs by the level of the place that holds them, from inside a \
+                  machine outward; best is the largest share inside a machine",
         smaller: false,
-        value: |s| has_tiers(s).then_some(s.tier_share[0]),
+        value: |s| s.tier_share.first().copied().filter(|_| has_tiers(s)),
         show: Show::Text(|s| {
             if !has_tiers(s) {
                 return absent();
             }
-            let [machine, rack, across] = s.tier_share.map(|share| (share * 100.0).round());
-            format!("{machine}/{rack}/{across} %")
+            let shares = s.tier_share.iter().map(|share| (share * 100.0).round().to_string());
+            format!("{} %", shares.collect::<Vec<_>>().join("/"))
         }),
     },
     Metric {

@@ -121,14 +121,16 @@ pub struct PlanGroup {
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanTiming {
     pub threads: usize,
-    pub best_prefetch: String,
-    pub prefetch: Vec<PrefetchNs>,
+    pub prefetch: Vec<SettingPrefetch>,
     pub costs: Vec<RowCost>,
     pub map_ns: f64,
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct PrefetchNs {
+pub struct SettingPrefetch {
+    /// Levers, joined by `+`.
+    pub setting: String,
+    /// The fastest scheme with them, or `off`.
     pub prefetch: String,
     pub ns: f64,
 }

@@ -118,14 +118,14 @@ impl<'a> Replay<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hither_core::record::{MachineRow, Reason};
+    use hither_core::record::{LevelRow, MachineRow, Reason};
 
     fn cluster() -> ClusterRow {
         let machine =
-            |name: &str| MachineRow { name: name.into(), rack: 0, gpus: 4, gpu_type: "x".into() };
+            |name: &str| MachineRow { name: name.into(), parent: 0, gpus: 4, gpu_type: "x".into() };
         ClusterRow {
             name: "c".into(),
-            racks: vec!["r".into()],
+            levels: LevelRow::racks(["r"]),
             machines: vec![machine("a"), machine("b")],
         }
     }

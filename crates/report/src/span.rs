@@ -38,10 +38,14 @@ pub struct Schedule {
     pub dropped: usize,
 }
 
-/// Machines in the order in which they are drawn: rack by rack.
+/// Machines in the order in which they are drawn: place by place, from the outside in.
 pub fn rows(cluster: &ClusterRow) -> Vec<usize> {
     let mut order: Vec<usize> = (0..cluster.machines.len()).collect();
-    order.sort_by_key(|&m| cluster.machines[m].rack);
+    order.sort_by_cached_key(|&m| {
+        let mut path = cluster.path(cluster.machines[m].parent);
+        path.reverse();
+        path
+    });
     order
 }
 
@@ -127,7 +131,7 @@ impl Builder<'_> {
                     end_ms: now,
                     gpus: count as i64,
                     job: i64::from(position),
-                    tier: i64::from(tier.min(2)),
+                    tier: i64::from(tier),
                 };
                 open.push(Open { span, machine });
             }
@@ -219,13 +223,14 @@ fn finished(mut spans: Vec<Span>) -> Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hither_core::record::{MachineRow, Reason};
+    use hither_core::record::{LevelRow, MachineRow, Reason};
 
     fn cluster() -> ClusterRow {
-        let machine = |rack| MachineRow { name: "m".into(), rack, gpus: 4, gpu_type: "x".into() };
+        let machine =
+            |parent| MachineRow { name: "m".into(), parent, gpus: 4, gpu_type: "x".into() };
         ClusterRow {
             name: "c".into(),
-            racks: vec!["r0".into(), "r1".into()],
+            levels: LevelRow::racks(["r0", "r1"]),
             machines: vec![machine(1), machine(0)],
         }
     }

@@ -72,13 +72,13 @@ fn winner_line(runs: &[Summary], winners: &[Vec<bool>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hither_core::record::{ClusterRow, MachineRow};
+    use hither_core::record::{ClusterRow, LevelRow, MachineRow};
     use hither_core::summary::Quantiles;
 
     fn header() -> Header {
         let machine = |i: u32| MachineRow {
             name: format!("m{i}"),
-            rack: i / 2,
+            parent: i / 2,
             gpus: 8,
             gpu_type: "V100".into(),
         };
@@ -89,7 +89,7 @@ mod tests {
             congestion: 1.5,
             cluster: ClusterRow {
                 name: "lab".into(),
-                racks: vec!["r0".into(), "r1".into()],
+                levels: LevelRow::racks(["r0", "r1"]),
                 machines: (0..4).map(machine).collect(),
             },
             settings: Default::default(),
@@ -117,7 +117,7 @@ mod tests {
             fragmentation: Some(0.1),
             comm_s_total: Some(10.0),
             comm_share: Some(0.0625),
-            tier_share: [0.5, 0.3, 0.2],
+            tier_share: vec![0.5, 0.3, 0.2],
             preemptions: 3,
             failures: 0,
             events: 300,
@@ -131,7 +131,7 @@ mod tests {
         let text = table(&header(), &[run("fifo", 12_312.0, 100), run("delay", 9_000.0, 100)]);
         let expected = "\
 trace demo.csv · cluster lab: 4 machines in 2 racks, 32 GPUs (V100) · seed 7 · congestion 1.5×
-│ policy ┆ finished ┆ avg JCT ┆ p50 JCT ┆ p95 JCT ┆ p99 JCT ┆ avg queue ┆ makespan ┆ useful util ┆ comm share ┆ tiers 0/1/2 ┆ preempt │
+│ policy ┆ finished ┆ avg JCT ┆ p50 JCT ┆ p95 JCT ┆ p99 JCT ┆ avg queue ┆ makespan ┆ useful util ┆ comm share ┆ tiers ┆ preempt │
 │ fifo   ┆ 100/100  ┆ 3.42 h  ┆ 3.42 h  ┆ 6.84 h  ┆ 10.26 h  ┆   90.0 s  ┆  4.63 d  ┆  46.9 %  ┆     6.2 %  ┆  50/30/20 %  ┆      3  │
 ";
         // Columns widen with their cells: blanks do not count.

@@ -19,7 +19,7 @@ fn strings_of_a_trace_stay_text() {
     let mut header = header(4, 1, 2);
     header.trace = evil.into();
     header.cluster.name = evil.into();
-    header.cluster.racks[0] = evil.into();
+    header.cluster.levels[1].places[0].0 = evil.into();
     header.cluster.machines[0].name = evil.into();
     let mut run = record(&header, &HABITS[0], 20);
     run.summary.policy = evil.into();

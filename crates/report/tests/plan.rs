@@ -87,7 +87,6 @@ fn report() -> PlanReport {
             l3_share: 0.3,
             timings: vec![PlanTiming {
                 threads: 1,
-                best_prefetch: "far:64".into(),
                 prefetch: Vec::new(),
                 costs: vec![cost("L3", "mapped", false, 20.0), cost("L3", "huge", true, 12.5)],
                 map_ns: 1.0,

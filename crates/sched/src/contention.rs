@@ -1,4 +1,5 @@
-//! Max-min fair sharing of network cards, rack uplinks and the core among running jobs.
+//! Max-min fair sharing of links among running jobs, level by level: network cards, uplinks of racks
+//! and of all larger places, and cores.
 //!
 //! A job communicates in bursts. Its *demand* on a link is what it would send on average if it had
 //! the network to itself. Demands are filled max-min fairly; then a job's bursts run at the level
@@ -6,29 +7,49 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cluster::{Cluster, MachineId, Placement};
+use hither_core::topology::LEVELS_MAX;
+
+use crate::cluster::{Cluster, PlaceId, Placement};
 use crate::job::{JobId, Profile};
-use crate::network::{Network, Shape, Share};
+use crate::network::{Network, Shape};
+
+/// Where jobs meet on one level: the link of a part, or the core of a place.
+type Spot = u32;
 
 #[derive(Debug, Clone)]
 struct Flow {
     shape: Shape,
-    machines: Vec<MachineId>,
-    racks: Vec<u32>,
-    demand: Share,
+    /// By level from 1 to the job's tier: the spots that it uses, and the load that a unit of rate
+    /// puts on each.
+    spots: Vec<Vec<(Spot, f64)>>,
+    /// By level.
+    demand: [f64; LEVELS_MAX],
 }
 
 /// All jobs that use more than one machine, and where they meet.
 #[derive(Debug, Clone)]
 pub struct Contention {
     flows: BTreeMap<JobId, Flow>,
-    on_machine: Vec<Vec<JobId>>,
-    across_racks: BTreeSet<JobId>,
-    /// What has changed since bandwidth was last shared out: machines, whether uplinks, and jobs on
-    /// one machine, which share nothing.
-    touched: Vec<MachineId>,
-    uplinks_touched: bool,
+    /// By level from 1 on: inside machines nothing is shared.
+    levels: Vec<Sharing>,
+    /// Jobs on one machine that have started since bandwidth was last shared out.
     alone: Vec<(JobId, Shape)>,
+}
+
+/// What jobs share on one level of the network.
+#[derive(Debug, Clone)]
+struct Sharing {
+    /// The links of all parts, then the cores of all places.
+    capacity: Vec<f64>,
+    parts: u32,
+    /// By spot: the jobs that use it. One core that may fill joins all jobs: then only its own list is
+    /// kept.
+    jobs: Vec<Vec<JobId>>,
+    joined: bool,
+    /// Spots whose jobs have changed since bandwidth was last shared out.
+    touched: Vec<Spot>,
+    /// By spot: its number among those that are being shared, if it is.
+    numbers: Vec<Option<u32>>,
 }
 
 /// One flow through some links, for [`fill`]: the links with the load that a unit of rate puts on
@@ -40,15 +61,10 @@ pub struct Demand {
 }
 
 impl Contention {
-    pub fn new(machines: usize) -> Self {
-        Self {
-            flows: BTreeMap::new(),
-            on_machine: vec![Vec::new(); machines],
-            across_racks: BTreeSet::new(),
-            touched: Vec::new(),
-            uplinks_touched: false,
-            alone: Vec::new(),
-        }
+    pub fn new(network: &Network) -> Self {
+        let levels = network.links.iter().zip(&network.cores).skip(1);
+        let levels = levels.map(|(links, cores)| Sharing::new(links, cores)).collect();
+        Self { flows: BTreeMap::new(), levels, alone: Vec::new() }
     }
 
     /// A job starts. Many may start and stop before bandwidth is shared out anew.
@@ -65,23 +81,21 @@ impl Contention {
             self.alone.push((id, shape));
             return;
         }
-        let traffic = network.traffic(profile.gradient_bytes, &shape);
         let alone_s = network.iteration_s(profile, &shape);
-        let demand = Share { nic: traffic.nic / alone_s, uplink: traffic.uplink / alone_s };
-        let mut racks: Vec<u32> =
-            placement.slots.iter().map(|s| cluster.machines[s.machine as usize].rack).collect();
-        racks.sort_unstable();
-        racks.dedup();
-        let machines: Vec<MachineId> = placement.slots.iter().map(|s| s.machine).collect();
-        for &machine in &machines {
-            self.on_machine[machine as usize].push(id);
+        let demand = network.traffic(profile.gradient_bytes, &shape).map(|t| t / alone_s);
+        let mut spots = Vec::with_capacity(shape.tier().level());
+        let mut parts: Vec<PlaceId> = placement.slots.iter().map(|s| s.machine).collect();
+        for (level, sharing) in self.levels.iter_mut().take(shape.tier().level()).enumerate() {
+            let mut places: Vec<PlaceId> =
+                parts.iter().map(|&part| cluster.around(level, part)).collect();
+            places.sort_unstable();
+            let used = sharing.spots(&parts, &places);
+            sharing.start(id, &used);
+            spots.push(used);
+            places.dedup();
+            parts = places;
         }
-        self.touched.extend(&machines);
-        if shape.racks > 1 {
-            self.across_racks.insert(id);
-            self.uplinks_touched = true;
-        }
-        self.flows.insert(id, Flow { shape, machines, racks, demand });
+        self.flows.insert(id, Flow { shape, spots, demand });
     }
 
     /// A job stops.
@@ -90,20 +104,17 @@ impl Contention {
         let Some(flow) = self.flows.remove(&id) else {
             return;
         };
-        for &machine in &flow.machines {
-            self.on_machine[machine as usize].retain(|&j| j != id);
+        for (sharing, used) in self.levels.iter_mut().zip(&flow.spots) {
+            sharing.stop(id, used);
         }
-        self.touched.extend(flow.machines);
-        self.uplinks_touched |= self.across_racks.remove(&id);
     }
 
     /// Shares bandwidth out anew. Returns every job whose share may have changed and every job that
     /// has started since, by id, with its shape.
-    pub fn settle(&mut self, network: &Network) -> Vec<(JobId, Shape)> {
-        let machines = std::mem::take(&mut self.touched);
-        let mut changed = self.share_cards(machines, network);
-        if std::mem::take(&mut self.uplinks_touched) {
-            changed.extend(self.share_uplinks(network));
+    pub fn settle(&mut self) -> Vec<(JobId, Shape)> {
+        let mut changed = BTreeSet::new();
+        for level in 1..=self.levels.len() {
+            changed.append(&mut self.share(level));
         }
         let shared = changed.into_iter().map(|id| (id, self.flows[&id].shape));
         let mut settled: Vec<(JobId, Shape)> = shared.chain(self.alone.drain(..)).collect();
@@ -111,57 +122,85 @@ impl Contention {
         settled
     }
 
-    /// Shares the cards of these machines and of all that jobs connect them with.
-    fn share_cards(&mut self, machines: Vec<MachineId>, network: &Network) -> BTreeSet<JobId> {
+    /// Shares one level among the jobs at its touched spots and all that are connected with them.
+    fn share(&mut self, level: usize) -> BTreeSet<JobId> {
+        let sharing = &mut self.levels[level - 1];
         let mut jobs = BTreeSet::new();
-        let mut links: BTreeMap<MachineId, usize> = BTreeMap::new();
-        let mut to_visit = machines;
-        while let Some(machine) = to_visit.pop() {
-            if links.contains_key(&machine) {
+        let mut capacity = Vec::new();
+        let mut visited = Vec::new();
+        let mut to_visit = std::mem::take(&mut sharing.touched);
+        while let Some(spot) = to_visit.pop() {
+            if sharing.numbers[spot as usize].is_some() {
                 continue;
             }
-            links.insert(machine, links.len());
-            for &id in &self.on_machine[machine as usize] {
+            sharing.numbers[spot as usize] = Some(visited.len() as u32);
+            visited.push(spot);
+            capacity.push(sharing.capacity[spot as usize]);
+            for &id in &sharing.jobs[spot as usize] {
                 if jobs.insert(id) {
-                    to_visit.extend(&self.flows[&id].machines);
+                    to_visit.extend(self.flows[&id].spots[level - 1].iter().map(|s| s.0));
                 }
             }
         }
-        let demands: Vec<Demand> = jobs
-            .iter()
-            .map(|id| {
-                let flow = &self.flows[id];
-                let links = flow.machines.iter().map(|m| (links[m], 1.0)).collect();
-                Demand { links, most: flow.demand.nic }
-            })
-            .collect();
-        let bursts = fill(&vec![network.nic; links.len()], &demands);
-        for (id, burst) in jobs.iter().zip(bursts) {
-            self.flows.get_mut(id).expect("listed above").shape.share.nic = burst;
+        let number =
+            |spot: Spot| sharing.numbers[spot as usize].expect("all were visited") as usize;
+        let demand = |id: &JobId| {
+            let flow = &self.flows[id];
+            let links = flow.spots[level - 1].iter().map(|&(s, load)| (number(s), load)).collect();
+            Demand { links, most: flow.demand[level] }
+        };
+        let demands: Vec<Demand> = jobs.iter().map(demand).collect();
+        for (id, burst) in jobs.iter().zip(fill(&capacity, &demands)) {
+            self.flows.get_mut(id).expect("listed above").shape.share[level] = burst;
         }
+        visited.into_iter().for_each(|spot| sharing.numbers[spot as usize] = None);
         jobs
     }
+}
 
-    /// Shares the uplinks and the core among all jobs that span racks.
-    fn share_uplinks(&mut self, network: &Network) -> BTreeSet<JobId> {
-        let core = network.uplinks.len();
-        let mut capacity = network.uplinks.clone();
-        capacity.push(network.core);
-        let demands: Vec<Demand> = self
-            .across_racks
-            .iter()
-            .map(|id| {
-                let flow = &self.flows[id];
-                let mut links: Vec<_> = flow.racks.iter().map(|&r| (r as usize, 1.0)).collect();
-                links.push((core, flow.racks.len() as f64));
-                Demand { links, most: flow.demand.uplink }
-            })
-            .collect();
-        let bursts = fill(&capacity, &demands);
-        for (id, burst) in self.across_racks.iter().zip(bursts) {
-            self.flows.get_mut(id).expect("kept in step").shape.share.uplink = burst;
+impl Sharing {
+    fn new(links: &[f64], cores: &[f64]) -> Self {
+        // Cores without a limit are nobody's concern.
+        let cores = if cores.iter().all(|core| core.is_infinite()) { &[] } else { cores };
+        let capacity: Vec<f64> = links.iter().chain(cores).copied().collect();
+        Self {
+            parts: links.len() as u32,
+            jobs: vec![Vec::new(); capacity.len()],
+            joined: cores.len() == 1,
+            touched: Vec::new(),
+            numbers: vec![None; capacity.len()],
+            capacity,
         }
-        self.across_racks.clone()
+    }
+
+    /// Where a job meets others that uses these parts; `places` has the place around each, sorted.
+    fn spots(&self, parts: &[PlaceId], places: &[PlaceId]) -> Vec<(Spot, f64)> {
+        let mut spots: Vec<(Spot, f64)> = parts.iter().map(|&part| (part, 1.0)).collect();
+        if self.capacity.len() > self.parts as usize {
+            // Each part puts its rate on the core that it shares with the others.
+            let cores = places.chunk_by(|a, b| a == b);
+            spots.extend(cores.map(|same| (self.parts + same[0], same.len() as f64)));
+        }
+        spots
+    }
+
+    /// The spots whose lists of jobs are kept.
+    fn listed<'a>(&self, spots: &'a [(Spot, f64)]) -> &'a [(Spot, f64)] {
+        if self.joined { &spots[spots.len() - 1..] } else { spots }
+    }
+
+    fn start(&mut self, id: JobId, spots: &[(Spot, f64)]) {
+        for &(spot, _) in self.listed(spots) {
+            self.jobs[spot as usize].push(id);
+            self.touched.push(spot);
+        }
+    }
+
+    fn stop(&mut self, id: JobId, spots: &[(Spot, f64)]) {
+        for &(spot, _) in self.listed(spots) {
+            self.jobs[spot as usize].retain(|&j| j != id);
+            self.touched.push(spot);
+        }
     }
 }
 

@@ -50,8 +50,8 @@ pub enum Error {
         "job {job} reports {done} iterations at {rate} per second; expected finite numbers of at least 0"
     )]
     NoProgress { job: JobId, done: f64, rate: f64 },
-    #[error("machine {name} joins rack {rack}; the next new rack is {next}")]
-    RackGap { name: String, rack: u32, next: usize },
+    #[error("machine {name} joins a place that is neither known nor the next new one")]
+    UnknownPlace { name: String },
 }
 
 /// GPUs of one machine; more are a mistake, and their sums could overflow.
@@ -96,7 +96,7 @@ impl Scheduler {
         }
         policy.load(saved)?;
         state.network = fresh.network;
-        state.network.grow(state.cluster.rack_count);
+        state.network.grow(&state.cluster);
         state.checkpoints = fresh.checkpoints;
         let mut scheduler = Self::new(state, policy);
         let (_, mut turn) = scheduler.turn();
@@ -138,6 +138,12 @@ impl Scheduler {
             Event::Stopped { decision, kept } => self.stopped(decision, kept),
             Event::Refused(decision) => self.refused(decision),
             Event::Found { job, placement } => self.found(job, placement),
+            Event::Lost { job } => {
+                if matches!(self.job(job)?, Phase::Running(_)) {
+                    self.failed(job, Why::TakenAway);
+                }
+                Ok(())
+            }
             Event::Ended { job, how } => self.ended(job, how),
             Event::Progress { job, done, rate } => self.progress(job, done, rate),
             Event::Foreign { machine, gpus } => {
@@ -153,13 +159,12 @@ impl Scheduler {
                 self.estimate_anew();
                 Ok(())
             }
-            Event::Added(machine) => {
-                let next = self.state.cluster.rack_count;
-                if machine.rack as usize > next {
-                    return Err(Error::RackGap { name: machine.name, rack: machine.rack, next });
+            Event::Added { machine, around } => {
+                if !self.state.cluster.could_join(&machine, around) {
+                    return Err(Error::UnknownPlace { name: machine.name });
                 }
                 check_gpus(&machine.name, machine.gpus)?;
-                self.state.add_machine(&machine);
+                self.state.add_machine(&machine, around);
                 self.estimate_anew();
                 Ok(())
             }
@@ -232,7 +237,7 @@ impl Scheduler {
         let machines = &self.state.cluster.machines;
         let is_gone = |machine: u32| machines[machine as usize].status == Status::Gone;
         if run.placement.slots.iter().any(|slot| is_gone(slot.machine)) {
-            self.failed(id);
+            self.failed(id, Why::MachineGone);
         }
         Ok(())
     }
@@ -322,7 +327,7 @@ impl Scheduler {
         }
         if status == Status::Gone {
             for id in self.state.jobs_on(machine) {
-                self.failed(id);
+                self.failed(id, Why::MachineGone);
             }
             // Who was being stopped there has stopped; starts in flight are for the world to refuse.
             for id in self.state.stopping_on(machine) {
@@ -334,10 +339,10 @@ impl Scheduler {
     }
 
     /// A running job lost its GPUs.
-    fn failed(&mut self, id: JobId) {
-        self.state.fail(id);
+    fn failed(&mut self, id: JobId, why: Why) {
+        self.state.fail(id, why);
         let (policy, mut turn) = self.turn();
-        turn.say(Action::Failed { job: id }, Why::MachineGone);
+        turn.say(Action::Failed { job: id }, why);
         policy.enqueue(&mut turn, id);
     }
 

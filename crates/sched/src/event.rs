@@ -13,7 +13,7 @@ use hither_core::record::Reason;
 use hither_core::topology::{Machine, Tier};
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{MachineId, Placement, Status};
+use crate::cluster::{MachineId, PlaceId, Placement, Status};
 use crate::job::{Job, JobId};
 
 /// Numbers decisions in the order in which they were made; never used twice.
@@ -36,6 +36,9 @@ pub enum Event {
     /// A job that the scheduler believes to wait runs on these GPUs: it was found so when the
     /// scheduler was started.
     Found { job: JobId, placement: Arc<Placement> },
+    /// A job that the scheduler believes to run has lost its GPUs, not by its doing: it waits again,
+    /// from its last checkpoint.
+    Lost { job: JobId },
     /// The job is over, waiting or running, and its GPUs are free.
     Ended { job: JobId, how: End },
     /// A running job has done so many iterations by now and does `rate` per second from now on.
@@ -47,8 +50,9 @@ pub enum Event {
     Machine { machine: MachineId, status: Status },
     /// The machine has so many GPUs from now on.
     Resized { machine: MachineId, gpus: u32 },
-    /// A machine joins the cluster, empty; it gets the next id. Its rack is a known one or the next.
-    Added(Machine),
+    /// A machine joins the cluster, empty; it gets the next id. It stands in a known place of level 1,
+    /// or in the next new one, which stands in the place `around` of level 2.
+    Added { machine: Machine, around: PlaceId },
 }
 
 /// How a job ended.
@@ -102,15 +106,15 @@ pub enum Action {
         timer: Timer,
         at_s: Seconds,
     },
-    /// The job lost its GPUs with a machine that is gone; for the record only.
+    /// The job lost its GPUs; for the record only.
     Failed {
         job: JobId,
     },
     /// The auto-tuner changed the delay timers of a demand; for the record only.
     Tuned {
         gpus: u32,
-        machine_s: Seconds,
-        rack_s: Seconds,
+        /// By level below the widest.
+        timers_s: Vec<Seconds>,
     },
 }
 
@@ -142,6 +146,8 @@ pub enum Why {
     HoldsOut { tier: Tier, until_s: Option<Seconds>, cost: Option<f64> },
     /// One of its machines is gone.
     MachineGone,
+    /// The world took its GPUs away.
+    TakenAway,
     /// The world refused to carry the last decision out.
     Refused,
     /// The policy wants to look again.
@@ -150,17 +156,26 @@ pub enum Why {
     Learned,
 }
 
-fn place(tier: Tier) -> &'static str {
-    match tier {
-        Tier::Machine => "one machine",
-        Tier::Rack => "one rack",
-        Tier::Network => "the whole network",
+impl Why {
+    /// The reason as a sentence, on a cluster with levels of these names.
+    pub fn told<'a>(&'a self, levels: &'a [String]) -> impl fmt::Display + 'a {
+        Told { why: self, levels }
     }
 }
 
-impl fmt::Display for Why {
+struct Told<'a> {
+    why: &'a Why,
+    levels: &'a [String],
+}
+
+impl fmt::Display for Told<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
+        let place = |tier: Tier| match self.levels.get(tier.level()) {
+            Some(name) if tier.level() + 1 < self.levels.len() => format!("one {name}"),
+            Some(name) => format!("the whole {name}"),
+            None => format!("tier {}", tier.0),
+        };
+        match *self.why {
             Why::Submitted => write!(f, "has just been submitted"),
             Why::Turn { tier } => write!(f, "it is its turn, and {} has room", place(tier)),
             Why::Relented { tier, wanted, waited_s } => {
@@ -185,15 +200,14 @@ impl fmt::Display for Why {
                 if let Some(until_s) = until_s {
                     write!(f, " until {until_s:.0} s")?;
                 }
-                let next = if tier == Tier::Machine { Tier::Rack } else { Tier::Network };
+                let next = place(tier.wider());
                 match cost {
-                    Some(cost) => {
-                        write!(f, ": {} would cost it {:.0} %", place(next), 100.0 * cost)
-                    }
-                    None => write!(f, ": nobody knows what {} would cost it", place(next)),
+                    Some(cost) => write!(f, ": {next} would cost it {:.0} %", 100.0 * cost),
+                    None => write!(f, ": nobody knows what {next} would cost it"),
                 }
             }
             Why::MachineGone => write!(f, "one of its machines is gone"),
+            Why::TakenAway => write!(f, "the cluster took its GPUs away"),
             Why::Refused => write!(f, "the cluster refused the last decision"),
             Why::Alarm => write!(f, "to look again then"),
             Why::Learned => write!(f, "recent waits say so"),

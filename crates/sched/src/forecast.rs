@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use hither_core::Seconds;
-use hither_core::topology::Tier;
+use hither_core::topology::{LEVELS_MAX, Tier};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, Placement, PoolId};
@@ -25,8 +25,9 @@ pub struct Estimate {
     /// The lowest tier that could ever hold it.
     pub best: Tier,
     /// Iteration time of a compact placement at each tier on an idle network; tiers below the best
-    /// count as the best. `None`: nobody knows its profile.
-    pub iteration_s: Option<[Seconds; 3]>,
+    /// count as the best, and those that the cluster does not have as the widest. `None`: nobody
+    /// knows its profile.
+    pub iteration_s: Option<[Seconds; LEVELS_MAX]>,
     /// Infinite if nobody knows its length.
     pub iterations: f64,
 }
@@ -40,17 +41,26 @@ impl Estimate {
         };
         let best = cluster.best_tier(job.gpus, pool)?;
         let largest = cluster.largest_pool(job.gpus, pool, best);
-        let at = |network: &Network, tier: Tier| {
-            network.iteration_s(&job.profile, &network.typical(job.gpus, largest, tier))
-        };
         let known = job.profile.is_known();
         let iterations = match job.length {
             Length::Iterations(n) => n,
             // Background traffic lengthens a job: what a trace recorded is its length without.
-            Length::Seconds(s) if known => s / at(&network.quiet(), best),
+            Length::Seconds(s) if known => {
+                let quiet = network.typical_quiet(job.gpus, largest, best);
+                s / network.iteration_s(&job.profile, &quiet)
+            }
             Length::Seconds(_) | Length::Unknown => f64::INFINITY,
         };
-        let iteration_s = known.then(|| Tier::ALL.map(|tier| at(network, tier.max(best))));
+        let at = |tier: Tier| {
+            network.iteration_s(&job.profile, &network.typical(job.gpus, largest, tier))
+        };
+        let iteration_s = known.then(|| {
+            let mut iteration_s = [at(best); LEVELS_MAX];
+            for tier in cluster.tiers().filter(|&tier| tier > best) {
+                iteration_s[tier.level()..].fill(at(tier));
+            }
+            iteration_s
+        });
         Some(Self { pool, best, iteration_s, iterations })
     }
 }
@@ -104,13 +114,13 @@ impl Forecast {
     /// as a share; `None`: nobody knows.
     pub fn step_cost(&self, job: &JobState, tier: Tier) -> Option<(Seconds, f64)> {
         let iteration_s = job.iteration_s?;
-        let [here, next] = [tier as usize - 1, tier as usize].map(|t| iteration_s[t]);
+        let [here, next] = [tier.level() - 1, tier.level()].map(|t| iteration_s[t]);
         Some((next - here, next / here - 1.0))
     }
 
-    /// How much longer an iteration takes at the worst tier than at the best.
+    /// How much longer an iteration takes at the widest tier than at the best.
     pub fn sensitivity(&self, job: &JobState) -> f64 {
-        job.iteration_s.map_or(1.0, |iteration_s| iteration_s[2] / iteration_s[0])
+        job.iteration_s.map_or(1.0, |iteration_s| iteration_s[LEVELS_MAX - 1] / iteration_s[0])
     }
 
     /// Time that a running job saves over what is left of it if it goes on at the offered place, or
@@ -118,7 +128,7 @@ impl Forecast {
     pub fn saving_s(&self, state: &State, id: JobId, offer: Option<&Placement>) -> Option<Seconds> {
         let job = state.job(id);
         let Phase::Running(run) = &job.phase else { return None };
-        let best_s = job.iteration_s?[job.best as usize];
+        let best_s = job.iteration_s?[job.best.level()];
         let there_s = offer.map_or(best_s, |place| {
             let shape = state.network.shape(&state.cluster, place);
             state.network.iteration_s(&job.job.profile, &shape)

@@ -2,9 +2,9 @@
 //! or a table of measured step times.
 
 use hither_core::Seconds;
-use hither_core::topology::{AllReduce, Links, Tier, Topology};
+use hither_core::topology::{AllReduce, LEVELS_MAX, Level, Link, Tier, Topology};
 
-use crate::cluster::{Cluster, Placement};
+use crate::cluster::{Cluster, PlaceId, Placement};
 use crate::job::Profile;
 
 /// Bytes a second in a gigabit a second.
@@ -14,127 +14,155 @@ const GBIT: f64 = 1e9 / 8.0;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Network {
     pub all_reduce: AllReduce,
-    pub gpu: f64,
-    pub nic: f64,
-    /// By rack.
-    pub uplinks: Vec<f64>,
-    pub core: f64,
-    pub latency_s: [Seconds; 3],
+    /// By level.
+    pub latency_s: Vec<Seconds>,
+    /// By level: the link of each part, which is a place of the level below. All GPUs have the one
+    /// link of level 0.
+    pub links: Vec<Vec<f64>>,
+    /// By level: what the parts of each place may exchange together; infinite where nothing limits it.
+    /// Empty at level 0.
+    pub cores: Vec<Vec<f64>>,
     congestion: f64,
+    now: Average,
+    /// The same without background traffic.
+    quiet: Average,
+}
+
+/// The links of an average place, by level.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Average {
+    links: [f64; LEVELS_MAX],
+    cores: [f64; LEVELS_MAX],
 }
 
 /// How a placement spreads, and what bandwidth it has to itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shape {
     pub gpus: u32,
-    /// Most GPUs on one machine, most machines in one rack, racks.
-    pub machine_gpus: u32,
-    pub rack_machines: u32,
-    pub racks: u32,
     pub machines: u32,
-    pub share: Share,
+    /// By level: most parts that are used in one place, such as GPUs on a machine, machines in a
+    /// rack. 1 above the tier of the placement.
+    pub parts: [u32; LEVELS_MAX],
+    /// By level: bandwidth that each part has.
+    pub share: [f64; LEVELS_MAX],
 }
 
-/// Bandwidth that a job gets on each kind of shared link.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Share {
-    pub nic: f64,
-    pub uplink: f64,
+impl Shape {
+    /// The level of the lowest place that holds it.
+    pub fn tier(&self) -> Tier {
+        Tier(self.parts.iter().rposition(|&parts| parts > 1).unwrap_or(0) as u8)
+    }
 }
 
 impl Network {
     /// `congestion` divides the bandwidth of every link outside the machines.
     pub fn new(topology: &Topology, congestion: f64) -> Self {
-        let Links { gpu_gbit, nic_gbit, uplink_gbit, core_gbit, .. } = topology.links;
-        let nic = nic_gbit * GBIT / congestion;
-        let mut machines = vec![0u32; topology.racks.len()];
-        for machine in &topology.machines {
-            machines[machine.rack as usize] += 1;
-        }
-        let uplinks: Vec<f64> = machines
-            .iter()
-            .map(|&count| match uplink_gbit {
-                Some(gbit) => gbit * GBIT / congestion,
-                None => f64::from(count.max(1)) * nic / topology.links.oversubscription,
-            })
-            .collect();
-        let core = match core_gbit {
-            Some(gbit) => gbit * GBIT / congestion,
-            None => uplinks.iter().sum::<f64>() / 2.0,
-        };
-        Self {
-            all_reduce: topology.links.all_reduce,
-            gpu: gpu_gbit * GBIT,
-            nic,
-            uplinks,
-            core,
-            latency_s: topology.links.latency_us.map(|us| us * 1e-6),
+        let mut network = Self {
+            all_reduce: topology.all_reduce,
+            latency_s: topology.levels.iter().map(|level| level.latency_us * 1e-6).collect(),
+            links: vec![vec![bandwidth(topology.levels[0].link, 1.0, || f64::INFINITY)]],
+            cores: vec![Vec::new()],
             congestion,
+            ..Self::default()
+        };
+        // The links of what each part holds: to begin with, all GPUs of each machine together.
+        let gpu = network.links[0][0] / congestion;
+        let mut behind: Vec<Vec<f64>> =
+            topology.machines.iter().map(|m| vec![gpu * f64::from(m.gpus)]).collect();
+        let mut parents: Vec<PlaceId> = topology.machines.iter().map(|m| m.parent).collect();
+        for Level { link, core, places, .. } in &topology.levels[1..] {
+            let links: Vec<f64> = behind
+                .iter()
+                .map(|b| bandwidth(*link, congestion, || together(b, &behind)))
+                .collect();
+            let mut held = vec![Vec::new(); places.len()];
+            links.iter().zip(&parents).for_each(|(&link, &p)| held[p as usize].push(link));
+            let core = |held: &Vec<f64>| match core {
+                Some(core) => bandwidth(*core, congestion, || held.iter().sum()),
+                None => f64::INFINITY,
+            };
+            network.cores.push(held.iter().map(core).collect());
+            network.links.push(links);
+            parents = places.iter().map(|place| place.parent).collect();
+            behind = held;
+        }
+        network.average();
+        network
+    }
+
+    fn average(&mut self) {
+        let mean = |values: &[f64], factor: f64| {
+            values.iter().map(|v| v * factor).sum::<f64>() / values.len().max(1) as f64
+        };
+        for (average, factor) in [(&mut self.now, 1.0), (&mut self.quiet, self.congestion)] {
+            average.links[0] = self.links[0][0];
+            for level in 1..self.links.len() {
+                let links = &self.links[level];
+                average.links[level] = match links.first() {
+                    // A sum would round what all machines have alike.
+                    Some(&first) if level == 1 && links.iter().all(|&l| l == first) => {
+                        first * factor
+                    }
+                    _ => mean(links, factor),
+                };
+                average.cores[level] = mean(&self.cores[level], factor);
+            }
         }
     }
 
-    /// So many racks from now on; new ones get the uplink of an average one.
-    pub(crate) fn grow(&mut self, racks: usize) {
-        let mean = self.uplinks.iter().sum::<f64>() / self.uplinks.len().max(1) as f64;
-        self.uplinks.resize(racks.max(self.uplinks.len()), mean);
-    }
-
-    /// The same network without background traffic.
-    pub fn quiet(&self) -> Self {
-        Self {
-            nic: self.nic * self.congestion,
-            uplinks: self.uplinks.iter().map(|u| u * self.congestion).collect(),
-            core: self.core * self.congestion,
-            congestion: 1.0,
-            ..self.clone()
+    /// As many links as the cluster has places by now; new ones are like an average one.
+    pub(crate) fn grow(&mut self, cluster: &Cluster) {
+        for level in 1..self.links.len() {
+            let links = cluster.places(level - 1).max(self.links[level].len());
+            self.links[level].resize(links, self.now.links[level]);
+            let cores = cluster.places(level).max(self.cores[level].len());
+            self.cores[level].resize(cores, self.now.cores[level]);
         }
+        self.average();
     }
 
     pub fn shape(&self, cluster: &Cluster, placement: &Placement) -> Shape {
         let slots = &placement.slots;
-        let mut racks: Vec<(u32, u32)> = Vec::with_capacity(slots.len());
-        for slot in slots {
-            racks.push((cluster.machines[slot.machine as usize].rack, 1));
+        let mut parts = [1; LEVELS_MAX];
+        let mut share = [f64::INFINITY; LEVELS_MAX];
+        // The places that are used on a level, and how many parts of each.
+        let mut used: Vec<(PlaceId, u32)> = slots.iter().map(|s| (s.machine, s.gpus)).collect();
+        parts[0] = used.iter().map(|u| u.1).max().unwrap_or(0);
+        share[0] = self.links[0][0];
+        let mut level = 0;
+        while used.len() > 1 {
+            level += 1;
+            let links = used.iter().map(|u| self.links[level][u.0 as usize]);
+            let link = links.fold(f64::INFINITY, f64::min);
+            used.iter_mut().for_each(|u| *u = (cluster.around(level - 1, u.0), 1));
+            used.sort_unstable();
+            used.dedup_by(|next, kept| {
+                next.0 == kept.0 && {
+                    kept.1 += next.1;
+                    true
+                }
+            });
+            let cores = used.iter().map(|u| self.cores[level][u.0 as usize] / f64::from(u.1));
+            share[level] = link.min(cores.fold(f64::INFINITY, f64::min));
+            parts[level] = used.iter().map(|u| u.1).max().unwrap_or(1);
         }
-        racks.sort_unstable();
-        racks.dedup_by(|next, kept| {
-            next.0 == kept.0 && {
-                kept.1 += next.1;
-                true
-            }
-        });
-        let uplink = racks.iter().map(|r| self.uplinks[r.0 as usize]).fold(f64::INFINITY, f64::min);
         Shape {
             gpus: slots.iter().map(|s| s.gpus).sum(),
-            machine_gpus: slots.iter().map(|s| s.gpus).max().unwrap_or(0),
-            rack_machines: racks.iter().map(|r| r.1).max().unwrap_or(0),
-            racks: racks.len() as u32,
             machines: slots.len() as u32,
-            share: Share { nic: self.nic, uplink: uplink.min(self.core / racks.len() as f64) },
+            parts,
+            share,
         }
     }
 
     /// The compact shape of a gang at a tier, for estimates before there is a placement. `largest`
-    /// gives the GPUs of a machine and of a rack.
-    pub fn typical(&self, gpus: u32, largest: [u32; 3], tier: Tier) -> Shape {
-        let machine_gpus = gpus.min(largest[0]).max(1);
-        let machines = match tier {
-            Tier::Machine => 1,
-            _ => gpus.div_ceil(machine_gpus).max(2.min(gpus)),
-        };
-        let racks = match tier {
-            Tier::Network => gpus.div_ceil(largest[1].max(1)).max(2).min(machines),
-            _ => 1,
-        };
-        let uplink = self.uplinks.iter().sum::<f64>() / self.uplinks.len().max(1) as f64;
-        Shape {
-            gpus,
-            machine_gpus: gpus.div_ceil(machines),
-            rack_machines: machines.div_ceil(racks),
-            racks,
-            machines,
-            share: Share { nic: self.nic, uplink: uplink.min(self.core / f64::from(racks)) },
-        }
+    /// gives the GPUs of the largest place of each level.
+    pub fn typical(&self, gpus: u32, largest: [u32; LEVELS_MAX], tier: Tier) -> Shape {
+        compact(gpus, largest, tier, &self.now)
+    }
+
+    /// The same without background traffic.
+    pub fn typical_quiet(&self, gpus: u32, largest: [u32; LEVELS_MAX], tier: Tier) -> Shape {
+        compact(gpus, largest, tier, &self.quiet)
     }
 
     /// One iteration: computing, and what of the communication does not hide behind it.
@@ -156,45 +184,47 @@ impl Network {
 
     /// Time to sum `bytes` over all GPUs of the shape.
     pub fn all_reduce_s(&self, bytes: f64, shape: &Shape) -> Seconds {
-        let around = |n: u32| 2.0 * f64::from(n - 1) / f64::from(n);
-        let (d, m, k) = (shape.machine_gpus, shape.rack_machines, shape.racks);
-        let latency = |n: u32, tier: Tier| 2.0 * f64::from(n - 1) * self.latency_s[tier as usize];
-        // All GPUs of a machine drive its card together, and all machines of a rack its uplink.
-        let uplink = shape.share.uplink.min(f64::from(m) * shape.share.nic);
+        let latency_s = |n: u32, level: usize| 2.0 * f64::from(n - 1) * self.latency_s[level];
+        let tier = shape.tier().level();
         match self.all_reduce {
             AllReduce::Hierarchical => {
-                around(d) * bytes / self.gpu
-                    + around(m) * bytes / shape.share.nic
-                    + around(k) * bytes / uplink
-                    + latency(d, Tier::Machine)
-                    + latency(m, Tier::Rack)
-                    + latency(k, Tier::Network)
+                let mut sum_s = around(shape.parts[0]) * bytes / shape.share[0];
+                let mut link = f64::INFINITY;
+                for level in 1..=tier {
+                    // All parts of a place drive its link together: the machines of a rack its uplink.
+                    let behind = f64::from(shape.parts[level - 1]) * link;
+                    link = shape.share[level].min(behind);
+                    sum_s += around(shape.parts[level]) * bytes / link;
+                }
+                (0..=tier).fold(sum_s, |sum_s, level| sum_s + latency_s(shape.parts[level], level))
             }
             AllReduce::Ring => {
-                let (slowest, tier) = match (shape.machines, k) {
-                    (1, _) => (self.gpu, Tier::Machine),
-                    (_, 1) => (self.gpu.min(shape.share.nic), Tier::Rack),
-                    _ => (self.gpu.min(shape.share.nic).min(shape.share.uplink), Tier::Network),
-                };
-                around(shape.gpus) * bytes / slowest + latency(shape.gpus, tier)
+                let slowest = shape.share[..=tier].iter().copied().fold(f64::INFINITY, f64::min);
+                around(shape.gpus) * bytes / slowest + latency_s(shape.gpus, tier)
             }
         }
     }
 
-    /// Bytes that an iteration sends through each machine's card and each rack's uplink.
-    pub fn traffic(&self, bytes: f64, shape: &Shape) -> Share {
-        let around = |n: u32| 2.0 * f64::from(n - 1) / f64::from(n);
-        let (m, k) = (shape.rack_machines, shape.racks);
+    /// Bytes that an iteration sends through the link of each part, by level; none inside machines.
+    pub fn traffic(&self, bytes: f64, shape: &Shape) -> [f64; LEVELS_MAX] {
+        let mut traffic = [0.0; LEVELS_MAX];
+        let tier = shape.tier().level();
         match self.all_reduce {
-            AllReduce::Hierarchical => Share {
-                nic: around(m) * bytes + around(k) * bytes / f64::from(m),
-                uplink: around(k) * bytes,
-            },
+            AllReduce::Hierarchical => {
+                // The parts of a place share the work of what leaves the place.
+                let mut leaving = 0.0;
+                for level in (1..=tier).rev() {
+                    traffic[level] = around(shape.parts[level]) * bytes
+                        + leaving / f64::from(shape.parts[level]);
+                    leaving = traffic[level];
+                }
+            }
             AllReduce::Ring => {
                 let once = around(shape.gpus) * bytes;
-                Share { nic: once, uplink: if k > 1 { once } else { 0.0 } }
+                traffic[1..=tier].fill(once);
             }
         }
+        traffic
     }
 
     /// The measured step tells what the network cost where it was measured; the closed form says
@@ -205,15 +235,57 @@ impl Network {
         if shape.machines <= 1 || profile.gradient_bytes <= 0.0 {
             return exposed_s;
         }
-        let one_rack = Shape {
-            rack_machines: shape.machines,
-            racks: 1,
-            share: Share { nic: self.nic * self.congestion, uplink: f64::INFINITY },
-            ..*shape
-        };
-        let measured_s = self.all_reduce_s(profile.gradient_bytes, &one_rack);
+        // Tables were measured on machines around one switch.
+        let mut switch = Shape { parts: [1; LEVELS_MAX], ..*shape };
+        (switch.parts[0], switch.parts[1]) = (shape.parts[0], shape.machines);
+        switch.share[1] = self.quiet.links[1];
+        let measured_s = self.all_reduce_s(profile.gradient_bytes, &switch);
         exposed_s * (self.all_reduce_s(profile.gradient_bytes, shape) / measured_s).max(1.0)
     }
+}
+
+/// Times that data pass a link when n parts sum them in a ring.
+fn around(n: u32) -> f64 {
+    2.0 * f64::from(n - 1) / f64::from(n)
+}
+
+/// Bytes a second of a link; `behind` is what it is oversubscribed by.
+fn bandwidth(link: Link, congestion: f64, behind: impl FnOnce() -> f64) -> f64 {
+    match link {
+        Link::Gbit(gbit) => gbit * GBIT / congestion,
+        Link::Oversubscribed(factor) => behind() / factor,
+    }
+}
+
+/// The links of one place's parts, together. A place without parts counts as one with a single part.
+fn together(links: &[f64], all: &[Vec<f64>]) -> f64 {
+    match links.first().or_else(|| all.iter().find_map(|l| l.first())) {
+        Some(&first) if links.iter().all(|&l| l == first) => links.len().max(1) as f64 * first,
+        _ => links.iter().sum(),
+    }
+}
+
+fn compact(gpus: u32, largest: [u32; LEVELS_MAX], tier: Tier, average: &Average) -> Shape {
+    let mut shape =
+        Shape { gpus, machines: 1, parts: [1; LEVELS_MAX], share: [f64::INFINITY; LEVELS_MAX] };
+    shape.share[0] = average.links[0];
+    // Places that are used on a level; below the machines, GPUs.
+    let mut used = gpus;
+    for (level, &largest) in largest.iter().enumerate().take(tier.level() + 1) {
+        let places = match level == tier.level() {
+            true => 1,
+            false => gpus.div_ceil(largest.max(1)).max(2).min(used),
+        };
+        shape.parts[level] = used.div_ceil(places);
+        if level == 0 {
+            shape.machines = places;
+        } else {
+            let core = average.cores[level] / f64::from(shape.parts[level]);
+            shape.share[level] = average.links[level].min(core);
+        }
+        used = places;
+    }
+    shape
 }
 
 /// Step time of a table profile at this shape, and whether it lies beyond what was measured.
@@ -223,7 +295,7 @@ pub fn measured_step_s(profile: &Profile, shape: &Shape) -> (Seconds, bool) {
     let even = |p: &[u32]| {
         p.len() as u32 == shape.machines
             && p.iter().sum::<u32>() == shape.gpus
-            && p.iter().max() == Some(&shape.machine_gpus)
+            && p.iter().max() == Some(&shape.parts[0])
     };
     if let Some(row) = profile.table.iter().find(|row| even(&row.placement)) {
         return (row.step_s, false);

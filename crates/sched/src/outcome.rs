@@ -49,19 +49,19 @@ pub struct Recorder {
     events: Vec<EventRow>,
     meters: Vec<Meter>,
     gauge: Gauge,
-    tier_gpu_s: [f64; 3],
+    tier_gpu_s: Vec<f64>,
     event_count: u64,
     extrapolated: BTreeSet<String>,
 }
 
 impl Recorder {
-    pub fn new(jobs: usize, keep_rows: bool) -> Self {
+    pub fn new(jobs: usize, levels: usize, keep_rows: bool) -> Self {
         Self {
             keep_rows,
             events: Vec::new(),
             meters: vec![Meter::default(); jobs],
             gauge: Gauge::default(),
-            tier_gpu_s: [0.0; 3],
+            tier_gpu_s: vec![0.0; levels],
             event_count: 0,
             extrapolated: BTreeSet::new(),
         }
@@ -108,7 +108,7 @@ impl Recorder {
     pub fn after(&mut self, now: Seconds, decisions: &[Decision], state: &State) {
         let keep_rows = self.keep_rows;
         for decision in decisions {
-            let why = || keep_rows.then(|| decision.why.to_string());
+            let why = || keep_rows.then(|| decision.why.told(&state.cluster.levels).to_string());
             match &decision.action {
                 Action::Start { job, placement } => {
                     self.start(now, *job, placement, why(), state);
@@ -129,9 +129,10 @@ impl Recorder {
                         self.note(now, Happening::Decline { job, why });
                     }
                 }
-                Action::Tuned { gpus, machine_s, rack_s } => {
-                    let (gpus, machine_s, rack_s) = (*gpus, *machine_s, *rack_s);
-                    self.note(now, Happening::Timers { gpus, machine_s, rack_s });
+                Action::Tuned { gpus, timers_s } => {
+                    let names = state.cluster.levels.iter().map(|level| format!("{level}_s"));
+                    let timers_s = names.zip(timers_s.iter().copied()).collect();
+                    self.note(now, Happening::Timers { gpus: *gpus, timers_s });
                 }
                 Action::SetTimer { .. } => {}
             }
@@ -172,7 +173,7 @@ impl Recorder {
         self.gauge.busy += u64::from(state.job(id).gpus());
         if self.keep_rows {
             let machines = machines(placement);
-            let tier = placement.tier as u8;
+            let tier = placement.tier.0;
             self.note(now, Happening::Start { job: id, tier, machines, why });
         }
     }
@@ -187,7 +188,7 @@ impl Recorder {
         let gpus = state.job(id).gpus();
         self.gauge.busy -= u64::from(gpus);
         if let (Some(placement), true) = (&meter.placement, gpus > 1) {
-            self.tier_gpu_s[placement.tier as usize] += (now - meter.run_since_s) * f64::from(gpus);
+            self.tier_gpu_s[placement.tier.level()] += (now - meter.run_since_s) * f64::from(gpus);
         }
     }
 
@@ -236,7 +237,7 @@ impl Recorder {
             fragmentation: Some(ratio(self.gauge.fragmentation_s, makespan_s)),
             comm_s_total: Some(comm_s_total),
             comm_share: Some(ratio(comm_s_total, run_s_total)),
-            tier_share: self.tier_gpu_s.map(|t| ratio(t, tier_total)),
+            tier_share: self.tier_gpu_s.iter().map(|&t| ratio(t, tier_total)).collect(),
             preemptions,
             failures,
             events: self.event_count,
@@ -283,7 +284,7 @@ fn job_row(id: u32, truth: &Truth, meter: &Meter, now: Seconds) -> JobRow {
         queue_s: (finish_s - job.submit_s - meter.held_s).max(0.0),
         comm_s: Some(meter.comm_s),
         ideal_s: truth.ideal_s(),
-        tier: meter.placement.as_ref().map_or(0, |p| p.tier as u8),
+        tier: meter.placement.as_ref().map_or(0, |p| p.tier.0),
         preemptions: meter.preemptions,
         failures: meter.failures,
         state: if finished { JobState::Finished } else { JobState::Cancelled },

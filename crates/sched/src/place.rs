@@ -1,11 +1,9 @@
-//! Placement inside a tier. Consolidating rules keep large holes whole: a machine is chosen by
-//! best fit, a rack by the least free that fits, and inside it the fewest machines.
-
-use std::collections::BTreeSet;
+//! Placement inside a tier. Consolidating rules keep large holes whole: of the places that hold the
+//! gang the one with the least free is chosen, and inside it the fewest parts, level by level.
 
 use hither_core::topology::Tier;
 
-use crate::cluster::{Cluster, MachineId, Placement, PoolId, Slot};
+use crate::cluster::{Cluster, MachineId, PlaceId, Placement, Pool, PoolId, Slot};
 
 impl Cluster {
     /// The best placement that is free now: lowest tier, best fit inside it.
@@ -22,37 +20,16 @@ impl Cluster {
             .map(|(tier, _, pool)| (tier, pool))
     }
 
-    /// A placement of exactly this kind of domain, if it is free.
+    /// A placement in one place of this level, if one has room.
     pub fn place_at(&self, gpus: u32, pool: PoolId, tier: Tier) -> Option<Placement> {
-        let index = &self.pools[pool as usize];
+        let pool = &self.pools[pool as usize];
+        let place = match pool.by_free.get(tier.level()) {
+            Some(places) => places.range((gpus, 0)..).next()?.1,
+            None if pool.free < gpus => return None,
+            None => 0,
+        };
         let mut slots = Vec::new();
-        match tier {
-            Tier::Machine => {
-                let &(_, machine) = index.machines.range((gpus, 0)..).next()?;
-                slots.push(Slot { machine, gpus });
-            }
-            Tier::Rack => {
-                let &(_, rack) = index.racks.range((gpus, 0)..).next()?;
-                fewest_machines(&index.in_rack[rack as usize], gpus, &mut slots);
-            }
-            Tier::Network => {
-                if index.free < gpus {
-                    return None;
-                }
-                let mut left = gpus;
-                let mut racks = index.racks.iter().rev().filter(|&&(free, _)| free > 0);
-                while left > 0 {
-                    // Whole racks from the emptiest on; the rest goes where it fits best.
-                    let &(free, rack) = racks.next()?;
-                    let (take, rack) = match index.racks.range((left, 0)..).next() {
-                        Some(&(_, fitting)) if free >= left => (left, fitting),
-                        _ => (free.min(left), rack),
-                    };
-                    fewest_machines(&index.in_rack[rack as usize], take, &mut slots);
-                    left -= take;
-                }
-            }
-        }
+        pool.fill(tier.level(), place, gpus, &mut slots);
         Some(Placement { tier: self.tier_of(&slots), slots })
     }
 
@@ -65,7 +42,7 @@ impl Cluster {
         };
         if let Some((id, _)) = machines().find(|(_, m)| m.free >= gpus) {
             let slots = vec![Slot { machine: id as MachineId, gpus }];
-            return Some(Placement { slots, tier: Tier::Machine });
+            return Some(Placement { slots, tier: Tier::MACHINE });
         }
         self.gather(gpus, machines().map(|(id, m)| (m.free, id as MachineId)))
     }
@@ -90,24 +67,26 @@ impl Cluster {
     }
 }
 
-/// Takes `gpus` from machines given as (free, machine): the emptiest first, and for the rest the
-/// one that it fits best. The machines hold enough together.
-pub(crate) fn fewest_machines(
-    machines: &BTreeSet<(u32, MachineId)>,
-    gpus: u32,
-    slots: &mut Vec<Slot>,
-) {
-    let mut left = gpus;
-    for &(free, machine) in machines.iter().rev() {
-        if free >= left {
-            // Those taken so far come after this one in the set's order, so the first that fits
-            // is not among them.
-            let &(_, fitting) = machines.range((left, 0)..).next().expect("this one fits");
-            slots.push(Slot { machine: fitting, gpus: left });
+impl Pool {
+    /// Takes `gpus` from a place that holds as many: whole parts from the emptiest on, and for the
+    /// rest the part that it fits best.
+    fn fill(&self, level: usize, place: PlaceId, gpus: u32, slots: &mut Vec<Slot>) {
+        if level == 0 {
+            slots.push(Slot { machine: place, gpus });
             return;
         }
-        slots.push(Slot { machine, gpus: free });
-        left -= free;
+        let parts = self.parts_of(level, place);
+        let mut left = gpus;
+        for &(free, part) in parts.iter().rev() {
+            if free >= left {
+                // Those taken so far come after this one in the set's order, so the first that
+                // fits is not among them.
+                let &(_, fitting) = parts.range((left, 0)..).next().expect("this one fits");
+                return self.fill(level - 1, fitting, left, slots);
+            }
+            self.fill(level - 1, part, free, slots);
+            left -= free;
+        }
+        debug_assert_eq!(left, 0, "the place was said to hold the gang");
     }
-    debug_assert_eq!(left, 0, "the domain was said to hold the gang");
 }

@@ -174,8 +174,8 @@ pub fn simulate(
     let mut sim = Sim {
         name,
         world: World::new(beliefs, options.seed, options.checkpoints),
-        contention: Contention::new(topology.machines.len()),
-        recorder: Recorder::new(scenario.jobs.len(), options.record),
+        contention: Contention::new(&state.network),
+        recorder: Recorder::new(scenario.jobs.len(), topology.levels.len(), options.record),
         checker: options.check.then(|| Checker::new(&state)),
         scheduler: Scheduler::new(state, policy),
         pending: BinaryHeap::new(),
@@ -394,7 +394,7 @@ impl Sim<'_> {
 
     /// Jobs whose share of the network changed go on at another pace, and end at another time.
     fn set_rates(&mut self, now: Seconds) -> Result<(), Error> {
-        for (id, shape) in self.contention.settle(&self.scheduler.state.network) {
+        for (id, shape) in self.contention.settle() {
             let truth = self.world.job(id);
             let pace = truth.pace.expect("only running jobs have a share");
             let profile = &truth.job.profile;

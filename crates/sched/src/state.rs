@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use hither_core::Seconds;
 use hither_core::record::Reason;
-use hither_core::topology::{Machine, Tier, Topology};
+use hither_core::topology::{LEVELS_MAX, Machine, Tier, Topology};
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Cluster, MachineId, Placement, PoolId};
+use crate::cluster::{Cluster, MachineId, PlaceId, Placement, PoolId};
 use crate::event::{Action, Decision, DecisionId, Timer, Why};
 use crate::forecast::{Estimate, Forecast};
 use crate::job::{Job, JobId};
@@ -54,7 +54,7 @@ pub struct JobState {
     /// The lowest tier that could ever hold it.
     pub best: Tier,
     /// Iteration time at each tier, and iterations, as [`Forecast`] believes.
-    pub(crate) iteration_s: Option<[Seconds; 3]>,
+    pub(crate) iteration_s: Option<[Seconds; LEVELS_MAX]>,
     #[serde(with = "any_float")]
     pub(crate) iterations: f64,
     pub phase: Phase,
@@ -378,10 +378,10 @@ impl State {
         self.in_flight.iter().filter(waits).map(|(_, &id)| id).collect()
     }
 
-    /// A machine joins. A new rack gets the uplink of an average one.
-    pub(crate) fn add_machine(&mut self, machine: &Machine) {
-        self.cluster.join(machine);
-        self.network.grow(self.cluster.rack_count);
+    /// A machine joins. Its links, and those of a new place, are like average ones.
+    pub(crate) fn add_machine(&mut self, machine: &Machine, around: PlaceId) {
+        self.cluster.join(machine, around);
+        self.network.grow(&self.cluster);
     }
 
     /// A running job has done so many iterations by now and does `rate` per second from now on.
@@ -423,14 +423,14 @@ impl State {
         Some(run)
     }
 
-    /// A running job lost its GPUs with a machine: it waits again.
-    pub(crate) fn fail(&mut self, id: JobId) {
+    /// A running job lost its GPUs: it waits again.
+    pub(crate) fn fail(&mut self, id: JobId, why: Why) {
         let (done, restart_s) = self.kept(id, Reason::Failure);
         self.leave(id, done, Phase::Waiting);
         self.waiting += 1;
         let job = &mut self.jobs[id];
         job.restart_s = restart_s;
-        job.why = Why::MachineGone;
+        job.why = why;
     }
 
     /// The job is over, whatever it was about to do. False if it already was.

@@ -1,7 +1,7 @@
 //! Clusters from files: our TOML, Slurm's files, and two kinds of CSV.
 //!
-//! Whatever the origin, machines stand grouped by rack, names differ, and the sizes are bounded
-//! before anything is expanded.
+//! Whatever the origin, machines and places stand grouped by the place around them, names of a level
+//! differ, and the sizes are bounded before anything is expanded.
 
 mod config;
 mod hosts;
@@ -11,7 +11,7 @@ mod yaml;
 
 use std::collections::HashSet;
 
-use hither_core::topology::{Links, Machine, Topology};
+use hither_core::topology::{AllReduce, Level, Machine, Place, Topology};
 
 use crate::trace::Error;
 use crate::trace::table::{GPUS_MAX, Source};
@@ -29,7 +29,7 @@ pub const GPUS_ASSUMED: u32 = 8;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cluster {
     pub topology: Topology,
-    /// GPUs assumed, nodes left out, levels of switches flattened.
+    /// GPUs assumed, nodes left out, switches joined.
     pub notes: Vec<String>,
 }
 
@@ -98,22 +98,20 @@ fn names_shown(names: &[&str]) -> String {
 struct Builder<'a> {
     source: Source<'a>,
     topology: Topology,
-    rack_names: HashSet<String>,
-    machine_names: HashSet<String>,
+    /// Names that are taken, by level; the first are those of machines.
+    names: Vec<HashSet<String>>,
     gpus: u64,
 }
 
 impl<'a> Builder<'a> {
-    fn new(source: Source<'a>, name: &str, links: Links) -> Self {
-        let topology =
-            Topology { name: name.into(), racks: Vec::new(), machines: Vec::new(), links };
-        Self {
-            source,
-            topology,
-            rack_names: HashSet::new(),
-            machine_names: HashSet::new(),
-            gpus: 0,
-        }
+    /// The levels have no places yet. The last one gets its one place here.
+    fn new(source: Source<'a>, name: &str, mut levels: Vec<Level>) -> Self {
+        let names = vec![HashSet::new(); levels.len()];
+        let network = levels.last_mut().expect("there are levels");
+        network.places = vec![Place { name: network.name.clone(), parent: 0 }];
+        let (name, all_reduce) = (name.into(), AllReduce::default());
+        let topology = Topology { name, levels, machines: Vec::new(), all_reduce };
+        Self { source, topology, names, gpus: 0 }
     }
 
     /// Whether so many more machines with so many GPUs each stay within the bounds; asked before
@@ -145,23 +143,32 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Adds a rack and returns its index. None: `rack0`, `rack1` and so on.
-    fn rack(&mut self, line: u64, name: Option<String>) -> Result<u32, Error> {
-        let index = self.topology.racks.len();
-        let name = name.unwrap_or_else(|| format!("rack{index}"));
+    /// Adds a place above the machines, inside the place `parent` of the next level, and returns its
+    /// index. None: `rack0`, `rack1` and so on.
+    fn place(
+        &mut self,
+        line: u64,
+        level: usize,
+        parent: u32,
+        name: Option<String>,
+    ) -> Result<u32, Error> {
+        let kind = &self.topology.levels[level].name;
+        let index = self.topology.levels[level].places.len();
+        let name = name.unwrap_or_else(|| format!("{kind}{index}"));
         self.check_name(line, &name)?;
-        if !self.rack_names.insert(name.clone()) {
-            return Err(self.source.error("racks of different names").at(line).found(&name));
+        if !self.names[level].insert(name.clone()) {
+            let expected = format!("{kind}s of different names");
+            return Err(self.source.error(expected).at(line).found(&name));
         }
-        self.topology.racks.push(name);
+        self.topology.levels[level].places.push(Place { name, parent });
         Ok(index as u32)
     }
 
-    /// Adds a machine. None: `gpu001`, `gpu002` and so on.
+    /// Adds a machine inside the place `parent` of level 1. None: `gpu001`, `gpu002` and so on.
     fn machine(
         &mut self,
         line: u64,
-        rack: u32,
+        parent: u32,
         name: Option<String>,
         gpus: u32,
         gpu_type: &str,
@@ -171,11 +178,11 @@ impl<'a> Builder<'a> {
         let name = name.unwrap_or_else(|| format!("gpu{:03}", index + 1));
         self.check_name(line, &name)?;
         self.check_name(line, gpu_type)?;
-        if !self.machine_names.insert(name.clone()) {
+        if !self.names[0].insert(name.clone()) {
             return Err(self.source.error("machines of different names").at(line).found(&name));
         }
         self.gpus += u64::from(gpus);
-        self.topology.machines.push(Machine { name, rack, gpus, gpu_type: gpu_type.into() });
+        self.topology.machines.push(Machine { name, parent, gpus, gpu_type: gpu_type.into() });
         Ok(())
     }
 
@@ -191,11 +198,24 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
+    /// Puts the places of each level in the order of the places around them, and the machines too.
     fn finish(mut self, notes: Vec<String>) -> Result<Cluster, Error> {
         if self.topology.machines.is_empty() {
             return Err(self.source.error("at least one machine with GPUs"));
         }
-        self.topology.machines.sort_by_key(|machine| machine.rack);
+        let Topology { levels, machines, .. } = &mut self.topology;
+        // By place of the level above: its index before, and after.
+        let mut moved: Vec<u32> = vec![0];
+        for level in levels[1..].iter_mut().rev().skip(1) {
+            level.places.iter_mut().for_each(|place| place.parent = moved[place.parent as usize]);
+            let mut order: Vec<usize> = (0..level.places.len()).collect();
+            order.sort_by_key(|&at| level.places[at].parent);
+            moved = vec![0; order.len()];
+            (0..).zip(&order).for_each(|(to, &from)| moved[from] = to);
+            level.places = order.iter().map(|&from| level.places[from].clone()).collect();
+        }
+        machines.iter_mut().for_each(|machine| machine.parent = moved[machine.parent as usize]);
+        machines.sort_by_key(|machine| machine.parent);
         Ok(Cluster { topology: self.topology, notes })
     }
 }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use hither_core::Seconds;
 use hither_core::seed::stream;
-use hither_core::topology::{AllReduce, Links, Machine, Topology};
+use hither_core::topology::{
+    AllReduce, LEVELS_MAX, LEVELS_MIN, Level, Link, Machine, Place, Topology,
+};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
@@ -42,8 +44,12 @@ pub const DRAWN: &[(&str, &str)] = &[
         "driver",
         "the simulator, or a cluster that answers late, refuses, and loses and doubles news",
     ),
-    ("cluster", "1 to 4 racks of 1 to 4 machines of 1 to 8 GPUs, one or two types"),
-    ("links", "cards of 1 to 100 Gbit/s, hierarchical or ring all-reduce, congestion 1, 4 or 50"),
+    ("cluster", "2 to 6 levels, uneven places, machines of 1 to 8 GPUs, one or two types"),
+    (
+        "links",
+        "cards of 1 to 100 Gbit/s, cores that fill or never do, hierarchical or ring all-reduce, \
+         congestion 1, 4 or 50",
+    ),
     ("jobs", "up to 49 of 1 to 32 GPUs, with a type or without, one user of four"),
     ("profiles", "closed form or measured table, any size of gradient and overlap"),
     ("checkpoints", "every 60 to 5,000 s; with one at a preemption or without"),
@@ -152,27 +158,42 @@ fn random_faults(rng: &mut Pcg64Mcg, seed: u64) -> Option<Faults> {
     rng.random_bool(0.3).then_some(Faults { seed, between_s, repair_s })
 }
 
+/// A tree of two to six levels, three more often than others, with uneven places.
 fn random_topology(rng: &mut Pcg64Mcg) -> Topology {
     let types = if rng.random_bool(0.3) { vec!["a", "b"] } else { vec!["a"] };
-    let racks = rng.random_range(1..5u32);
+    let depth = if rng.random_bool(0.5) { 3 } else { rng.random_range(LEVELS_MIN..=LEVELS_MAX) };
+    // Deep trees have narrow places, so that all clusters have a few machines.
+    let parts_max = if depth > 4 { 2 } else { 4 };
+    let mut levels = Level::common(depth);
+    let mut around = 1;
+    for level in levels.iter_mut().skip(1).rev() {
+        let first = level.name == "network";
+        let parts = |rng: &mut Pcg64Mcg| if first { 1 } else { rng.random_range(1..=parts_max) };
+        let parents = (0..around).flat_map(|at| vec![at; parts(rng)]);
+        let place = |(n, parent)| Place { name: format!("{}{n}", level.name), parent };
+        level.places = parents.enumerate().map(place).collect();
+        around = level.places.len() as u32;
+        // Now and then a level states its own core.
+        level.core = match rng.random_range(0..6) {
+            0 => None,
+            1 => Some(Link::Gbit(rng.random_range(10.0..1000.0))),
+            _ => level.core,
+        };
+    }
+    levels[1].link = Link::Gbit(rng.random_range(1.0..100.0));
     let mut machines = Vec::new();
-    for rack in 0..racks {
-        for _ in 0..rng.random_range(1..5) {
+    for parent in 0..around {
+        for _ in 0..rng.random_range(1..=parts_max) {
             machines.push(Machine {
                 name: format!("m{}", machines.len()),
-                rack,
+                parent,
                 gpus: [1, 2, 4, 4, 8][rng.random_range(0..5)],
                 gpu_type: types[rng.random_range(0..types.len())].into(),
             });
         }
     }
     let all_reduce = if rng.random_bool(0.8) { AllReduce::Hierarchical } else { AllReduce::Ring };
-    Topology {
-        name: "vopr".into(),
-        racks: (0..racks).map(|r| format!("r{r}")).collect(),
-        machines,
-        links: Links { nic_gbit: rng.random_range(1.0..100.0), all_reduce, ..Links::default() },
-    }
+    Topology { name: "vopr".into(), levels, machines, all_reduce }
 }
 
 fn random_jobs(rng: &mut Pcg64Mcg, topology: &Topology) -> Vec<Arc<Job>> {

@@ -101,7 +101,7 @@ impl Beliefs {
 pub struct Truth {
     pub job: Arc<Job>,
     pub iterations: f64,
-    /// Iteration time at the best and at the worst tier on an idle network.
+    /// Iteration time at the best and at the widest tier on an idle network.
     pub iteration_s: [Seconds; 2],
     /// Iterations that survive a stop.
     pub done: f64,
@@ -136,9 +136,9 @@ impl World {
     /// The next job is there. Returns what the scheduler is told of it.
     pub fn submit(&mut self, job: &Arc<Job>, state: &State) -> Arc<Job> {
         let estimate = Estimate::new(job, &state.cluster, &state.network).expect("it was admitted");
-        let [best, _, worst] = estimate.iteration_s.expect("traces have profiles");
+        let [best, .., widest] = estimate.iteration_s.expect("traces have profiles");
         let iterations = estimate.iterations;
-        let iteration_s = [best, worst];
+        let iteration_s = [best, widest];
         self.jobs.push(Truth { job: job.clone(), iterations, iteration_s, done: 0.0, pace: None });
         match self.beliefs.are_true() {
             true => job.clone(),

@@ -201,9 +201,9 @@ fn a_job_that_stays_on_a_machine_that_went_down() {
 fn a_placement_that_lies_about_its_tier() {
     let mut forge = two_machines(vec![job(0.0, 4, 100.0)]);
     let spread = forge.placed(&[(0, 2), (1, 2)]);
-    let tier = hither_core::topology::Tier::Rack;
+    let tier = hither_core::topology::Tier(1);
     let placement = Arc::new(Placement { tier, ..spread });
-    caught(forge.claims(0.0, &[Action::Start { job: 0, placement }]), "not of tier Rack");
+    caught(forge.claims(0.0, &[Action::Start { job: 0, placement }]), "not of tier Tier(1)");
 }
 
 #[test]

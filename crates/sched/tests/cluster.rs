@@ -2,15 +2,19 @@
 
 mod common;
 
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
 use common::{placed, typed_topology};
-use hither_core::topology::{Tier, Topology};
+use hither_core::topology::{Level, Place, Tier, Topology};
 use hither_sched::cluster::{Cluster, Placement, PoolId, Status};
 use proptest::prelude::*;
 
 /// The same cluster, kept as plainly as can be.
 struct Plain {
-    /// (rack, type, GPUs).
-    machines: Vec<(u32, PoolId, u32)>,
+    /// (the place of each level that holds it, type, GPUs).
+    machines: Vec<(Vec<u32>, PoolId, u32)>,
+    levels: usize,
     up: Vec<bool>,
     taken: Vec<Placement>,
 }
@@ -19,14 +23,19 @@ impl Plain {
     fn new(topology: &Topology) -> Self {
         let mut types: Vec<&str> = Vec::new();
         let mut machines = Vec::new();
-        for m in &topology.machines {
+        for (at, m) in topology.machines.iter().enumerate() {
             if !types.contains(&m.gpu_type.as_str()) {
                 types.push(&m.gpu_type);
             }
             let pool = types.iter().position(|t| *t == m.gpu_type).expect("just added");
-            machines.push((m.rack, pool as PoolId, m.gpus));
+            machines.push((topology.within(at), pool as PoolId, m.gpus));
         }
-        Self { up: vec![true; machines.len()], machines, taken: Vec::new() }
+        let levels = topology.levels.len();
+        Self { up: vec![true; machines.len()], machines, levels, taken: Vec::new() }
+    }
+
+    fn tiers(&self) -> impl Iterator<Item = Tier> {
+        Tier::all(self.levels)
     }
 
     fn free(&self, machine: usize) -> u32 {
@@ -35,41 +44,45 @@ impl Plain {
         if self.up[machine] { self.machines[machine].2 - used } else { 0 }
     }
 
-    /// (machine, free GPUs) of the pool's machines in the rack, or in all racks.
-    fn holes(&self, pool: PoolId, rack: Option<u32>) -> Vec<(usize, u32)> {
-        let here =
-            |&m: &usize| self.machines[m].1 == pool && rack.is_none_or(|r| self.machines[m].0 == r);
+    /// (machine, free GPUs) of all machines of the pool.
+    fn holes(&self, pool: PoolId) -> Vec<(usize, u32)> {
+        let here = |&m: &usize| self.machines[m].1 == pool;
         (0..self.machines.len()).filter(here).map(|m| (m, self.free(m))).collect()
     }
 
-    fn racks(&self) -> u32 {
-        self.machines.iter().map(|m| m.0 + 1).max().unwrap_or(0)
-    }
-
-    fn rack_free(&self, pool: PoolId) -> Vec<u32> {
-        (0..self.racks()).map(|r| total(&self.holes(pool, Some(r)))).collect()
-    }
-
-    /// Whether some domain of the tier has room for the gang now.
-    fn fits(&self, gpus: u32, pool: PoolId, tier: Tier) -> bool {
-        match tier {
-            Tier::Machine => self.holes(pool, None).iter().any(|h| h.1 >= gpus),
-            Tier::Rack => self.rack_free(pool).iter().any(|&f| f >= gpus),
-            Tier::Network => total(&self.holes(pool, None)) >= gpus,
+    /// Free GPUs of the pool in each place of a level, of those inside the given place if any.
+    fn rooms(
+        &self,
+        pool: PoolId,
+        level: usize,
+        inside: Option<(usize, u32)>,
+    ) -> BTreeMap<u32, u32> {
+        let mut rooms = BTreeMap::new();
+        for (machine, free) in self.holes(pool) {
+            let within = &self.machines[machine].0;
+            if inside.is_none_or(|(level, place)| within[level] == place) {
+                *rooms.entry(within[level]).or_default() += free;
+            }
         }
+        rooms
+    }
+
+    /// Whether some place of the level has room for the gang now.
+    fn fits(&self, gpus: u32, pool: PoolId, tier: Tier) -> bool {
+        self.rooms(pool, tier.level(), None).values().any(|&free| free >= gpus)
     }
 
     fn lowest(&self, gpus: u32, pool: PoolId) -> Option<Tier> {
-        Tier::ALL.into_iter().find(|&tier| self.fits(gpus, pool, tier))
+        self.tiers().find(|&tier| self.fits(gpus, pool, tier))
     }
 
     fn tier_of(&self, placement: &Placement) -> Tier {
-        let rack = |at: usize| self.machines[placement.slots[at].machine as usize].0;
-        match placement.slots.len() {
-            0 | 1 => Tier::Machine,
-            n if (1..n).all(|at| rack(at) == rack(0)) => Tier::Rack,
-            _ => Tier::Network,
-        }
+        let place = |at: usize, tier: Tier| {
+            self.machines[placement.slots[at].machine as usize].0[tier.level()]
+        };
+        let holds_all =
+            |&tier: &Tier| (0..placement.slots.len()).all(|at| place(at, tier) == place(0, tier));
+        self.tiers().find(holds_all).expect("the network holds all")
     }
 
     fn check_valid(&self, placement: &Placement, gpus: u32, pool: PoolId) {
@@ -83,6 +96,16 @@ impl Plain {
             assert_eq!(self.machines[slot.machine as usize].1, pool, "types are not mixed");
         }
         assert_eq!(placement.tier, self.tier_of(placement));
+    }
+
+    /// The GPUs that a placement takes in each place of a level.
+    fn taken_in(&self, placement: &Placement, level: usize) -> BTreeMap<u32, u32> {
+        let mut taken = BTreeMap::new();
+        for slot in &placement.slots {
+            let place = self.machines[slot.machine as usize].0[level];
+            *taken.entry(place).or_default() += slot.gpus;
+        }
+        taken
     }
 }
 
@@ -98,38 +121,30 @@ fn fewest(holes: &[u32], gpus: u32) -> Option<u32> {
     (0..1u32 << holes.len()).filter(|&set| sum(set) >= gpus).map(u32::count_ones).min()
 }
 
+/// The place has the least free of those that hold the gang; and it, and every place inside it that
+/// is used, has the fewest parts that hold what is taken there.
 fn check_placements(cluster: &Cluster, plain: &Plain, gpus: u32, pool: PoolId) {
-    for tier in Tier::ALL {
+    for tier in plain.tiers() {
         let got = cluster.place_at(gpus, pool, tier);
         assert_eq!(got.is_some(), plain.fits(gpus, pool, tier), "{gpus} GPUs at {tier:?}");
         let Some(got) = got else { continue };
         plain.check_valid(&got, gpus, pool);
         assert!(got.tier <= tier);
-        let first = got.slots[0].machine as usize;
-        match tier {
-            Tier::Machine => {
-                let holes = plain.holes(pool, None);
-                let tightest = holes.iter().map(|h| h.1).filter(|&f| f >= gpus).min();
-                assert_eq!(Some(plain.free(first)), tightest, "best fit");
-            }
-            Tier::Rack => {
-                let racks = plain.rack_free(pool);
-                let tightest = racks.iter().copied().filter(|&f| f >= gpus).min();
-                let rack = plain.machines[first].0;
-                assert_eq!(Some(racks[rack as usize]), tightest, "the rack with the least free");
-                let inside = plain.holes(pool, Some(rack));
-                let holes: Vec<u32> = inside.iter().map(|h| h.1).collect();
-                let machines = got.slots.len() as u32;
-                assert_eq!(Some(machines), fewest(&holes, gpus), "fewest machines");
-            }
-            Tier::Network => {
-                let slots = got.slots.iter();
-                let mut racks: Vec<u32> =
-                    slots.map(|s| plain.machines[s.machine as usize].0).collect();
-                racks.sort_unstable();
-                racks.dedup();
-                let spread = racks.len() as u32;
-                assert_eq!(Some(spread), fewest(&plain.rack_free(pool), gpus), "fewest racks");
+        let rooms = plain.rooms(pool, tier.level(), None);
+        let tightest = rooms.values().copied().filter(|&free| free >= gpus).min();
+        let (&place, _) = plain.taken_in(&got, tier.level()).first_key_value().expect("one place");
+        assert_eq!(Some(rooms[&place]), tightest, "best fit");
+        for level in 1..=tier.level() {
+            for (place, taken) in plain.taken_in(&got, level) {
+                let parts: Vec<u32> =
+                    plain.rooms(pool, level - 1, Some((level, place))).into_values().collect();
+                let inside = |part: &u32| {
+                    let mut machines = plain.machines.iter();
+                    machines.any(|m| m.0[level] == place && m.0[level - 1] == *part)
+                };
+                let used = plain.taken_in(&got, level - 1);
+                let used = used.keys().filter(|part| inside(part)).count() as u32;
+                assert_eq!(Some(used), fewest(&parts, taken), "fewest parts at level {level}");
             }
         }
     }
@@ -137,7 +152,7 @@ fn check_placements(cluster: &Cluster, plain: &Plain, gpus: u32, pool: PoolId) {
 
 fn check_first_fit(cluster: &Cluster, plain: &Plain, gpus: u32, pool: PoolId) {
     let got = cluster.first_fit(gpus, pool);
-    let holes = plain.holes(pool, None);
+    let holes = plain.holes(pool);
     let mut want: Vec<(u32, u32)> = Vec::new();
     if let Some(hole) = holes.iter().find(|h| h.1 >= gpus) {
         want.push((hole.0 as u32, gpus));
@@ -165,7 +180,7 @@ fn check_all(cluster: &Cluster, plain: &Plain, empty: &Plain) {
     let partly = all().zip(&plain.machines).filter(|(free, m)| *free < m.2).map(|(f, _)| f);
     assert_eq!(cluster.fragmented, partly.sum::<u32>());
     for pool in 0..cluster.pool_count() as PoolId {
-        assert_eq!(cluster.free_gpus(pool), total(&plain.holes(pool, None)));
+        assert_eq!(cluster.free_gpus(pool), total(&plain.holes(pool)));
         for gpus in 1..=cluster.most_gpus(Some(&cluster.pool_names[pool as usize])) as u32 + 1 {
             assert_eq!(cluster.offer_tier(gpus, pool), plain.lowest(gpus, pool));
             assert_eq!(cluster.best_tier(gpus, Some(pool)), empty.lowest(gpus, pool));
@@ -187,8 +202,8 @@ fn check_all(cluster: &Cluster, plain: &Plain, empty: &Plain) {
             plain.check_valid(&offer, gpus, pool);
             assert_eq!(Some(offer.tier), lowest);
             let tighter = pools().filter(|&p| plain.lowest(gpus, p) == lowest);
-            let least = tighter.map(|p| total(&plain.holes(p, None))).min();
-            assert_eq!(Some(total(&plain.holes(pool, None))), least, "the scarcest pool");
+            let least = tighter.map(|p| total(&plain.holes(p))).min();
+            assert_eq!(Some(total(&plain.holes(pool))), least, "the scarcest pool");
         }
     }
 }
@@ -211,9 +226,27 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..25)
 }
 
+/// Two to six levels of up to three places each, joined at random, with up to eight machines.
 fn clusters() -> impl Strategy<Value = Topology> {
     let machine = (0..3u32, 1..6u32, prop_oneof![3 => Just("a"), 1 => Just("b")]);
-    prop::collection::vec(machine, 1..9).prop_map(|machines| typed_topology(&machines))
+    let parents = prop::collection::vec(prop::collection::vec(0..3u32, 3), 0..=4);
+    (parents, prop::collection::vec(machine, 1..9)).prop_map(|(parents, machines)| {
+        let mut topology = typed_topology(&machines);
+        topology.levels = Level::common(parents.len() + 2);
+        let inner = parents.len();
+        for (at, level) in topology.levels.iter_mut().enumerate().skip(1) {
+            let place = |parent: u32| Place { name: String::new(), parent };
+            level.places = match at.cmp(&(inner + 1)) {
+                Ordering::Less if at == inner => vec![place(0); 3],
+                Ordering::Less => parents[at].iter().map(|&p| place(p)).collect(),
+                _ => vec![place(0)],
+            };
+        }
+        for machine in topology.machines.iter_mut().filter(|_| inner == 0) {
+            machine.parent = 0;
+        }
+        topology
+    })
 }
 
 proptest! {
@@ -233,9 +266,7 @@ proptest! {
                 Step::Take { gpus, pool, how } => {
                     let pool = pool % cluster.pool_count() as u16;
                     let placement = match how {
-                        0 => cluster.place_at(gpus, pool, Tier::Machine),
-                        1 => cluster.place_at(gpus, pool, Tier::Rack),
-                        2 => cluster.place_at(gpus, pool, Tier::Network),
+                        0..3 => cluster.place_at(gpus, pool, Tier(how).min(cluster.widest())),
                         3 => cluster.first_fit(gpus, pool),
                         _ => cluster.best_offer(gpus, None),
                     };
@@ -282,7 +313,7 @@ fn a_gang_never_mixes_types() {
     assert_eq!(cluster.best_tier(4, None), None);
     let three = cluster.best_offer(3, None).expect("all of type b");
     assert_eq!(three, placed(&cluster, &[(1, 2), (2, 1)]));
-    assert_eq!(three.tier, Tier::Network);
+    assert_eq!(three.tier, Tier(2));
     assert_eq!(cluster.best_offer(3, cluster.pool_named("a")), None);
 }
 
@@ -318,7 +349,7 @@ fn a_failed_machine_keeps_nothing_for_its_jobs() {
     cluster.release(&spread);
     cluster.set_status(0, Status::Gone);
     assert_eq!((cluster.free_total(), cluster.offer_tier(3, 0)), (2, None));
-    assert_eq!(cluster.best_tier(3, None), Some(Tier::Rack), "what the repaired cluster holds");
+    assert_eq!(cluster.best_tier(3, None), Some(Tier(1)), "what the repaired cluster holds");
     cluster.set_status(0, Status::Up);
     assert_eq!(machines(&cluster, 4), [0, 1]);
 }

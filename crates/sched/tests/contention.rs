@@ -5,11 +5,11 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{GB, assert_close, placed, profile, topology};
-use hither_core::topology::Topology;
+use hither_core::topology::{LEVELS_MAX, Link, Topology};
 use hither_sched::cluster::{Cluster, Placement};
 use hither_sched::contention::{Contention, Demand, fill, max_min};
 use hither_sched::job::{JobId, Profile};
-use hither_sched::network::{Network, Shape, Share};
+use hither_sched::network::{Network, Shape};
 use proptest::prelude::*;
 
 fn flow(links: &[usize], most: f64) -> Demand {
@@ -168,15 +168,16 @@ struct Wire {
     network: Network,
     contention: Contention,
     running: BTreeMap<JobId, (Profile, Placement)>,
-    shares: BTreeMap<JobId, Share>,
+    shares: BTreeMap<JobId, [f64; LEVELS_MAX]>,
 }
 
 impl Wire {
     fn new(topology: &Topology) -> Self {
+        let network = Network::new(topology, 1.0);
         Self {
             cluster: Cluster::new(topology),
-            network: Network::new(topology, 1.0),
-            contention: Contention::new(topology.machines.len()),
+            contention: Contention::new(&network),
+            network,
             running: BTreeMap::new(),
             shares: BTreeMap::new(),
         }
@@ -186,7 +187,7 @@ impl Wire {
         let placement = placed(&self.cluster, slots);
         let model = profile(gigabytes);
         self.contention.start(id, &model, &placement, &self.cluster, &self.network);
-        let changed = self.contention.settle(&self.network);
+        let changed = self.contention.settle();
         assert!(changed.iter().any(|c| c.0 == id), "the new job is told its share");
         self.note(changed);
         self.running.insert(id, (model, placement));
@@ -194,7 +195,7 @@ impl Wire {
 
     fn stop(&mut self, id: JobId) {
         self.contention.stop(id);
-        let changed = self.contention.settle(&self.network);
+        let changed = self.contention.settle();
         assert!(changed.iter().all(|c| c.0 != id), "who is gone has no share");
         self.note(changed);
         self.running.remove(&id);
@@ -206,21 +207,21 @@ impl Wire {
     }
 
     /// The shares of the same jobs, all started at once on a network that knows nothing.
-    fn started_anew(&self) -> BTreeMap<JobId, Share> {
-        let mut contention = Contention::new(self.cluster.machines.len());
+    fn started_anew(&self) -> BTreeMap<JobId, [f64; LEVELS_MAX]> {
+        let mut contention = Contention::new(&self.network);
         for (&id, (model, placement)) in &self.running {
             contention.start(id, model, placement, &self.cluster, &self.network);
         }
-        let shares = contention.settle(&self.network);
+        let shares = contention.settle();
         shares.into_iter().map(|(id, shape)| (id, shape.share)).collect()
     }
 
     fn nic(&self, id: JobId) -> f64 {
-        self.shares[&id].nic / GB
+        self.shares[&id][1] / GB
     }
 
     fn uplink(&self, id: JobId) -> f64 {
-        self.shares[&id].uplink / GB
+        self.shares[&id][2] / GB
     }
 }
 
@@ -260,7 +261,7 @@ fn a_light_job_does_not_take_a_heavy_ones_share() {
     let placement = placed(&wire.cluster, &[(0, 1), (1, 1)]);
     let light = Profile { compute_s: 24.0, ..profile(1.0) };
     wire.contention.start(1, &light, &placement, &wire.cluster, &wire.network);
-    let changed = wire.contention.settle(&wire.network);
+    let changed = wire.contention.settle();
     wire.note(changed);
     assert_close(wire.nic(0), 0.96);
 }
@@ -284,7 +285,7 @@ fn a_core_that_fills_slows_jobs_of_different_racks() {
     // Each job puts its rate on the core once for either rack. A core of 1 GB/s has 0.5 GB/s for
     // two racks; two jobs of 10 GB want 10/21 GB/s each, four times which is more than 1.
     let mut core = topology(&[(0, 1), (1, 1), (2, 1), (3, 1)]);
-    core.links.core_gbit = Some(8.0);
+    core.levels[2].core = Some(Link::Gbit(8.0));
     let mut wire = Wire::new(&core);
     wire.start(0, 10.0, &[(0, 1), (1, 1)]);
     assert_close(wire.uplink(0), 0.5);
@@ -312,7 +313,7 @@ proptest! {
         ),
     ) {
         let mut topology = topology(&(0..8).map(|m| (m / 3, 8)).collect::<Vec<_>>());
-        topology.links.core_gbit = Some(10.0);
+        topology.levels[2].core = Some(Link::Gbit(10.0));
         let mut wire = Wire::new(&topology);
         for (id, step) in (0..).zip(steps) {
             match step {
@@ -327,8 +328,125 @@ proptest! {
             prop_assert_eq!(fresh.len(), wire.shares.len());
             for (id, want) in fresh {
                 let got = wire.shares[&id];
-                prop_assert!((got.nic / want.nic - 1.0).abs() < 1e-6, "{got:?} {want:?}");
-                prop_assert!((got.uplink / want.uplink - 1.0).abs() < 1e-6, "{got:?} {want:?}");
+                for (got, want) in got.iter().zip(want) {
+                    let same = *got == want || (got / want - 1.0).abs() < 1e-6;
+                    prop_assert!(same, "{got:?} {want:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Max-min rates by the rule of the smallest bottleneck: the link with the least for each of its flows
+/// stops them all; a demand is a link of its own.
+fn bottlenecks(capacity: &[f64], demands: &[Demand]) -> Vec<f64> {
+    let mut rates: Vec<Option<f64>> = vec![None; demands.len()];
+    while rates.contains(&None) {
+        let share = |link: usize| {
+            let (mut left, mut weight) = (capacity[link], 0.0);
+            for (demand, rate) in demands.iter().zip(&rates) {
+                for &(_, w) in demand.links.iter().filter(|l| l.0 == link) {
+                    match rate {
+                        Some(rate) => left -= rate * w,
+                        None => weight += w,
+                    }
+                }
+            }
+            if weight > 0.0 { left.max(0.0) / weight } else { f64::INFINITY }
+        };
+        let shares: Vec<f64> = (0..capacity.len()).map(share).collect();
+        let open = |at: &usize| rates[*at].is_none();
+        let fair = |at: usize| {
+            let links = demands[at].links.iter().map(|l| shares[l.0]);
+            links.fold(demands[at].most, f64::min)
+        };
+        let all: Vec<(usize, f64)> =
+            (0..demands.len()).filter(open).map(|at| (at, fair(at))).collect();
+        let least = all.iter().map(|a| a.1).fold(f64::INFINITY, f64::min);
+        for (at, rate) in all {
+            if rate <= least * (1.0 + 1e-12) {
+                rates[at] = Some(least);
+            }
+        }
+    }
+    rates.into_iter().flatten().collect()
+}
+
+/// The bursts of all jobs on one level, from all its links at once.
+fn plain_shares(wire: &Wire, level: usize) -> BTreeMap<JobId, f64> {
+    let (links, cores) = (&wire.network.links[level], &wire.network.cores[level]);
+    let capacity: Vec<f64> = links.iter().chain(cores).copied().collect();
+    let mut ids = Vec::new();
+    let mut demands = Vec::new();
+    for (&id, (model, placement)) in &wire.running {
+        let shape = wire.network.shape(&wire.cluster, placement);
+        if placement.tier.level() < level {
+            continue;
+        }
+        let mut loads: BTreeMap<usize, f64> = BTreeMap::new();
+        let mut parts: Vec<(u32, u32)> = placement
+            .slots
+            .iter()
+            .map(|s| wire.cluster.machines[s.machine as usize].within)
+            .map(|within| (within[level - 1], within[level]))
+            .collect();
+        parts.sort_unstable();
+        parts.dedup();
+        for (part, place) in parts {
+            loads.insert(part as usize, 1.0);
+            *loads.entry(links.len() + place as usize).or_default() += 1.0;
+        }
+        let alone_s = wire.network.iteration_s(model, &shape);
+        let most = wire.network.traffic(model.gradient_bytes, &shape)[level] / alone_s;
+        demands.push(Demand { links: loads.into_iter().collect(), most });
+        ids.push(id);
+    }
+    let rates = bottlenecks(&capacity, &demands);
+    let burst = |at: usize| {
+        let on = |&(link, weight): &(usize, f64)| {
+            let room = capacity[link];
+            let used = load(&demands, &rates, link);
+            let all = load(&demands, &vec![1.0; demands.len()], link);
+            let full = used >= room * (1.0 - 1e-9);
+            let crossing =
+                demands.iter().zip(&rates).filter(|(d, _)| d.links.iter().any(|l| l.0 == link));
+            let level = if full { crossing.map(|(_, r)| *r).fold(0.0, f64::max) } else { 0.0 };
+            let spare = rates[at] + (room - used).max(0.0) / weight;
+            spare.max(level).max(room / all).min(room / weight)
+        };
+        demands[at]
+            .links
+            .iter()
+            .filter(|l| capacity[l.0].is_finite())
+            .map(on)
+            .fold(f64::INFINITY, f64::min)
+    };
+    ids.into_iter().enumerate().map(|(at, id)| (id, burst(at))).collect()
+}
+
+proptest! {
+    #[test]
+    fn shares_at_any_depth_are_those_of_a_plain_max_min(
+        (topology, jobs) in common::any_tree().prop_flat_map(|t| {
+            let job = (0.01..20.0f64, common::some_slots(t.machines.len()));
+            (Just(t), prop::collection::vec(job, 1..8))
+        }),
+        stops in prop::collection::vec(0..8u32, 0..4),
+    ) {
+        let mut wire = Wire::new(&topology);
+        for (id, (gigabytes, slots)) in (0..).zip(jobs) {
+            wire.start(id, gigabytes, &slots);
+        }
+        for id in stops {
+            if wire.running.contains_key(&id) {
+                wire.stop(id);
+            }
+        }
+        for level in 1..topology.levels.len() {
+            for (id, want) in plain_shares(&wire, level) {
+                let got = wire.shares[&id][level];
+                let same = got == want || (got / want - 1.0).abs() < 1e-6;
+                prop_assert!(same, "job {id} at level {level}: {got} {want}");
             }
         }
     }

@@ -21,6 +21,10 @@ struct World {
 }
 
 impl World {
+    fn told(&self, why: &Why) -> String {
+        why.told(&self.scheduler.state.cluster.levels).to_string()
+    }
+
     fn new(policy: &str, topology: &Topology) -> Self {
         let mut settings = Settings::default();
         settings.dally.quantum_s = 60.0;
@@ -162,7 +166,7 @@ fn a_refused_start_leaves_the_job_in_line() {
     let start = world.submit(0.0, vec![job(0.0, 4, 10.0)]);
     world.hears(1.0, Event::Refused(start[0].id));
     assert_eq!((world.phase(0), world.free()), ("waiting", 4));
-    assert_eq!(world.scheduler.state.job(0).why.to_string(), Why::Refused.to_string());
+    assert_eq!(world.scheduler.state.job(0).why, Why::Refused);
     let again = world.asks(2.0);
     assert_eq!(jobs_of(&again), [('+', 0)]);
     // Late news about the first try mean nothing.
@@ -252,8 +256,12 @@ fn impossible_news_are_errors_and_change_nothing() {
     assert!(matches!(says(mad), Error::NoProgress { job: 0, .. }));
     let huge = Event::Submitted(vec![Arc::new(job(12.0, 99, 1.0))]);
     assert!(matches!(says(huge), Error::NeverFits { gpus: 99, .. }));
-    let far = Machine { name: "m".into(), rack: 9, gpus: 4, gpu_type: "a".into() };
-    assert!(matches!(says(Event::Added(far)), Error::RackGap { rack: 9, next: 1, .. }));
+    let far = Machine { name: "m".into(), parent: 9, gpus: 4, gpu_type: "a".into() };
+    let lost = Machine { parent: 1, ..far.clone() };
+    let nowhere = Event::Added { machine: far, around: 0 };
+    assert_eq!(says(nowhere), Error::UnknownPlace { name: "m".into() });
+    let nowhere = Event::Added { machine: lost, around: 7 };
+    assert_eq!(says(nowhere), Error::UnknownPlace { name: "m".into() });
     let vast = Event::Resized { machine: 0, gpus: u32::MAX };
     assert!(matches!(says(vast), Error::TooManyGpus { gpus: u32::MAX, .. }));
     let flawed = |change: fn(&mut Job)| {
@@ -297,11 +305,11 @@ fn a_job_waits_for_the_best_place_of_the_cluster_that_there_is() {
     world.grants(0.0, &blockers);
     world.hears(1.0, Event::Foreign { machine: 1, gpus: 1 });
     world.submit(2.0, vec![talking_job(2.0, 4, 100.0, 0.1)]);
-    assert_eq!(world.scheduler.state.job(2).best, Tier::Machine);
+    assert_eq!(world.scheduler.state.job(2).best, Tier::MACHINE);
     // No machine has four any more: the rack is the best that it can get.
     world.hears(3.0, Event::Resized { machine: 0, gpus: 3 });
     world.hears(3.0, Event::Resized { machine: 1, gpus: 3 });
-    assert_eq!(world.scheduler.state.job(2).best, Tier::Rack);
+    assert_eq!(world.scheduler.state.job(2).best, Tier(1));
     world.hears(4.0, Event::Ended { job: 0, how: End::Finished });
     assert_eq!(jobs_of(&world.asks(4.0)), [('+', 2)]);
 }
@@ -360,8 +368,8 @@ fn machines_join_and_change_their_size() {
     let mut world = World::new("dally-no-wait", &one_machine());
     let huge = Event::Submitted(vec![Arc::new(job(0.0, 8, 1.0))]);
     assert!(world.scheduler.observe(0.0, huge.clone()).is_err());
-    let second = Machine { name: "m1".into(), rack: 1, gpus: 2, gpu_type: "a".into() };
-    world.hears(1.0, Event::Added(second));
+    let second = Machine { name: "m1".into(), parent: 1, gpus: 2, gpu_type: "a".into() };
+    world.hears(1.0, Event::Added { machine: second, around: 0 });
     world.hears(1.0, Event::Resized { machine: 1, gpus: 4 });
     world.hears(2.0, huge);
     let start = world.asks(2.0);
@@ -450,13 +458,13 @@ fn reasons_can_be_read() {
     let mut world = World::new("dally", &topology(&[(0, 4), (0, 4)]));
     let blockers = world.submit(0.0, vec![job(0.0, 3, 1e6), job(0.0, 3, 1e6)]);
     world.grants(0.0, &blockers);
-    assert_eq!(blockers[0].why.to_string(), "it is its turn, and one machine has room");
+    assert_eq!(world.told(&blockers[0].why), "it is its turn, and one machine has room");
     world.submit(10.0, vec![talking_job(10.0, 2, 100_000.0, 0.5)]);
-    let why = world.scheduler.state.job(2).why.to_string();
+    let why = world.told(&world.scheduler.state.job(2).why);
     assert_eq!(why, "holds out for one machine until 1810 s: one rack would cost it 50 %");
     world.hears(1810.0, Event::Timer(Timer::Job(2)));
     let start = world.asks(1810.0);
-    let why = start[0].why.to_string();
+    let why = world.told(&start[0].why);
     assert_eq!(why, "takes one rack after 1800 s of waiting for one machine");
-    assert!(matches!(start[0].why, Why::Relented { tier: Tier::Rack, .. }));
+    assert!(matches!(start[0].why, Why::Relented { tier: Tier(1), .. }));
 }

@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use common::{assert_close, placed, profile, topology};
-use hither_core::topology::{AllReduce, Links, Tier, Topology};
+use hither_core::topology::{AllReduce, LEVELS_MAX, Link, Tier, Topology};
 use hither_sched::cluster::Cluster;
 use hither_sched::job::{Measured, Profile};
-use hither_sched::network::{Network, Shape, Share, measured_step_s};
+use hither_sched::network::{Network, Shape, measured_step_s};
 use proptest::prelude::*;
 
 const S: f64 = 1.5e9;
@@ -15,7 +17,7 @@ const S: f64 = 1.5e9;
 /// half of both uplinks, 6.25 GB/s; 150 GB/s inside a machine.
 fn common_cluster(all_reduce: AllReduce) -> Topology {
     let mut topology = Topology::uniform(2, 2, 4);
-    topology.links = Links { all_reduce, ..Links::default() };
+    topology.all_reduce = all_reduce;
     topology
 }
 
@@ -31,13 +33,13 @@ const RACK: &[(u32, u32)] = &[(0, 4), (1, 4)];
 #[test]
 fn links_follow_from_the_topology() {
     let network = Network::new(&common_cluster(AllReduce::Hierarchical), 1.0);
-    assert_eq!((network.gpu, network.nic, network.core), (150e9, 12.5e9, 6.25e9));
-    assert_eq!(network.uplinks, [6.25e9, 6.25e9]);
+    assert_eq!(network.links, [vec![150e9], vec![12.5e9; 4], vec![6.25e9; 2]]);
+    assert_eq!(network.cores, [vec![], vec![f64::INFINITY; 2], vec![6.25e9]]);
     // A rack of three machines and one of a single one: uplinks follow the number of cards.
     let mut uneven = topology(&[(0, 1), (0, 1), (0, 1), (1, 1)]);
-    uneven.links.uplink_gbit = None;
+    uneven.levels[2].link = Link::Oversubscribed(4.0);
     let network = Network::new(&uneven, 1.0);
-    assert_eq!(network.uplinks, [0.75e9, 0.25e9]);
+    assert_eq!(network.links[2], [0.75e9, 0.25e9]);
 }
 
 #[test]
@@ -55,11 +57,11 @@ fn hierarchical_all_reduce_by_hand() {
 fn a_single_card_cannot_fill_a_faster_uplink() {
     // One machine in each rack: the card's 1 GB/s counts, not the uplink's 4.
     let mut topology = topology(&[(0, 4), (1, 4)]);
-    topology.links.uplink_gbit = Some(32.0);
+    topology.levels[2].link = Link::Gbit(32.0);
     assert_close(cost_s(&topology, &[(0, 4), (1, 4)]), 1.5);
     // Two machines in each: 1.5 s over the cards, then 2 GB/s over the uplinks.
     let mut topology = common::topology(&[(0, 4), (0, 4), (1, 4), (1, 4)]);
-    topology.links.uplink_gbit = Some(32.0);
+    topology.levels[2].link = Link::Gbit(32.0);
     assert_close(cost_s(&topology, ALL), 1.5 + 0.75);
 }
 
@@ -79,9 +81,8 @@ fn uneven_placements_cost_what_their_widest_part_costs() {
     let cluster = Cluster::new(&topology);
     let network = Network::new(&topology, 1.0);
     let shape = network.shape(&cluster, &placed(&cluster, &[(3, 1), (0, 2), (1, 3)]));
-    let want = (6, 3, 2, 2, 3);
-    let got = (shape.gpus, shape.machine_gpus, shape.rack_machines, shape.racks, shape.machines);
-    assert_eq!(got, want);
+    assert_eq!((shape.gpus, shape.machines, shape.tier()), (6, 3, Tier(2)));
+    assert_eq!(shape.parts[..3], [3, 2, 2]);
 }
 
 #[test]
@@ -120,10 +121,14 @@ fn congestion_slows_everything_outside_the_machines() {
     let topology = common_cluster(AllReduce::Hierarchical);
     let cluster = Cluster::new(&topology);
     let busy = Network::new(&topology, 10.0);
-    assert_eq!((busy.gpu, busy.nic, busy.core), (150e9, 1.25e9, 0.625e9));
+    assert_eq!((busy.links[0][0], busy.links[1][0], busy.cores[2][0]), (150e9, 1.25e9, 0.625e9));
     let shape = busy.shape(&cluster, &placed(&cluster, ALL));
     assert_close(busy.all_reduce_s(S, &shape), 0.015 + 10.0 * 0.6 + 46e-6);
-    assert_eq!(busy.quiet(), Network::new(&topology, 1.0));
+    let quiet = Network::new(&topology, 1.0);
+    let largest = [4, 8, 16, 0, 0, 0];
+    for tier in Tier::all(3) {
+        assert_eq!(busy.typical_quiet(12, largest, tier), quiet.typical(12, largest, tier));
+    }
 }
 
 #[test]
@@ -133,8 +138,8 @@ fn traffic_by_hand() {
     let network = Network::new(&topology, 1.0);
     let traffic = |network: &Network, slots| {
         let shape = network.shape(&cluster, &placed(&cluster, slots));
-        let Share { nic, uplink } = network.traffic(S, &shape);
-        (nic / S, uplink / S)
+        let traffic = network.traffic(S, &shape);
+        (traffic[1] / S, traffic[2] / S)
     };
     assert_eq!(traffic(&network, &[(0, 4)]), (0.0, 0.0));
     assert_eq!(traffic(&network, RACK), (1.0, 0.0));
@@ -149,15 +154,15 @@ fn traffic_by_hand() {
 fn typical_shapes_are_compact() {
     let network = Network::new(&common_cluster(AllReduce::Hierarchical), 1.0);
     let shape = |gpus, tier| {
-        let s = network.typical(gpus, [4, 8, 16], tier);
-        (s.machine_gpus, s.rack_machines, s.racks)
+        let s = network.typical(gpus, [4, 8, 16, 0, 0, 0], tier);
+        (s.parts[0], s.parts[1], s.parts[2])
     };
-    assert_eq!(shape(4, Tier::Machine), (4, 1, 1));
-    assert_eq!(shape(4, Tier::Rack), (2, 2, 1));
-    assert_eq!(shape(4, Tier::Network), (2, 1, 2));
-    assert_eq!(shape(8, Tier::Rack), (4, 2, 1));
-    assert_eq!(shape(16, Tier::Network), (4, 2, 2));
-    assert_eq!(shape(1, Tier::Network).2, 1, "one GPU spans nothing");
+    assert_eq!(shape(4, Tier::MACHINE), (4, 1, 1));
+    assert_eq!(shape(4, Tier(1)), (2, 2, 1));
+    assert_eq!(shape(4, Tier(2)), (2, 1, 2));
+    assert_eq!(shape(8, Tier(1)), (4, 2, 1));
+    assert_eq!(shape(16, Tier(2)), (4, 2, 2));
+    assert_eq!(shape(1, Tier(2)).2, 1, "one GPU spans nothing");
 }
 
 fn measured(rows: &[(&[u32], f64)]) -> Profile {
@@ -167,13 +172,13 @@ fn measured(rows: &[(&[u32], f64)]) -> Profile {
 }
 
 fn spread(slots: &[u32]) -> Shape {
+    let mut parts = [1; LEVELS_MAX];
+    (parts[0], parts[1]) = (slots.iter().copied().max().unwrap_or(0), slots.len() as u32);
     Shape {
         gpus: slots.iter().sum(),
-        machine_gpus: slots.iter().copied().max().unwrap_or(0),
-        rack_machines: slots.len() as u32,
-        racks: 1,
         machines: slots.len() as u32,
-        share: Share { nic: 1e9, uplink: 0.5e9 },
+        parts,
+        share: [f64::INFINITY, 1e9, 0.5e9, 0.5e9, 0.5e9, 0.5e9],
     }
 }
 
@@ -240,8 +245,10 @@ proptest! {
         table: bool,
     ) {
         let mut topology = topology(&[(0, 4), (0, 4), (1, 4), (1, 4), (2, 4), (2, 4)]);
-        topology.links.all_reduce = if ring { AllReduce::Ring } else { AllReduce::Hierarchical };
-        topology.links.latency_us = [1.0, 5.0, 15.0];
+        topology.all_reduce = if ring { AllReduce::Ring } else { AllReduce::Hierarchical };
+        for (level, latency_us) in topology.levels.iter_mut().zip([1.0, 5.0, 15.0]) {
+            level.latency_us = latency_us;
+        }
         let cluster = Cluster::new(&topology);
         let slots: Vec<(u32, u32)> = slots.into_iter().collect();
         let mut model = Profile { overlap, ..profile(gigabytes) };
@@ -260,4 +267,98 @@ proptest! {
             prop_assert_eq!(busy, quiet);
         }
     }
+}
+
+/// Bytes a second of the link of a part inside a level, straight from the description.
+fn plain_link(topology: &Topology, level: usize, part: u32) -> f64 {
+    let parts_of = |at: usize| -> Vec<u32> {
+        match at {
+            0 => (0..topology.machines.len() as u32).collect(),
+            _ => (0..topology.levels[at].places.len() as u32).collect(),
+        }
+    };
+    match topology.levels[level].link {
+        Link::Gbit(gbit) => gbit * 1e9 / 8.0,
+        Link::Oversubscribed(factor) if level == 1 => {
+            let gpus = f64::from(topology.machines[part as usize].gpus);
+            gpus * plain_link(topology, 0, 0) / factor
+        }
+        Link::Oversubscribed(factor) => {
+            let parent = |p: u32| match level {
+                2 => topology.machines[p as usize].parent,
+                _ => topology.levels[level - 2].places[p as usize].parent,
+            };
+            let inside = parts_of(level - 2).into_iter().filter(|&p| parent(p) == part);
+            inside.map(|p| plain_link(topology, level - 1, p)).sum::<f64>() / factor
+        }
+    }
+}
+
+/// The all-reduce as docs/simulator.md writes it: a sum over levels, from sets of places.
+fn plain_all_reduce_s(topology: &Topology, slots: &[(u32, u32)]) -> f64 {
+    let within: Vec<Vec<u32>> = slots.iter().map(|s| topology.within(s.0 as usize)).collect();
+    let mut parts = f64::from(slots.iter().map(|s| s.1).max().expect("a slot"));
+    let cost_s = |n: f64, bandwidth: f64, level: usize| {
+        2.0 * (n - 1.0) / n * S / bandwidth
+            + 2.0 * (n - 1.0) * topology.levels[level].latency_us * 1e-6
+    };
+    let mut sum_s = cost_s(parts, plain_link(topology, 0, 0), 0);
+    let mut below = f64::INFINITY;
+    for level in 1..topology.levels.len() {
+        let mut used: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for path in &within {
+            used.entry(path[level]).or_default().insert(path[level - 1]);
+        }
+        let mut bandwidth = parts * below;
+        for (&place, inside) in &used {
+            for &part in inside {
+                bandwidth = bandwidth.min(plain_link(topology, level, part));
+            }
+            let all: BTreeSet<u32> = (0..topology.machines.len())
+                .map(|m| topology.within(m))
+                .filter(|w| w[level] == place)
+                .map(|w| w[level - 1])
+                .collect();
+            let core = match topology.levels[level].core {
+                None => f64::INFINITY,
+                Some(Link::Gbit(gbit)) => gbit * 1e9 / 8.0,
+                Some(Link::Oversubscribed(factor)) => {
+                    all.iter().map(|&p| plain_link(topology, level, p)).sum::<f64>() / factor
+                }
+            };
+            bandwidth = bandwidth.min(core / inside.len() as f64);
+        }
+        parts = used.values().map(BTreeSet::len).max().expect("a place") as f64;
+        sum_s += cost_s(parts, bandwidth, level);
+        below = bandwidth;
+        if used.len() == 1 {
+            break;
+        }
+    }
+    sum_s
+}
+
+proptest! {
+    #[test]
+    fn hierarchical_all_reduce_at_any_depth(
+        (topology, slots) in common::any_tree()
+            .prop_flat_map(|t| { let slots = common::some_slots(t.machines.len()); (Just(t), slots) }),
+    ) {
+        let (got, want) = (cost_s(&topology, &slots), plain_all_reduce_s(&topology, &slots));
+        prop_assert!((got / want - 1.0).abs() < 1e-9 || got == want, "{got} {want}");
+    }
+}
+
+#[test]
+fn four_levels_by_hand() {
+    // Two pods of two racks of two machines of four GPUs: cards 12.5 GB/s, racks 2 × 12.5 / 4 = 6.25,
+    // pods 2 × 6.25 / 2 = 6.25, core half of both pods, 6.25.
+    let topology = Topology::regular(&[2, 2, 2, 4]);
+    let rack = 0.015 + 6e-6 + 0.12 + 10e-6;
+    assert_close(cost_s(&topology, RACK), rack);
+    // A pod: 1.5 GB over uplinks of 6.25 GB/s, and 2 messages of 15 µs.
+    assert_close(cost_s(&topology, ALL), rack + 0.24 + 30e-6);
+    // Both pods: two on a core of 6.25 GB/s have 3.125 each, and 2 messages of 25 µs.
+    let both: Vec<(u32, u32)> = (0..8).map(|machine| (machine, 4)).collect();
+    assert_close(cost_s(&topology, &both), rack + 0.24 + 30e-6 + 0.48 + 50e-6);
 }

@@ -58,7 +58,7 @@ fn quiet(seed: u64) -> Setting {
 /// Uneven racks, two types, failing machines, jobs taken back, no checkpoint at a preemption.
 fn troubled(seed: u64) -> Setting {
     let mut topology = Topology::uniform(3, 4, 8);
-    topology.links.all_reduce = AllReduce::Ring;
+    topology.all_reduce = AllReduce::Ring;
     for (at, machine) in topology.machines.iter_mut().enumerate() {
         machine.gpus = [8, 4, 8, 8, 2][at % 5];
         machine.gpu_type = if at % 3 == 2 { "old".into() } else { "new".into() };

@@ -6,16 +6,15 @@ use hither_sched::trace::{self, Generate, ReadOptions};
 
 #[test]
 fn clusters() {
-    for (text, racks, machines, gpus) in [
-        (include_str!("../../../examples/cluster-3tier.toml"), 8, 64, 512),
-        (include_str!("../../../examples/cluster-uneven.toml"), 5, 33, 232),
-        (include_str!("../../../examples/cluster-mixed.toml"), 5, 30, 160),
+    for (text, levels, racks, machines, gpus) in [
+        (include_str!("../../../examples/cluster-3tier.toml"), 3, 8, 64, 512),
+        (include_str!("../../../examples/cluster-uneven.toml"), 3, 5, 33, 232),
+        (include_str!("../../../examples/cluster-mixed.toml"), 3, 5, 30, 160),
+        (include_str!("../../../examples/cluster-4level.toml"), 4, 16, 128, 1024),
     ] {
         let cluster = topo::read(&[(text.as_bytes(), "example")], None).unwrap().topology;
-        assert_eq!(
-            (cluster.racks.len(), cluster.machines.len(), cluster.gpus()),
-            (racks, machines, gpus)
-        );
+        assert_eq!((cluster.levels.len(), cluster.levels[1].places.len()), (levels, racks));
+        assert_eq!((cluster.machines.len(), cluster.gpus()), (machines, gpus));
     }
 }
 

@@ -91,6 +91,6 @@ fn cluster_specs() {
     ] {
         let Some(bytes) = bytes(name) else { return };
         let cluster = topo::read(&[(&bytes[..], name)], None).unwrap().topology;
-        assert_eq!((cluster.racks.len(), cluster.gpus()), (racks, gpus), "{name}");
+        assert_eq!((cluster.levels[1].places.len(), cluster.gpus()), (racks, gpus), "{name}");
     }
 }

@@ -64,7 +64,7 @@ fn a_timer_that_a_restart_loses_is_found() {
 
 fn names(path: &str, value: &Value, all: &mut BTreeSet<String>) {
     match value {
-        Value::Table(table) => {
+        Value::Table(table) if !table.is_empty() => {
             for (name, value) in table {
                 let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                 names(&path, value, all);

@@ -1,16 +1,21 @@
 //! `hither bench bags`: lookups alone, against a reference that only reads the same rows.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use anyhow::Context as _;
+use hither_dlrm::hotness::Histogram;
+use hither_dlrm::lookups::Lookups;
 use hither_dlrm::plan::Packing;
+use hither_dlrm::plan::effects::{Asked, Effect, Meter};
+use hither_dlrm::plan::layouts::{HotRows, Layouts};
 use hither_dlrm::plan::levers::{self, Setting};
+use hither_dlrm::plan::measure::hot_rows;
+use hither_dlrm::tables::Tables;
 use hither_kernels::bag::prefetch::Prefetch;
-use hither_kernels::bag::touch::Touch;
 use hither_kernels::detect;
-use rayon::ThreadPool;
 use serde_json::{Map, Value, json};
 
-use super::layouts::{self, Layout, Layouts};
 use super::rounds::{self, Pass, RoundArgs, Variant, Work};
 use super::{Needs, Subject, write_tensors};
 use crate::Common;
@@ -75,179 +80,153 @@ const TRIAL_SHARE: f64 = 0.4;
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     args.rounds.check()?;
-    let tried: Vec<Setting> = args.levers.0.concat();
-    let copies = layouts::copies(&tried) as f64;
-    let needs = Needs { copies, half_on_disk: false, seconds: args.rounds.seconds };
+    let mut tried: Vec<Setting> = Vec::new();
+    args.levers.0.iter().flatten().for_each(|set| {
+        if !tried.contains(set) {
+            tried.push(*set);
+        }
+    });
+    let copies = Layouts::copies(&tried);
+    let needs = Needs { copies: copies as f64, half_on_disk: false, seconds: args.rounds.seconds };
     let opened = args.subject.open(&needs, common)?;
     let model = &opened.model;
     let asked = args.subject.requests(&opened, common)?;
     let lookups = &asked.lookups;
-    let pool = common.pool()?;
-    let l3 = Machine::read().l3_bytes.unwrap_or(L3_BYTES);
-    let hot_bytes = args.hot_mib.map_or(l3 / 2, |mib| (mib as usize) << 20);
     let planned = match &args.plan_ids {
         Some(path) => &args.subject.lookups_of(&opened, path, common)?,
         None => lookups,
     };
-    let layouts = super::laying_out(common, model, layouts::copies(&tried), |done| {
-        pool.install(|| Layouts::new(model, lookups, planned, &tried, hot_bytes, done))
+    let all: Vec<usize> = (0..model.spec.tables.len()).collect();
+    let histogram = |t: &usize| Arc::new(planned.histogram(*t));
+    let histograms: Vec<Arc<Histogram>> = all.iter().map(histogram).collect();
+    let l3_bytes = Machine::read().l3_bytes.unwrap_or(L3_BYTES);
+    let cache_bytes = args.hot_mib.map_or(l3_bytes, |mib| (mib as usize) << 21);
+    let packed = hot_rows(model, &histograms, cache_bytes);
+    let hot = HotRows { histograms: &histograms, packed: &packed };
+    let layouts = super::laying_out(common, model, copies, |done| {
+        Layouts::new(model, &all, &hot, &tried, done)
     })?;
-    let bench = Bags { layouts: &layouts, pool: &pool, prefetch: args.prefetch };
-    let seconds = args.rounds.seconds * TRIAL_SHARE;
-    let (sets, touches) = bench.choose(&args.levers.0, seconds, common)?;
-
-    let row_bytes: Vec<usize> = model.spec.tables.iter().map(|t| t.row_bytes()).collect();
-    let work = Work {
-        samples: (lookups.batch * lookups.len()) as u64,
-        rows: lookups.ids() as u64,
-        bytes: (row_bytes.iter().enumerate())
-            .map(|(t, bytes)| (lookups.of_table(t).count() * bytes) as u64)
-            .sum(),
-        flops: 0,
+    let renumbered = layouts.renumbered(lookups);
+    let meter = Meter::new(common.thread_count(), detect::cpu().isa)?;
+    let sizes: Vec<usize> = model.spec.tables.iter().map(|t| t.row_bytes()).collect();
+    let bench = Bags {
+        layouts: &layouts,
+        meter: &meter,
+        asked: Asked { plain: lookups, renumbered: renumbered.as_ref() },
+        work: Work {
+            samples: (lookups.batch * lookups.len()) as u64,
+            rows: lookups.ids() as u64,
+            bytes: (sizes.iter().enumerate())
+                .map(|(t, bytes)| (lookups.of_table(t).count() * bytes) as u64)
+                .sum(),
+            flops: 0,
+        },
     };
-    let mut variants = Vec::new();
-    for (set, prefetch) in &sets {
-        let facts = facts(*prefetch, layouts.of(*set));
-        let pass = bench.lookup(*set, *prefetch);
-        let touch = touches.iter().position(|(place, _)| *place == place_of(*set));
-        let touch = touch.map(|place| sets.len() + place);
-        variants.push(Variant { name: set.to_string(), pass, work, touch, facts });
+    let seconds = args.rounds.seconds * TRIAL_SHARE;
+    let schemes = match args.prefetch {
+        Some(prefetch) => vec![prefetch],
+        None => meter.schemes(&layouts, &bench.asked, seconds * 0.2)?,
+    };
+    let effects = meter.effects(&layouts, &bench.asked, &tried, &schemes, seconds)?;
+    let chosen = choose(&args.levers.0, &effects);
+    if let (Some(path), Some(first)) = (&args.rounds.write_output, chosen.first()) {
+        bench.write_output(first, path)?;
     }
-    for (place, prefetch) in &touches {
-        // The first keeps a plain name, for programs that compare.
-        let name = match *place == place_of(sets[0].0) {
-            true => "touch".into(),
-            false => format!("touch ({place})"),
-        };
-        let facts = facts(*prefetch, layouts.of(*place));
-        let pass = bench.touch(*place, *prefetch)?;
-        variants.push(Variant { name, pass, work, touch: None, facts });
-    }
-    if let Some(path) = &args.rounds.write_output {
-        bench.write_output(sets[0].0, path)?;
-    }
-    let subject = super::subject_facts(&opened, &asked, &args.subject, &pool);
+    let subject = super::subject_facts(&opened, &asked, &args.subject, meter.threads());
+    let variants = bench.variants(&chosen)?;
     rounds::run("bags", subject, variants, &args.rounds, 1.0 - TRIAL_SHARE, common)
 }
 
-/// The setting without prefetch: what a touch depends on.
-fn place_of(set: Setting) -> Setting {
-    Setting { prefetch: false, ..set }
+/// The best set of each group, each once.
+fn choose(groups: &[Vec<Setting>], effects: &[Effect]) -> Vec<Effect> {
+    let mut chosen: Vec<Effect> = Vec::new();
+    for group in groups {
+        let own: Vec<&Effect> = effects.iter().filter(|e| group.contains(&e.setting)).collect();
+        let times: Vec<(Setting, f64)> = own.iter().map(|e| (e.setting, e.ns)).collect();
+        let best = levers::best(&times).map(|at| *own[at]);
+        let is_new = |e: &Effect| !chosen.iter().any(|other| other.setting == e.setting);
+        let best = best.filter(is_new);
+        chosen.extend(best);
+    }
+    chosen
 }
 
 /// Lookups in all layouts.
 struct Bags<'a> {
     layouts: &'a Layouts,
-    pool: &'a ThreadPool,
-    /// The scheme that was asked for.
-    prefetch: Option<Prefetch>,
+    meter: &'a Meter,
+    asked: Asked<'a>,
+    work: Work,
 }
-
-type Chosen = Vec<(Setting, Prefetch)>;
 
 impl<'a> Bags<'a> {
-    /// The best set and scheme of each group of sets, and the best scheme of the touch of each of
-    /// their places: all timed in turns.
-    fn choose(
-        &self,
-        wanted: &[Vec<Setting>],
-        seconds: f64,
-        common: &Common,
-    ) -> anyhow::Result<(Chosen, Chosen)> {
-        let mut cases: Chosen = Vec::new();
-        for set in wanted.concat() {
-            let all = self.schemes(set).into_iter().map(|prefetch| (set, prefetch));
-            cases.extend(all.filter(|case| !cases.contains(case)).collect::<Vec<_>>());
-        }
-        let mut places: Vec<Setting> = Vec::new();
-        for place in cases.iter().map(|(set, _)| place_of(*set)) {
-            if !places.contains(&place) {
-                places.push(place);
+    /// The chosen sets, and behind them a touch of each of their places.
+    fn variants(&self, chosen: &[Effect]) -> anyhow::Result<Vec<Variant<'a>>> {
+        let mut places: Vec<&Effect> = Vec::new();
+        for effect in chosen {
+            if !places.iter().any(|other| other.setting.place() == effect.setting.place()) {
+                places.push(effect);
             }
         }
-        let schemes = Prefetch::CANDIDATES;
-        let touches: Chosen =
-            places.iter().flat_map(|place| schemes.map(|scheme| (*place, scheme))).collect();
-        let mut passes: Vec<Pass> = cases.iter().map(|(set, p)| self.lookup(*set, *p)).collect();
-        for (place, prefetch) in &touches {
-            passes.push(self.touch(*place, *prefetch)?);
+        let mut variants = Vec::new();
+        for effect in chosen {
+            let place = effect.setting.place();
+            let touch = places.iter().position(|other| other.setting.place() == place);
+            let (tables, lookups) = self.place(effect.setting)?;
+            let view = self.layouts.view(effect.setting, effect.prefetch).unwrap_or_default();
+            variants.push(Variant {
+                name: effect.setting.to_string(),
+                pass: pass(self.meter.lookup(view, lookups)?),
+                work: self.work,
+                touch: touch.map(|place| chosen.len() + place),
+                facts: facts(effect.prefetch, tables),
+            });
         }
-        let times = rounds::trial(&mut passes, seconds, common)?;
-        let (of_lookups, of_touches) = times.split_at(cases.len());
-
-        let mut sets: Chosen = Vec::new();
-        for group in wanted {
-            let (cases, times): (Chosen, Vec<(Setting, f64)>) = (cases.iter().zip(of_lookups))
-                .filter(|((set, _), _)| group.contains(set))
-                .map(|((set, prefetch), ns)| ((*set, *prefetch), (*set, *ns)))
-                .unzip();
-            let best = levers::best(&times).map(|at| cases[at]);
-            sets.extend(best.filter(|(set, _)| !sets.iter().any(|(other, _)| other == set)));
+        for (at, effect) in places.into_iter().enumerate() {
+            let place = effect.setting.place();
+            let (tables, lookups) = self.place(place)?;
+            let view = self.layouts.view(place, effect.touch_prefetch).unwrap_or_default();
+            variants.push(Variant {
+                // The first keeps a plain name, for programs that compare.
+                name: if at == 0 { "touch".into() } else { format!("touch ({place})") },
+                pass: pass(self.meter.touch(view, effect.touch_prefetch, lookups)?),
+                work: self.work,
+                touch: None,
+                facts: facts(effect.touch_prefetch, tables),
+            });
         }
-        places.retain(|place| sets.iter().any(|(set, _)| place_of(*set) == *place));
-        let fastest = |place: &Setting| {
-            let own = touches.iter().zip(of_touches).filter(|((other, _), _)| other == place);
-            let best = own.min_by(|a, b| a.1.total_cmp(b.1));
-            (*place, best.map_or(Prefetch::Off, |((_, prefetch), _)| *prefetch))
-        };
-        let touches = places.iter().map(fastest).collect();
-        Ok((sets, touches))
+        Ok(variants)
     }
 
-    fn schemes(&self, set: Setting) -> Vec<Prefetch> {
-        match (set.prefetch, self.prefetch) {
-            (false, _) => vec![Prefetch::Off],
-            (true, Some(prefetch)) => vec![prefetch],
-            (true, None) => {
-                Prefetch::CANDIDATES.into_iter().filter(|p| *p != Prefetch::Off).collect()
-            }
+    fn place(&self, setting: Setting) -> anyhow::Result<(&'a Tables, &'a Lookups)> {
+        let tables = self.layouts.tables(setting);
+        tables.zip(self.asked.by(setting)).context("a setting that was not laid out")
+    }
+
+    fn write_output(&self, effect: &Effect, path: &Path) -> anyhow::Result<()> {
+        let (tables, lookups) = self.place(effect.setting)?;
+        let size = lookups.batch * tables.width();
+        let mut out = vec![0.0; size * lookups.len()];
+        let view = self.layouts.view(effect.setting, effect.prefetch).unwrap_or_default();
+        let mut pool = self.meter.pooling(view)?;
+        for (k, out) in out.chunks_mut(size.max(1)).enumerate() {
+            pool(&lookups.bags(k), out)?;
         }
-    }
-
-    fn lookup(&self, set: Setting, prefetch: Prefetch) -> Pass<'a> {
-        let (layouts, pool) = (self.layouts, self.pool);
-        let layout = layouts.of(set);
-        let tables = layouts.view(set, prefetch);
-        let mut out = vec![0.0; layout.lookups.batch * layout.tables.width()];
-        Box::new(move || {
-            pool.install(|| {
-                (0..layout.lookups.len()).try_for_each(|k| layout.pool(&tables, k, &mut out))
-            })
-        })
-    }
-
-    fn touch(&self, place: Setting, prefetch: Prefetch) -> anyhow::Result<Pass<'a>> {
-        let (layouts, pool) = (self.layouts, self.pool);
-        let layout = layouts.of(place);
-        let tables = layouts.view(place, Prefetch::Off);
-        let touches = (0..layout.lookups.len())
-            .map(|k| Touch::new(&tables, layout.lookups.bags(k), detect::cpu().isa))
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(Box::new(move || {
-            pool.install(|| touches.iter().try_for_each(|touch| touch.run(prefetch)))?;
-            Ok(())
-        }))
-    }
-
-    fn write_output(&self, set: Setting, path: &std::path::Path) -> anyhow::Result<()> {
-        let layout = self.layouts.of(set);
-        let width = layout.tables.width();
-        let mut out = vec![0.0; layout.lookups.batch * layout.lookups.len() * width];
-        let tables = self.layouts.view(set, Prefetch::default());
-        for (k, out) in out.chunks_mut(layout.lookups.batch * width).enumerate() {
-            self.pool.install(|| layout.pool(&tables, k, out))?;
-        }
-        write_tensors(path, &[("output", width, &out)])
+        write_tensors(path, &[("output", tables.width(), &out)])
     }
 }
 
-fn facts(prefetch: Prefetch, layout: &Layout) -> Map<String, Value> {
-    let backing = layout.tables.backing();
+fn pass(timed: hither_dlrm::plan::timer::Timed<'_>) -> Pass<'_> {
+    let mut pass = timed.into_pass();
+    Box::new(move || Ok(pass()?))
+}
+
+fn facts(prefetch: Prefetch, tables: &Tables) -> Map<String, Value> {
+    let backing = tables.backing();
     let share = |bytes: usize| {
         format!("{:.0} %", 100.0 * bytes.min(backing.bytes) as f64 / backing.bytes as f64)
     };
-    let is_copied = layout.tables.is_copied();
-    let huge = match is_copied {
+    let huge = match tables.is_copied() {
         false => "mapped".into(),
         true => backing.huge_bytes.map_or("unknown".into(), share),
     };

@@ -1,12 +1,13 @@
 //! `hither bench mlp`: the layers alone.
 
-use hither_dlrm::mlp::Mlp;
+use std::cell::RefCell;
+
+use hither_dlrm::mlp::{Mlp, Scratch};
 use hither_dlrm::model::Layer;
-use hither_dlrm::run::{at_once, in_blocks};
 use hither_dlrm::workload::BATCH;
 use hither_kernels::detect;
-use hither_kernels::gemm::{Activation, Precision};
-use rayon::ThreadPool;
+use hither_kernels::gemm::{Activation, Precision, Rows, RowsMut};
+use hither_kernels::threads::Threads;
 use serde_json::Map;
 
 use super::rounds::{self, RoundArgs, Variant, Work};
@@ -34,7 +35,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let needs = Needs { copies: 0.0, half_on_disk: false, seconds: args.rounds.seconds };
     let opened = args.subject.open(&needs, common)?;
     let model = &opened.model;
-    let pool = common.pool()?;
+    let crew = Crew { own: RefCell::default(), helpers: common.helpers(0)? };
     let batch = args.subject.batch.map_or(BATCH, |batch| batch as usize);
     let last = if model.spec.sigmoid { Activation::Sigmoid } else { Activation::None };
     let stacks = [
@@ -51,11 +52,11 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
             let mlp = Mlp::new(layers, *last, precision, detect::cpu());
             if precision == Precision::F32 && args.rounds.write_output.is_some() {
                 let mut out = vec![0.0; x.len() / inputs.max(1) * mlp.outputs()];
-                pool.install(|| in_blocks(&mlp, &x, &mut out, mlp.outputs(), 64));
+                crew.forward(&mlp, &x, &mut out);
                 written.push((*name, mlp.outputs(), out));
             }
             let work = Work { flops: flops(layers, x.len() / inputs.max(1)), ..Work::default() };
-            variants.push(variant(format!("{name}-{suffix}"), mlp, x.clone(), batch, &pool, work));
+            variants.push(variant(format!("{name}-{suffix}"), mlp, x.clone(), batch, &crew, work));
         }
     }
     if let Some(path) = &args.rounds.write_output {
@@ -66,7 +67,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let mut subject = Map::new();
     subject.insert("model".into(), model.spec.name.clone().into());
     subject.insert("batch".into(), batch.into());
-    subject.insert("threads".into(), pool.current_num_threads().into());
+    subject.insert("threads".into(), (crew.helpers.count() + 1).into());
     rounds::run("mlp", subject, variants, &args.rounds, 1.0, common)
 }
 
@@ -74,25 +75,44 @@ fn flops(layers: &[Layer], samples: usize) -> u64 {
     layers.iter().map(|layer| 2 * (layer.inputs * layer.outputs * samples) as u64).sum()
 }
 
+/// The calling thread, and others that help it.
+struct Crew {
+    own: RefCell<Scratch>,
+    helpers: Threads<Scratch>,
+}
+
+/// Samples that a thread takes at a time.
+const PART_SAMPLES: usize = 64;
+
+impl Crew {
+    fn forward(&self, mlp: &Mlp, x: &[f32], out: &mut [f32]) {
+        let (inputs, outputs, helpers) = (mlp.inputs(), mlp.outputs(), self.helpers.count());
+        let samples = (out.len() / outputs.max(1)).div_ceil(helpers + 1).clamp(1, PART_SAMPLES);
+        let work = |part: usize, out: &mut [f32], scratch: &mut Scratch| {
+            let count = out.len() / outputs;
+            let x = Rows::new(&x[part * samples * inputs..], count, inputs);
+            mlp.forward(x, RowsMut::new(out, count, outputs), scratch);
+        };
+        let own = &mut self.own.borrow_mut();
+        self.helpers.split_chunks(own, out, (samples * outputs).max(1), helpers, &work);
+    }
+}
+
 fn variant(
     name: String,
     mlp: Mlp,
     x: Vec<f32>,
     batch: usize,
-    pool: &ThreadPool,
+    crew: &Crew,
     work: Work,
 ) -> Variant<'_> {
     let (inputs, outputs) = (mlp.inputs(), mlp.outputs());
     let work = Work { samples: (x.len() / inputs.max(1)) as u64, ..work };
     let mut out = vec![0.0; batch * outputs];
     let pass = move || {
-        pool.install(|| {
-            let at_once = at_once(batch, pool.current_num_threads());
-            for x in x.chunks(batch * inputs) {
-                let out = &mut out[..x.len() / inputs * outputs];
-                in_blocks(&mlp, x, out, outputs, at_once);
-            }
-        });
+        for x in x.chunks(batch * inputs) {
+            crew.forward(&mlp, x, &mut out[..x.len() / inputs * outputs]);
+        }
         Ok(())
     };
     Variant { name, pass: Box::new(pass), work, touch: None, facts: Map::new() }

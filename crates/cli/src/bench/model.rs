@@ -3,17 +3,14 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use hither_data::Scratch;
 use hither_dlrm::Model;
 use hither_dlrm::lookups::Lookups;
 use hither_dlrm::plan::Plan;
-use hither_dlrm::run::{Batch, Engine, Stage, Workspace};
-use hither_kernels::bag::{Dtype, OutOfRange};
-use hither_kernels::detect;
+use hither_dlrm::run::{Engine, Options, Request, Sparse, StageTimes, Threads, Worker};
+use hither_kernels::bag::Dtype;
 use hither_kernels::gemm::Precision;
 use serde_json::Map;
 
@@ -34,12 +31,15 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     subject: Subject,
-    /// Plan of `hither plan`: plan.toml or its directory [default: huge pages, rows fetched far ahead]
+    /// Plan of `hither plan`: plan.toml or its directory [default: huge pages, a tested prefetch]
     #[arg(long, value_name = "PATH")]
     plan: Option<PathBuf>,
     #[command(flatten)]
     rounds: RoundArgs,
 }
+
+/// The time of the test that chooses a prefetch where there is no plan.
+const SELF_TEST_S: f64 = 0.2;
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     args.rounds.check()?;
@@ -59,15 +59,18 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let mut lookups = asked.lookups.clone();
     let load = |model: &Model, precision: Precision| -> anyhow::Result<Engine> {
         let mut plan = match &args.plan {
-            Some(path) => Plan::open(path, &model.spec)?,
+            Some(path) => crate::plan::open(path, &model.spec, common)?,
             None => Plan::standard(&model.spec),
         };
         plan.mlp = precision;
         plan.threads = common.threads.map_or(plan.threads, usize::from);
-        let load = |done: &(dyn Fn(u64) + Sync)| {
-            Engine::load(model, &plan, detect::cpu(), OutOfRange::Error, done)
-        };
-        super::laying_out(common, model, 1, load)
+        let load =
+            |done: &(dyn Fn(u64) + Sync)| Engine::load(model, &plan, Options::default(), done);
+        let engine = super::laying_out(common, model, 1, load)?;
+        if args.plan.is_none() {
+            engine.self_test(&plan, SELF_TEST_S)?;
+        }
+        Ok(engine)
     };
     let full = load(model, Precision::F32)?;
     // A plan may have given rows new numbers, the same in both engines.
@@ -77,23 +80,41 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let half = load(halved.as_ref().unwrap_or(model), Precision::Bf16)?;
 
     let work = Work { samples: samples as u64, rows: lookups.ids() as u64, bytes: 0, flops: 0 };
-    let shares = Rc::new(RefCell::new(Vec::new()));
+    let crew = Crew { worker: RefCell::default(), threads: common.helpers(0)? };
+    let times = Rc::new(RefCell::new(Vec::new()));
     let variants = [("fp32", &full), ("bf16", &half)]
-        .map(|(name, engine)| variant(name, engine, &lookups, &dense, work, shares.clone()));
+        .map(|(name, engine)| variant(name, engine, &crew, &lookups, &dense, work, times.clone()));
     if let Some(path) = &args.rounds.write_output {
         let mut out = vec![0.0; samples * full.outputs()];
-        let mut work = Workspace::default();
         for (k, out) in out.chunks_mut(lookups.batch * full.outputs()).enumerate() {
-            let batch = batch(&lookups, &dense, inputs, k);
-            full.infer(&batch, out, &mut work, |_| ())?;
+            crew.infer(&full, &request(&full, &lookups, &dense, inputs, k), out)?;
         }
         write_tensors(path, &[("output", full.outputs(), &out)])?;
     }
-    let mut subject = super::subject_facts(&opened, &asked, &args.subject, full.threads());
+    let threads = crew.threads.count() + 1;
+    let mut subject = super::subject_facts(&opened, &asked, &args.subject, threads);
     subject.insert("dense".into(), if asked.dense.is_some() { "file" } else { "drawn" }.into());
     rounds::run("model", subject, variants.into(), &args.rounds, 1.0, common)?;
-    show_stages(&shares.borrow(), common);
+    show_stages(&times.borrow(), common);
     Ok(())
+}
+
+/// The calling thread, and others that help it.
+struct Crew {
+    worker: RefCell<Worker>,
+    threads: Threads,
+}
+
+impl Crew {
+    fn infer(
+        &self,
+        engine: &Engine,
+        request: &Request,
+        out: &mut [f32],
+    ) -> Result<StageTimes, hither_dlrm::Error> {
+        let worker = &mut self.worker.borrow_mut();
+        Ok(engine.infer_one(request, out, worker, Some(&self.threads))?.times)
+    }
 }
 
 /// The same model with tables of bf16 in the place of fp32; `None` if it has no fp32 tables.
@@ -109,64 +130,51 @@ fn halved(model: &Model, dir: &Path) -> anyhow::Result<Option<Model>> {
 }
 
 /// Time of each stage, by variant, over all passes.
-type Shares = Rc<RefCell<Vec<(&'static str, [Duration; 3])>>>;
+type Times = Rc<RefCell<Vec<(&'static str, StageTimes)>>>;
 
 fn variant<'a>(
     name: &'static str,
     engine: &'a Engine,
+    crew: &'a Crew,
     lookups: &'a Lookups,
     dense: &'a [f32],
     work: Work,
-    shares: Shares,
+    times: Times,
 ) -> Variant<'a> {
     let width = dense.len() / (lookups.batch * lookups.len()).max(1);
     let mut out = vec![0.0; lookups.batch * engine.outputs()];
-    let mut space = Workspace::default();
-    let at = shares.borrow().len();
-    shares.borrow_mut().push((name, [Duration::ZERO; 3]));
+    let at = times.borrow().len();
+    times.borrow_mut().push((name, StageTimes::default()));
     let pass = move || {
         for k in 0..lookups.len() {
-            let batch = batch(lookups, dense, width, k);
-            let clock = Mutex::new((Instant::now(), [Duration::ZERO; 3]));
-            engine.infer(&batch, &mut out, &mut space, |stage| {
-                let mut clock = clock.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                let now = Instant::now();
-                clock.1[stage_index(stage)] = now - clock.0;
-                clock.0 = now;
-            })?;
-            let (_, took) = clock.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let (_, sums) = &mut shares.borrow_mut()[at];
-            sums.iter_mut().zip(took).for_each(|(sum, took)| *sum += took);
+            let took = crew.infer(engine, &request(engine, lookups, dense, width, k), &mut out)?;
+            times.borrow_mut()[at].1 += took;
         }
         Ok(())
     };
     Variant { name: name.into(), pass: Box::new(pass), work, touch: None, facts: Map::new() }
 }
 
-fn stage_index(stage: Stage) -> usize {
-    match stage {
-        Stage::Bottom => 0,
-        Stage::Tables => 1,
-        Stage::Top => 2,
-    }
-}
-
-fn batch<'a>(lookups: &'a Lookups, dense: &'a [f32], width: usize, k: usize) -> Batch<'a> {
+fn request<'a>(
+    engine: &Engine,
+    lookups: &'a Lookups,
+    dense: &'a [f32],
+    width: usize,
+    k: usize,
+) -> Request<'a> {
     let size = lookups.batch * width;
-    Batch { dense: &dense[k * size..(k + 1) * size], bags: lookups.bags(k) }
+    let sparse = Sparse::Joined(lookups.bags(k));
+    Request { dense: &dense[k * size..(k + 1) * size], sparse, numbering: engine.numbering() }
 }
 
-fn show_stages(shares: &[(&'static str, [Duration; 3])], common: &Common) {
-    for (name, stages) in shares {
-        let all: Duration = stages.iter().sum();
-        let share = |stage: usize| {
-            100.0 * stages[stage].as_secs_f64() / all.as_secs_f64().max(f64::MIN_POSITIVE)
-        };
+fn show_stages(times: &[(&'static str, StageTimes)], common: &Common) {
+    for (name, StageTimes { bottom, tables, top }) in times {
+        let all = (*bottom + *tables + *top).as_secs_f64().max(f64::MIN_POSITIVE);
+        let [bottom, tables, top] =
+            [bottom, tables, top].map(|stage| 100.0 * stage.as_secs_f64() / all);
         common.say(&format!(
-            "{name}: bottom MLP {:.0} %, tables {:.0} %, interaction and top MLP {:.0} %",
-            share(0),
-            share(1),
-            share(2)
+            "{name}: bottom MLP {bottom:.0} %, tables {tables:.0} %, \
+             interaction and top MLP {top:.0} %"
         ));
     }
 }

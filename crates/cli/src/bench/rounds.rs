@@ -55,9 +55,6 @@ impl RoundArgs {
 
 const ROUNDS_MIN: usize = 5;
 const ROUNDS_MAX: usize = 1000;
-/// Rounds of a trial: a choice rests on the smallest time of these.
-const TRIAL_ROUNDS_MIN: usize = 3;
-const TRIAL_ROUNDS_MAX: usize = 20;
 /// Longer measurements than this say beforehand how long they take.
 const LONG_S: f64 = 10.0;
 
@@ -87,7 +84,7 @@ pub struct Work {
 }
 
 #[derive(Serialize)]
-struct Result<'a> {
+struct Figures<'a> {
     bench: &'static str,
     variant: &'a str,
     rounds: usize,
@@ -141,14 +138,11 @@ pub fn run(
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let results: Vec<Result> =
+    let results: Vec<Figures> =
         (0..variants.len()).map(|v| result(bench, v, &variants, &times)).collect();
     if args.json {
         let lines = std::iter::once(serde_json::to_string(&head)?);
-        let rows = results
-            .iter()
-            .map(serde_json::to_string)
-            .collect::<std::result::Result<Vec<_>, _>>()?;
+        let rows = results.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
         let lines: Vec<String> = lines.chain(rows).collect();
         return outputs::print(&(lines.join("\n") + "\n"));
     }
@@ -208,39 +202,18 @@ fn timed(pass: &mut Pass) -> anyhow::Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// The smallest time of each pass, in nanoseconds, of several rounds in turns.
-pub fn trial(passes: &mut [Pass], seconds: f64, common: &Common) -> anyhow::Result<Vec<f64>> {
-    let start = Instant::now();
-    let mut least = vec![f64::INFINITY; passes.len()];
-    for round in 0..TRIAL_ROUNDS_MAX {
-        let elapsed_s = start.elapsed().as_secs_f64();
-        if round >= TRIAL_ROUNDS_MIN && elapsed_s >= seconds {
-            break;
-        }
-        let expected_s = elapsed_s * TRIAL_ROUNDS_MIN as f64;
-        if round == 1 && expected_s > seconds.max(LONG_S) {
-            common.say(&format!("choosing the fastest schemes takes about {expected_s:.0} s"));
-        }
-        for (pass, least) in passes.iter_mut().zip(&mut least) {
-            pass()?;
-            *least = least.min(timed(pass)?.as_nanos() as f64);
-        }
-    }
-    Ok(least)
-}
-
 fn result<'a>(
     bench: &'static str,
     v: usize,
     variants: &'a [Variant],
     times: &[Vec<f64>],
-) -> Result<'a> {
+) -> Figures<'a> {
     let Variant { name, work, touch, facts, .. } = &variants[v];
     let median = median(times[v].clone());
     // Per nanosecond is billions per second.
     let rate = |amount: u64| (amount > 0).then(|| amount as f64 / median);
     let least = |v: usize| times[v].iter().copied().fold(f64::INFINITY, f64::min);
-    Result {
+    Figures {
         bench,
         variant: name,
         rounds: times[v].len(),
@@ -265,7 +238,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     quantile(&values, 0.5)
 }
 
-fn shown(head: &Map<String, Value>, results: &[Result]) -> String {
+fn shown(head: &Map<String, Value>, results: &[Figures]) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
     let first = &results[0];

@@ -11,10 +11,9 @@ use hither_data::{Bytes, IdTrace};
 use hither_dlrm::Model;
 use hither_dlrm::model::Spec;
 use hither_dlrm::plan::{PageChoice, Plan};
-use hither_dlrm::run::{Batch, Engine, Workspace};
+use hither_dlrm::run::{Engine, Options, Request, Sparse, Threads, Worker};
 use hither_dlrm::workload::{BadId, Reading, Workload};
-use hither_kernels::bag::{Bags, Ids, OutOfRange};
-use hither_kernels::detect;
+use hither_kernels::bag::{Bags, Ids};
 use hither_report::plural;
 use indicatif::ProgressBar;
 
@@ -74,13 +73,16 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     // Before the tables are loaded: a wrong header should not have to wait for them.
     let mut inputs = Inputs::open(&args.inputs, spec)?;
     let mut plan = match &args.plan {
-        Some(path) => Plan::open(path, spec)?,
+        Some(path) => crate::plan::open(path, spec, common)?,
         None => mapped(spec),
     };
     plan.threads = common.threads.map_or(plan.threads, usize::from);
-    let engine = Engine::load(&model, &plan, detect::cpu(), OutOfRange::Error, &|_| ())?;
+    // A file of one's own is no stranger's request: its bags may have any length.
+    let options = Options { ids_per_bag_max: usize::MAX >> 1, ..Options::default() };
+    let engine = Engine::load(&model, &plan, options, &|_| ())?;
     let writer = ScoreWriter::new(output, format, engine.outputs())?;
-    let mut scorer = Scorer { args, spec, engine, work: Workspace::default(), writer };
+    let threads = common.helpers(plan.threads)?;
+    let mut scorer = Scorer { args, spec, engine, worker: Worker::default(), threads, writer };
     let bar = common.bar(inputs.size(), inputs.unit());
     let result = scorer.score_all(&mut inputs, &bar, common);
     bar.finish_and_clear();
@@ -147,7 +149,8 @@ struct Scorer<'a> {
     args: &'a Args,
     spec: &'a Spec,
     engine: Engine,
-    work: Workspace,
+    worker: Worker,
+    threads: Threads,
     writer: ScoreWriter,
 }
 
@@ -231,7 +234,9 @@ impl Scorer<'_> {
         };
         let dense = workload.dense(samples).unwrap_or_default();
         let mut scores = vec![0.0; count * self.engine.outputs()];
-        self.engine.infer(&Batch { dense, bags }, &mut scores, &mut self.work, |_| ())?;
+        let numbering = self.engine.numbering();
+        let request = Request { dense, sparse: Sparse::Joined(bags), numbering };
+        self.engine.infer_one(&request, &mut scores, &mut self.worker, Some(&self.threads))?;
         self.writer.write(&scores)
     }
 

@@ -9,7 +9,7 @@ use hither_dlrm::model::TableData;
 use hither_dlrm::plan::advice::Smaller;
 use hither_dlrm::plan::expect::{Level, Shares};
 use hither_dlrm::plan::levers::Setting;
-use hither_dlrm::plan::measure::{Bounds, Group, Timing};
+use hither_dlrm::plan::measure::{Bounds, Effect, Group, Timing};
 use hither_dlrm::plan::{Packing, PageChoice};
 use hither_kernels::bag::Dtype;
 use hither_kernels::bag::prefetch::Prefetch;
@@ -284,8 +284,12 @@ impl Planned<'_> {
             );
         }
         if let Some(prefetch) = self.args.prefetch {
-            let best = |group: &Group| group.timing(self.plan.threads).map(|timing| timing.best);
-            if prefetch != Prefetch::Off && self.groups.iter().any(|g| best(g) != Some(prefetch)) {
+            let is_other = |effect: &Effect| effect.setting.prefetch && effect.prefetch != prefetch;
+            let differs = |group: &Group| {
+                let timing = group.timing(self.plan.threads);
+                timing.is_some_and(|timing| timing.effects.iter().any(is_other))
+            };
+            if prefetch != Prefetch::Off && self.groups.iter().any(differs) {
                 notes.push(format!(
                     "--prefetch {prefetch} is fixed; the figures are of the fastest prefetch"
                 ));
@@ -327,8 +331,12 @@ struct Mean {
 }
 
 fn timing(timing: &Timing) -> PlanTiming {
-    let each = timing.prefetch.iter();
-    let prefetch = each.map(|(p, ns)| PrefetchNs { prefetch: p.to_string(), ns: *ns }).collect();
+    let effects = timing.effects.iter();
+    let schemes = effects.map(|effect| SettingPrefetch {
+        setting: effect.setting.to_string(),
+        prefetch: effect.prefetch.to_string(),
+        ns: effect.ns,
+    });
     let cost = |cost: &hither_dlrm::plan::expect::Cost| RowCost {
         level: match cost.level {
             Level::L2 => "L2",
@@ -343,8 +351,7 @@ fn timing(timing: &Timing) -> PlanTiming {
     };
     PlanTiming {
         threads: timing.threads,
-        best_prefetch: timing.best.to_string(),
-        prefetch,
+        prefetch: schemes.collect(),
         costs: timing.costs.rows.iter().map(cost).collect(),
         map_ns: timing.costs.map_ns,
     }

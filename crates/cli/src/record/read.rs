@@ -9,6 +9,7 @@ use std::path::Path;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use csv::StringRecord;
 use hither_core::record::{EventRow, Happening, Header, JobRow, JobState, RunRecord, Summary};
+use hither_core::topology::LEVELS_MAX;
 use serde::Deserialize;
 
 use super::{CANCELLED, EVENTS, FINISHED, JOBS, SUMMARY};
@@ -27,10 +28,8 @@ pub fn read(dir: &Path) -> anyhow::Result<(Header, Vec<RunRecord>)> {
         anyhow!("{}:{}: {error}; was it written by hither simulate?", path.display(), error.line())
     })?;
     let Summaries { header, runs } = summaries;
-    let racks = header.cluster.racks.len();
-    let stray = header.cluster.machines.iter().find(|m| m.rack as usize >= racks);
-    if let Some(machine) = stray {
-        bail!("{}: machine {} is in a rack that is not listed", path.display(), machine.name);
+    if let Some(name) = header.cluster.stray() {
+        bail!("{}: {name} is in a place that is not listed", path.display());
     }
     let mut index = HashMap::new();
     for (at, run) in runs.iter().enumerate() {
@@ -153,7 +152,7 @@ fn job_row(job: u32, columns: &Columns, record: &StringRecord) -> anyhow::Result
         queue_s: seconds("queue_time")?,
         comm_s: if_any("communication_time")?,
         ideal_s: seconds("requested_time")?,
-        tier: count("tier", 2)? as u8,
+        tier: count("tier", LEVELS_MAX as u32 - 1)? as u8,
         preemptions: count("preemptions", u32::MAX)?,
         failures: count("failures", u32::MAX)?,
         state: match cell("final_state") {
@@ -230,7 +229,8 @@ fn check_event(row: &EventRow, header: &Header, run: &RunRecord) -> anyhow::Resu
         | Happening::Cancel { job } => job_there(*job),
         Happening::Start { job, tier, machines, .. } => {
             job_there(*job)?;
-            ensure!(*tier <= 2, "tier {tier} of 0, 1 and 2");
+            let levels = header.cluster.levels.len();
+            ensure!(usize::from(*tier) < levels, "tier {tier} of {levels}, counted from 0");
             machines.iter().try_for_each(|&(id, gpus)| machine_there(id, gpus))
         }
         Happening::MachineDown { machine } | Happening::MachineUp { machine } => {

@@ -1,13 +1,13 @@
 //! sweep.csv: one row per cell and policy.
 
-use hither_core::record::Summary;
+use hither_core::record::{ClusterRow, Summary};
 
 use super::grid::Axis;
 use super::store::Finished;
 
 /// Every figure of a summary but `sim_cpu_s`, which would make equal sweeps differ.
 type Column = (&'static str, fn(&Summary) -> f64);
-const COLUMNS: [Column; 24] = [
+const COLUMNS: [Column; 18] = [
     ("jobs", |s| s.jobs as f64),
     ("finished", |s| s.finished as f64),
     ("cancelled", |s| s.cancelled as f64),
@@ -26,22 +26,29 @@ const COLUMNS: [Column; 24] = [
     ("fragmentation", |s| s.fragmentation.unwrap_or(f64::NAN)),
     ("comm_s_total", |s| s.comm_s_total.unwrap_or(f64::NAN)),
     ("comm_share", |s| s.comm_share.unwrap_or(f64::NAN)),
-    ("machine_share", |s| s.tier_share[0]),
-    ("rack_share", |s| s.tier_share[1]),
-    ("network_share", |s| s.tier_share[2]),
+];
+const COUNTS: [Column; 3] = [
     ("preemptions", |s| s.preemptions as f64),
     ("failures", |s| s.failures as f64),
     ("events", |s| s.events as f64),
 ];
 
-pub fn csv(axes: &[Axis], cells: &[Finished]) -> anyhow::Result<Vec<u8>> {
+/// Between the two, the share of each tier: `machine_share`, `rack_share` and so on.
+pub fn csv(axes: &[Axis], cluster: &ClusterRow, cells: &[Finished]) -> anyhow::Result<Vec<u8>> {
     let mut csv = csv::Writer::from_writer(Vec::new());
     let keys = axes.iter().map(|axis| axis.key.as_str());
-    csv.write_record(keys.chain(["policy"]).chain(COLUMNS.iter().map(|c| c.0)))?;
+    let shares: Vec<String> =
+        cluster.levels.iter().map(|level| format!("{}_share", level.name)).collect();
+    let [columns, counts] = [&COLUMNS[..], &COUNTS].map(|list| list.iter().map(|c| c.0));
+    let figures = columns.chain(shares.iter().map(String::as_str)).chain(counts);
+    csv.write_record(keys.chain(["policy"]).chain(figures))?;
     for Finished { cell, runs } in cells {
         for run in runs {
             let place = axes.iter().map(|axis| cell[&axis.key].clone());
-            let figures = COLUMNS.iter().map(|(_, figure)| figure(run).to_string());
+            let [columns, counts] = [&COLUMNS[..], &COUNTS]
+                .map(|list| list.iter().map(|(_, figure)| figure(run).to_string()));
+            let shares = run.tier_share.iter().map(f64::to_string);
+            let figures = columns.chain(shares).chain(counts);
             csv.write_record(place.chain([run.policy.clone()]).chain(figures))?;
         }
     }

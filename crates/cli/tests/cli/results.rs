@@ -96,7 +96,7 @@ fn settings_and_reasons_of_a_run_are_on_record() {
     let settings = &summary["header"]["settings"];
     assert_eq!(settings["dally.round_s"], "450");
     assert_eq!(settings["lengths"], "unknown");
-    assert_eq!(settings["network.nic_gbit"], "100");
+    assert_eq!(settings["rack.gbit"], "100");
     assert_eq!(settings["gandiva.slice_s"], serde_json::Value::Null, "gandiva did not run");
     assert!(read("events.jsonl").contains("\"why\":\"it is its turn, and one machine has room\""));
     assert!(read("report.html").contains("<dt>dally.round_s</dt><dd>450</dd>"));

@@ -91,7 +91,10 @@ fn slurms_files_together() {
     assert_eq!(cluster["machines"].as_array().map(Vec::len), Some(12));
     assert_eq!(cluster["machines"][0]["gpu_type"], "a100");
     let stderr = stderr_of(&all);
-    assert!(stderr.contains("2 switches of level 2 (spine1, spine2)"), "{stderr}");
+    let levels = cluster["levels"].as_array().expect("levels");
+    let names: Vec<&str> = levels.iter().filter_map(|level| level["name"].as_str()).collect();
+    assert_eq!(names, ["machine", "rack", "pod", "network"]);
+    assert_eq!(levels[2]["places"][1][0], "spine2");
     assert!(!stderr.contains("assumed"), "{stderr}");
     let stderr = stderr_of(&simulate);
     assert!(stderr.contains("note: GPUs are assumed, 8 per machine, on 13 of"), "{stderr}");

@@ -11,6 +11,7 @@ use rand::RngExt as _;
 use super::Packing;
 use super::levers::Setting;
 use crate::hotness::{Histogram, fitting};
+use crate::lookups::Lookups;
 use crate::workload::Requests;
 
 /// The level of memory that a row comes from.
@@ -105,7 +106,7 @@ impl Costs {
 }
 
 /// Samples per request of the calibration.
-pub const SAMPLES: usize = 64;
+const SAMPLES: usize = 64;
 /// With fewer ids per bag the measurement would be of writes, not of reads.
 const POOLING_MIN: usize = 16;
 
@@ -115,7 +116,7 @@ pub fn random_rows(
     bytes: Option<usize>,
     packed: bool,
     lookups: usize,
-) -> Requests {
+) -> Lookups {
     let count = tables.len().max(1);
     let pooling = (lookups / (SAMPLES * count)).max(POOLING_MIN);
     let mut stream = seed::stream(0, "calibration");
@@ -133,5 +134,5 @@ pub fn random_rows(
         }
     }
     let offsets = (0..=count * SAMPLES).map(|bag| (bag * pooling) as i64).collect();
-    Requests { ids, offsets, weights: None }
+    Lookups::new(SAMPLES, vec![Requests { ids, offsets, weights: None }])
 }

@@ -1,31 +1,49 @@
-//! `plan.toml`, and beside it `hot.safetensors` with the rows that may be packed.
+//! `plan.toml`, and beside it `hot.HASH.safetensors` with the rows that may be packed.
+//!
+//! The plan names its file of rows, and the name holds a hash of them. A new plan writes its own file,
+//! then replaces `plan.toml`, then removes the old file: at no time does a plan have another's rows.
 
 use std::path::{Path, PathBuf};
 
 use hither_data::safetensors::{Entry, Writer};
 use hither_data::{Checkpoint, Dtype};
 
-use super::{Packing, Plan};
+use super::{Fnv, Packing, Plan};
 use crate::Error;
 use crate::model::Spec;
 
 pub const PLAN_FILE: &str = "plan.toml";
-pub const HOT_FILE: &str = "hot.safetensors";
+/// More threads than any machine has; a larger number is a slip of the pen.
+const THREADS_MAX: usize = 1024;
 
 impl Plan {
     /// Reads a plan, given by its file or its directory, and checks that it is one for the model.
     pub fn open(path: &Path, spec: &Spec) -> Result<Self, Error> {
         let path = if path.is_dir() { path.join(PLAN_FILE) } else { path.to_owned() };
-        let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+        let first = Self::open_once(&path, spec);
+        // A plan that is replaced at this moment takes its rows along: the new one has its own.
+        if first.is_err() { Self::open_once(&path, spec) } else { first }
+    }
+
+    fn open_once(path: &Path, spec: &Spec) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
         let mut plan: Self = toml::from_str(&text).map_err(|error| {
             let before = error.span().map_or(0, |span| span.start);
-            let line = text[..before.min(text.len())].matches('\n').count() + 1;
-            Error::Toml { path: path.clone(), line, problem: error.message().into() }
+            let line = text.get(..before).unwrap_or(&text).matches('\n').count() + 1;
+            Error::Toml { path: path.into(), line, problem: error.message().into() }
         })?;
-        plan.check(&path, spec)?;
+        plan.check(path, spec)?;
         plan.hot = vec![Vec::new(); plan.tables.len()];
         if plan.tables.iter().any(|t| t.packing != Packing::Off && t.hot_rows > 0) {
-            plan.read_hot(&path.with_file_name(HOT_FILE), spec)?;
+            let Some(name) = plan.hot_file.clone() else {
+                let problem = "a table packs rows, but `hot` names no file of rows".into();
+                return Err(Error::Spec { path: path.into(), problem });
+            };
+            if Path::new(&name).file_name() != Some(name.as_ref()) {
+                let problem = format!("`hot` must be the name of a file beside it, not {name:?}");
+                return Err(Error::Spec { path: path.into(), problem });
+            }
+            plan.read_hot(&path.with_file_name(name), spec)?;
         }
         Ok(plan)
     }
@@ -34,6 +52,10 @@ impl Plan {
         let wrong = |problem| Err(Error::Spec { path: path.into(), problem });
         if self.model != spec.name {
             return wrong(format!("it is a plan for `{}`, not for `{}`", self.model, spec.name));
+        }
+        if self.threads > THREADS_MAX {
+            let threads = self.threads;
+            return wrong(format!("threads = {threads}: must be between 0 and {THREADS_MAX}"));
         }
         if self.tables.len() != spec.tables.len() {
             let (found, expected) = (self.tables.len(), spec.tables.len());
@@ -77,7 +99,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Writes the plan into a directory, the list of rows first. Returns the plan's path.
+    /// Writes the plan and its rows into a directory, in place of those that are there. Returns the
+    /// plan's path.
     pub fn save(&self, dir: &Path) -> Result<PathBuf, Error> {
         std::fs::create_dir_all(dir).map_err(Error::io("make the directory", dir))?;
         let listed = || self.hot.iter().enumerate().filter(|(_, ids)| !ids.is_empty());
@@ -88,17 +111,41 @@ impl Plan {
                 shape: vec![ids.len()],
             })
             .collect();
-        let mut writer = Writer::create(dir.join(HOT_FILE), &entries, &Default::default())?;
-        for (_, ids) in listed() {
-            writer.write(bytemuck::cast_slice(ids))?;
+        let mut hash = Fnv::default();
+        for (t, ids) in listed() {
+            hash.add(t as u64);
+            ids.iter().for_each(|id| hash.add(u64::from(*id)));
         }
-        writer.finish()?;
+        let name = (!entries.is_empty()).then(|| format!("hot.{:016x}.safetensors", hash.0));
+        if let Some(name) = &name {
+            let mut writer = Writer::create(dir.join(name), &entries, &Default::default())?;
+            for (_, ids) in listed() {
+                writer.write(bytemuck::cast_slice(ids))?;
+            }
+            writer.finish()?;
+        }
         let path = dir.join(PLAN_FILE);
-        hither_data::output::write_file(&path, self.to_toml().as_bytes())?;
+        let plan = Self { hot_file: name.clone(), ..self.clone() };
+        hither_data::output::write_file(&path, plan.to_toml().as_bytes())?;
+        remove_others(dir, name.as_deref());
         Ok(path)
     }
 
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("names, numbers and lists are TOML")
+    }
+}
+
+/// Removes the rows of former plans. One that cannot be removed takes room and does no harm.
+fn remove_others(dir: &Path, kept: Option<&str>) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|name| Some(*name) != kept) else { continue };
+        let hash = name.strip_prefix("hot.").and_then(|name| name.strip_suffix(".safetensors"));
+        let is_ours = |hash: &str| hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit());
+        if hash.is_some_and(is_ours) {
+            let _ = std::fs::remove_file(entry.path());
+        }
     }
 }

@@ -38,6 +38,16 @@ impl Setting {
             + usize::from(self.packing != Packing::Off)
     }
 
+    /// Whether it reads a copy of the tables, not the mapped file.
+    pub fn needs_copy(self) -> bool {
+        self.pages || self.packing == Packing::Ids
+    }
+
+    /// The setting without prefetch: where rows lie, and all that a touch of them depends on.
+    pub fn place(self) -> Self {
+        Self { prefetch: false, ..self }
+    }
+
     /// The setting that a table's plan comes to.
     pub fn planned(table: &TablePlan) -> Self {
         Self {

@@ -45,8 +45,7 @@ pub fn make(
     for group in groups {
         let Some(timing) = group.timing(plan.threads) else { continue };
         let may_copy = bytes <= room_bytes && gives_huge(group);
-        let setting = choose(timing, may_copy, overrides);
-        let measured = if setting.prefetch { timing.best } else { Prefetch::Off };
+        let (setting, measured) = choose(timing, may_copy, overrides);
         let pages = if setting.pages { PageChoice::Huge } else { PageChoice::Mapped };
         for &t in &group.tables {
             let table = &mut plan.tables[t];
@@ -87,7 +86,7 @@ fn gives_huge(group: &Group) -> bool {
 
 /// The setting that measured best among those that are allowed. The order of the rows themselves
 /// is never changed unasked: whoever sends ids would have to know.
-fn choose(timing: &Timing, may_copy: bool, overrides: &Overrides) -> Setting {
+fn choose(timing: &Timing, may_copy: bool, overrides: &Overrides) -> (Setting, Prefetch) {
     let pages = overrides.pages.map(|pages| pages == PageChoice::Huge);
     let prefetch = overrides.prefetch.map(|prefetch| prefetch != Prefetch::Off);
     let allowed = |setting: Setting| {
@@ -97,17 +96,21 @@ fn choose(timing: &Timing, may_copy: bool, overrides: &Overrides) -> Setting {
                 .packing
                 .map_or(setting.packing != Packing::Ids, |packing| setting.packing == packing)
     };
-    let times: Vec<(Setting, f64)> = (timing.effects.iter())
-        .filter(|effect| allowed(effect.setting))
-        .map(|effect| (effect.setting, effect.ns))
-        .collect();
+    let effects: Vec<&Effect> =
+        timing.effects.iter().filter(|effect| allowed(effect.setting)).collect();
+    let times: Vec<(Setting, f64)> =
+        effects.iter().map(|effect| (effect.setting, effect.ns)).collect();
+    if let Some(best) = levers::best(&times) {
+        return (effects[best].setting, effects[best].prefetch);
+    }
     // Where copies found no room to be measured, what was asked for is done all the same.
     let asked = Setting {
         pages: pages == Some(true),
         prefetch: prefetch != Some(false),
         packing: overrides.packing.unwrap_or(Packing::Off),
     };
-    levers::best(&times).map_or(asked, |at| times[at].0)
+    let scheme = if asked.prefetch { Prefetch::default() } else { Prefetch::Off };
+    (asked, scheme)
 }
 
 impl Group {

@@ -9,16 +9,18 @@ use std::sync::Arc;
 use hither_kernels::bag::Dtype;
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::detect::Isa;
-use rayon::ThreadPoolBuilder;
 
+use super::Packing;
+pub use super::effects::Effect;
+use super::effects::{Asked, Meter};
 use super::expect::{Costs, Shares};
+use super::layouts::{HotRows, Layouts};
 use super::levers::Setting;
-use super::timer::{Layouts, ROUNDS_MIN, Timer};
-use super::{Packing, PageChoice, Plan};
+use super::timer::ROUNDS_MIN;
 use crate::Error;
 use crate::hotness::{Histogram, fitting};
+use crate::lookups::Lookups;
 use crate::model::Model;
-use crate::tables::Tables;
 use crate::workload::Workload;
 
 /// Limits of the measurement, and the facts of the machine that it needs.
@@ -52,23 +54,8 @@ pub struct Group {
 #[derive(Clone, Debug)]
 pub struct Timing {
     pub threads: usize,
-    /// Nanoseconds per row of each candidate.
-    pub prefetch: Vec<(Prefetch, f64)>,
-    /// The fastest candidate that prefetches at all: the prefetch of all settings that have one.
-    pub best: Prefetch,
     pub effects: Vec<Effect>,
     pub costs: Costs,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Effect {
-    pub setting: Setting,
-    /// Nanoseconds per row.
-    pub ns: f64,
-    /// Nanoseconds per row of a reference that only reads the same rows in the same places, with
-    /// the prefetch that is best for it.
-    pub touch_ns: f64,
-    pub expected_ns: f64,
 }
 
 /// Copies of the sampled tables in memory at once: one with packed copies, two in another order.
@@ -148,18 +135,27 @@ impl Bench<'_> {
         let rows: usize = sampled.iter().map(|t| self.model.spec.tables[*t].rows).sum();
         let least = rows.min(self.bounds.l3_bytes / spec.row_bytes().max(1));
         let lookups = (lookups as usize).max(least).clamp(1 << 12, 1 << 20);
-        let plain = self.workload.requests(&sampled, lookups);
-        let renumbered = layouts.renumbered(&plain, self.workload.batch());
+        let batch = self.workload.batch();
+        let plain = Lookups::new(batch, self.workload.requests(&sampled, lookups));
+        let renumbered = layouts.renumbered(&plain);
+        let asked = Asked { plain: &plain, renumbered: renumbered.as_ref() };
         let shares = self.shares(&sampled, None);
         let timings = threads.iter().map(|&threads| {
-            let pool = ThreadPoolBuilder::new().num_threads(threads).build();
-            let pool = pool.map_err(|error| Error::Threads { problem: error.to_string() })?;
-            let batch = self.workload.batch();
-            let timer = Timer { bounds: self.bounds, batch, pool, seconds: each_s, lookups };
-            timer.timing(&layouts, &plain, &renumbered, shares)
+            let meter = Meter::new(threads, self.bounds.isa)?;
+            let all = Setting::all();
+            let schemes = meter.schemes(&layouts, &asked, each_s * 0.1)?;
+            let mut effects = meter.effects(&layouts, &asked, &all, &schemes, each_s * 0.6)?;
+            let best = best_scheme(&effects);
+            let caches = [self.bounds.l2_bytes, self.bounds.l3_bytes];
+            let costs = meter.costs(&layouts, best, caches, lookups, each_s * 0.3)?;
+            for effect in &mut effects {
+                effect.expected_ns = costs.expected_ns(effect.setting, shares);
+            }
+            Ok(Timing { threads, effects, costs })
         });
-        let timings = timings.collect::<Result<_, _>>()?;
-        let huge_share = layouts.huge.as_ref().and_then(|tables| {
+        let timings = timings.collect::<Result<_, Error>>()?;
+        let huge = Setting { pages: true, ..Setting::NONE };
+        let huge_share = layouts.tables(huge).and_then(|tables| {
             let backing = tables.backing();
             Some(backing.huge_bytes? as f64 / (backing.resident_bytes?.max(1)) as f64)
         });
@@ -186,25 +182,10 @@ impl Bench<'_> {
     }
 
     fn layouts(&self, sampled: &[usize], copied: bool) -> Result<Layouts, Error> {
-        let load = |pages: PageChoice, packing: Packing| {
-            let mut plan = Plan::nothing(&self.model.spec);
-            for &t in sampled {
-                let histogram = &self.hot[t];
-                let rows = if packing == Packing::Ids { usize::MAX } else { self.packed[t] };
-                plan.hot[t] = histogram.hottest(rows).to_vec();
-                let table = &mut plan.tables[t];
-                table.hot_rows = plan.hot[t].len();
-                (table.pages, table.packing) = (pages, packing);
-            }
-            Tables::load_some(self.model, &plan, sampled, &|_| {})
-        };
-        let copy = |pages, packing| copied.then(|| load(pages, packing)).transpose();
-        Ok(Layouts {
-            mapped: load(PageChoice::Mapped, Packing::Lookup)?,
-            huge: copy(PageChoice::Huge, Packing::Lookup)?,
-            small_ids: copy(PageChoice::Small, Packing::Ids)?,
-            huge_ids: copy(PageChoice::Huge, Packing::Ids)?,
-        })
+        let hot = HotRows { histograms: self.hot, packed: self.packed };
+        let mut settings = Setting::all();
+        settings.retain(|setting| copied || !setting.needs_copy());
+        Layouts::new(self.model, sampled, &hot, &settings, &|_| {})
     }
 
     /// Shares with rows as they are, or with rows of another size.
@@ -214,4 +195,11 @@ impl Bench<'_> {
         let sizes: Vec<usize> = tables.iter().map(|t| row_bytes.unwrap_or(own(t))).collect();
         Shares::new(&hot, &sizes, self.bounds.l2_bytes, self.bounds.l3_bytes)
     }
+}
+
+/// The fastest scheme where no row is packed: huge pages stand for the others.
+fn best_scheme(effects: &[Effect]) -> Prefetch {
+    let plain = |pages| Setting { pages, prefetch: true, packing: Packing::Off };
+    let of = |pages| effects.iter().find(|effect| effect.setting == plain(pages));
+    of(true).or(of(false)).map_or(Prefetch::Off, |effect| effect.prefetch)
 }

@@ -46,11 +46,15 @@ pub(super) fn push_rows<I: Id>(
     }
     if table.dtype.is_quantised() {
         let params = table.params.as_ptr();
-        let last = ids.len().saturating_sub(1);
-        append(&mut scratch.params, wanted, |i, id| {
-            let later = ids[(i + PARAMS_AHEAD).min(last)].row() as usize;
-            fetch(params.wrapping_add(later));
+        // Ids that have others so far behind them, and those that have not.
+        let (first, rest) = wanted.split_at(ids.len().saturating_sub(PARAMS_AHEAD).min(count));
+        append(&mut scratch.params, first, |i, id| {
+            fetch(params.wrapping_add(ids[i + PARAMS_AHEAD].row() as usize));
             // SAFETY: the id is below the number of rows, and there are as many params.
+            unsafe { *params.add(id.row() as usize) }
+        });
+        append(&mut scratch.params, rest, |_, id| {
+            // SAFETY: as above.
             unsafe { *params.add(id.row() as usize) }
         });
     }

@@ -46,6 +46,10 @@ impl<'a> Target<'a> {
         Self { start: out.as_mut_ptr(), len: out.len(), out: PhantomData }
     }
 
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// # Safety
     /// `element` is below the length.
     pub unsafe fn at(&self, element: usize) -> *mut f32 {
@@ -95,16 +99,11 @@ impl<'a> Work<'a> {
 /// # Safety
 /// Every address of the scratch is that of a whole row of the form that its bag's table has; params
 /// and weights are complete; the processor has the instruction set; the bags lie inside of `out`, and nobody else reads or writes them.
-pub(super) unsafe fn pool(
-    tables: &[Table],
-    modes: &[Mode],
-    scratch: &Scratch,
-    out: &Target,
-    isa: Isa,
-) {
+pub(super) unsafe fn pool(tables: &[Table], scratch: &Scratch, out: &Target, isa: Isa) {
     let form = |bag: &Bag| {
         let table = &tables[bag.table as usize];
-        (table.dtype, modes[bag.table as usize], table.dim, table.prefetch)
+        let mode = Mode::of(table.pooling, scratch.is_weighted);
+        (table.dtype, mode, table.dim, table.prefetch)
     };
     let (mut row, mut param) = (0, 0);
     for bags in scratch.bags.chunk_by(|a, b| a.table == b.table || form(a) == form(b)) {

@@ -3,7 +3,8 @@
 //! A call goes in two steps. [`resolve`] turns the ids of some bags into the addresses of their
 //! rows, in the order in which they will be read: it checks bounds, drops padding and pruned rows,
 //! and sends hot ids to their packed copies. The pooling kernel then walks that list. As the list
-//! is flat, prefetching "64 rows ahead" is one index, whatever bags or tables lie between.
+//! is flat, prefetching "64 rows ahead" is one index, whatever bags or tables lie between. No thread
+//! is started here: whoever has several gives each of them some samples.
 
 mod addresses;
 #[cfg(target_arch = "x86_64")]
@@ -18,6 +19,7 @@ mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod pooling;
 pub mod prefetch;
+mod prepared;
 pub mod quant;
 mod reference;
 mod resolve;
@@ -25,10 +27,11 @@ pub mod touch;
 
 use crate::detect::Isa;
 use hot::Hot;
-use kernel::{Mode, Target};
 use prefetch::Prefetch;
 use quant::Params;
-use resolve::{Item, Scratch};
+
+pub use prepared::{Lookup, Prepared, Resident, Source, TableBags};
+pub use resolve::Scratch;
 
 /// How a table's elements are stored. Sums are fp32 always.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -166,84 +169,19 @@ impl Ids<'_> {
     }
 }
 
-/// Rows that one item may hold: its list of addresses stays in the second-level cache, and the
-/// prefetches that an item begins and ends without are few among its own.
-const ITEM_ROWS_MAX: usize = 4096;
-/// Below this, handing work to another thread costs more than doing it.
-const ITEM_ROWS_MIN: usize = 256;
-/// Items a thread, so that none waits long for the last.
-const ITEMS_PER_THREAD: usize = 8;
-/// Up to so many ids a bag, what is written counts as much as what is read: the bags are taken
-/// sample by sample, and the output is written front to back.
-const BAG_MAJOR_POOLING_MAX: usize = 4;
-
-/// Pools all bags of all tables into `out`, [batch, all tables' dims side by side], on the threads of
-/// the rayon pool that this is called in. Returns how many ids were clamped.
+/// Pools all bags of all tables into `out`, [batch, all tables' dims side by side], on this thread.
+/// Returns how many ids were clamped.
 ///
-/// The result does not depend on the number of threads: a bag is summed by one thread, in order.
+/// Checks the tables and allocates at each call: whoever calls often has [`Prepared`] tables.
 pub fn embed(
     tables: &[Table],
     bags: &Bags,
     out: &mut [f32],
     settings: &Settings,
 ) -> Result<u64, Error> {
-    check_tables(tables)?;
-    check_bags(tables, bags)?;
-    let width: usize = tables.iter().map(|t| t.dim).sum();
-    if out.len() != bags.batch * width {
-        return Err(Error::Output { expected: bags.batch * width, found: out.len() });
-    }
-    let target = Target::new(out);
-    let settings = &Settings { isa: settings.isa.lowered(), ..*settings };
-    let weighted = bags.weights.is_some();
-    let modes: Vec<Mode> = tables.iter().map(|t| Mode::of(t.pooling, weighted)).collect();
-    run_items(tables, bags, |item, scratch| {
-        let clamped = resolve::resolve(tables, bags, &item, settings, scratch)?;
-        // SAFETY: `resolve` wrote only addresses of whole rows of `tables`; an item's bags lie
-        // inside of the output, whose size was checked, and no two items share a bag.
-        unsafe { kernel::pool(tables, &modes, scratch, &target, settings.isa) };
-        Ok(clamped)
-    })
-}
-
-/// Splits the call into items and gives each to a thread with a scratch of its own.
-fn run_items(
-    tables: &[Table],
-    bags: &Bags,
-    work: impl Fn(Item, &mut Scratch) -> Result<u64, Error> + Sync,
-) -> Result<u64, Error> {
-    use rayon::prelude::*;
-    let items = items(tables.len(), bags, rayon::current_num_threads());
-    let run = |item: Item| Scratch::with(|scratch| work(item, scratch));
-    if items.len() <= 1 {
-        return items.into_iter().map(run).sum();
-    }
-    // Collected in order, so that of several bad ids the first is told, whichever thread met one.
-    let done: Vec<Result<u64, Error>> = items.into_par_iter().map(run).collect();
-    done.into_iter().sum()
-}
-
-fn items(tables: usize, bags: &Bags, threads: usize) -> Vec<Item> {
-    let all = tables * bags.batch;
-    let rows = bags.ids.len();
-    let per_item = rows.div_ceil(threads * ITEMS_PER_THREAD);
-    let per_item = per_item.clamp(ITEM_ROWS_MIN, ITEM_ROWS_MAX);
-    if rows <= BAG_MAJOR_POOLING_MAX * all {
-        let step = (per_item * bags.batch).checked_div(rows).unwrap_or(bags.batch).max(1);
-        let ends = |first| Item::Samples(first..(first + step).min(bags.batch));
-        return (0..bags.batch).step_by(step).map(ends).collect();
-    }
-    let mut items = Vec::with_capacity(rows / per_item + 1);
-    let mut first = 0;
-    while first < all {
-        let until = bags.offsets[first] + per_item as i64;
-        let bound = first + bags.offsets[first..=all].partition_point(|offset| *offset <= until);
-        // The last bag that still fits, but one bag at least.
-        let end = (bound - 1).clamp(first + 1, all);
-        items.push(Item::Bags(first..end));
-        first = end;
-    }
-    items
+    let out_of_range = vec![settings.out_of_range; tables.len()];
+    let prepared = Prepared::new(tables.to_vec(), out_of_range, settings.isa)?;
+    prepared.pool(bags, out, &mut Scratch::default())
 }
 
 fn check_tables(tables: &[Table]) -> Result<(), Error> {
@@ -261,35 +199,6 @@ fn check_tables(tables: &[Table]) -> Result<(), Error> {
         if !fits {
             let (bytes, params) = (t.data.len(), t.params.len());
             return Err(Error::Table { table, rows: t.rows, dim: t.dim, bytes, params });
-        }
-    }
-    Ok(())
-}
-
-fn check_bags(tables: &[Table], bags: &Bags) -> Result<(), Error> {
-    let (ids, offsets) = (bags.ids.len(), bags.offsets);
-    let expected = tables.len() * bags.batch + 1;
-    if offsets.len() != expected {
-        let (batch, found) = (bags.batch, offsets.len());
-        return Err(Error::Offsets { tables: tables.len(), batch, expected, found });
-    }
-    let offset = |position: usize| Error::Offset { position, offset: offsets[position], ids };
-    if offsets[0] != 0 {
-        return Err(offset(0));
-    }
-    // All at once, as one comparison of vectors; who fell is asked only when one did.
-    if offsets.iter().zip(&offsets[1..]).fold(false, |fell, (a, b)| fell | (b < a)) {
-        return Err(offset(1 + offsets.windows(2).position(|w| w[1] < w[0]).unwrap_or(0)));
-    }
-    if usize::try_from(offsets[expected - 1]) != Ok(ids) {
-        return Err(offset(expected - 1));
-    }
-    if let Some(weights) = bags.weights {
-        if weights.len() != ids {
-            return Err(Error::Weights { ids, found: weights.len() });
-        }
-        if let Some(table) = tables.iter().position(|t| t.pooling == Pooling::Max) {
-            return Err(Error::WeightedMax { table });
         }
     }
     Ok(())

@@ -1,22 +1,12 @@
 //! Ids to the addresses of their rows.
 
-use std::cell::RefCell;
 use std::ops::Range;
 
 use super::addresses::{Id, push_rows};
 use super::prefetch::ROWS_MAX;
 use super::quant::Params;
-use super::{Bags, Error, Ids, OutOfRange, Pooling, Settings, Table};
+use super::{Error, Ids, OutOfRange, Pooling, Table, TableBags};
 use crate::detect::Isa;
-
-/// What one thread does in one go.
-#[derive(Clone, Debug)]
-pub(super) enum Item {
-    /// Bags in the order in which the call has them: table after table.
-    Bags(Range<usize>),
-    /// All tables' bags of some samples.
-    Samples(Range<usize>),
-}
 
 /// One bag, ready to be pooled.
 #[derive(Clone, Copy, Debug)]
@@ -34,158 +24,149 @@ pub(super) struct Bag {
 /// are summed at once.
 pub(super) const AHEAD_MAX: usize = ROWS_MAX + 4;
 
-/// Lists that live as long as their thread, so that a call allocates nothing.
+/// Memory of a lookup. Whoever keeps it from call to call has calls that allocate nothing.
 #[derive(Default)]
-pub(super) struct Scratch {
+pub struct Scratch {
     /// The rows of all bags, in order; behind them the last one [`AHEAD_MAX`] times more, so that
     /// looking ahead needs no bound.
-    pub rows: Vec<*const u8>,
+    pub(super) rows: Vec<*const u8>,
     /// One a row where its table is quantised. Copied here, where nothing waits for them: the
     /// processor fetches dozens at once, and none is missing when its row is pooled.
-    pub params: Vec<Params>,
+    pub(super) params: Vec<Params>,
     /// One a row, where ids have weights.
-    pub weights: Vec<f32>,
-    pub bags: Vec<Bag>,
+    pub(super) weights: Vec<f32>,
+    pub(super) bags: Vec<Bag>,
+    /// Whether there is a weight for each row.
+    pub(super) is_weighted: bool,
+    /// What a touch writes to.
+    pub(super) sink: Vec<f32>,
 }
 
-impl Scratch {
-    pub fn with<R>(work: impl FnOnce(&mut Self) -> R) -> R {
-        thread_local!(static SCRATCH: RefCell<Scratch> = RefCell::default());
-        SCRATCH.with(|scratch| work(&mut scratch.borrow_mut()))
-    }
+// SAFETY: the addresses are used only inside of the lookup that wrote them.
+unsafe impl Send for Scratch {}
 
-    fn clear(&mut self) {
+impl Scratch {
+    pub(super) fn clear(&mut self) {
         self.rows.clear();
         self.params.clear();
         self.weights.clear();
         self.bags.clear();
     }
+
+    fn lengths(&self) -> [usize; 4] {
+        [self.rows.len(), self.params.len(), self.weights.len(), self.bags.len()]
+    }
+
+    fn shorten(&mut self, [rows, params, weights, bags]: [usize; 4]) {
+        self.rows.truncate(rows);
+        self.params.truncate(params);
+        self.weights.truncate(weights);
+        self.bags.truncate(bags);
+    }
+
+    /// Repeats the last row, so that looking ahead needs no bound.
+    pub(super) fn pad(&mut self) {
+        let last = self.rows.last().copied().unwrap_or(std::ptr::null());
+        self.rows.extend(std::iter::repeat_n(last, AHEAD_MAX));
+    }
 }
 
-/// Fills the scratch with the item's bags. Returns how many ids were clamped.
+/// Some samples' bags of one table, and where their results go.
+pub(super) struct Place {
+    pub table: u32,
+    pub samples: Range<usize>,
+    /// The element at which the first sample's results begin.
+    pub out: usize,
+    /// Elements from one sample's results to the next one's.
+    pub out_step: usize,
+    pub out_of_range: OutOfRange,
+}
+
+/// Appends the place's bags to the scratch. Returns how many ids were clamped; after an error the
+/// scratch is as it was before. The offsets of the place's samples were checked.
 pub(super) fn resolve(
-    tables: &[Table],
-    bags: &Bags,
-    item: &Item,
-    settings: &Settings,
+    table: &Table,
+    bags: &TableBags,
+    place: &Place,
+    isa: Isa,
     scratch: &mut Scratch,
 ) -> Result<u64, Error> {
-    let call = Call { tables, bags, settings, width: tables.iter().map(|t| t.dim).sum() };
-    match settings.isa {
-        // SAFETY: as the settings promise of the processor.
+    let call = Call { table, bags, place, isa };
+    match isa {
+        // SAFETY: `Prepared::new` lowered the set to what the processor has.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Vnni => unsafe { resolve_avx512(&call, item, scratch) },
+        Isa::Avx512 | Isa::Avx512Vnni => unsafe { resolve_avx512(&call, scratch) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { resolve_avx2(&call, item, scratch) },
-        _ => call.resolve(item, scratch),
+        Isa::Avx2 => unsafe { resolve_avx2(&call, scratch) },
+        _ => call.resolve(scratch),
     }
 }
 
 /// The same code: the compiler makes vectors of it, and counts bits by one instruction.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,popcnt,bmi1,bmi2")]
-fn resolve_avx512(call: &Call, item: &Item, scratch: &mut Scratch) -> Result<u64, Error> {
-    call.resolve(item, scratch)
+fn resolve_avx512(call: &Call, scratch: &mut Scratch) -> Result<u64, Error> {
+    call.resolve(scratch)
 }
 
 /// As above.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,popcnt,bmi1,bmi2")]
-fn resolve_avx2(call: &Call, item: &Item, scratch: &mut Scratch) -> Result<u64, Error> {
-    call.resolve(item, scratch)
+fn resolve_avx2(call: &Call, scratch: &mut Scratch) -> Result<u64, Error> {
+    call.resolve(scratch)
 }
 
 struct Call<'a> {
-    tables: &'a [Table<'a>],
-    bags: &'a Bags<'a>,
-    settings: &'a Settings,
-    /// Elements of a sample's output.
-    width: usize,
-}
-
-/// Some samples' bags of one table.
-struct Place {
-    table: usize,
-    samples: Range<usize>,
-    /// Where the table's results begin in a sample's output.
-    column: usize,
+    table: &'a Table<'a>,
+    bags: &'a TableBags<'a>,
+    place: &'a Place,
+    isa: Isa,
 }
 
 impl Call<'_> {
     #[inline(always)]
-    fn resolve(&self, item: &Item, scratch: &mut Scratch) -> Result<u64, Error> {
-        scratch.clear();
-        let batch = self.bags.batch;
-        let mut clamped = 0;
-        let mut column = 0;
-        for (table, t) in self.tables.iter().enumerate() {
-            let samples = match item {
-                Item::Samples(samples) => samples.clone(),
-                Item::Bags(bags) => {
-                    let first = bags.start.max(table * batch) - table * batch;
-                    first..bags.end.clamp(table * batch, (table + 1) * batch) - table * batch
-                }
-            };
-            if samples.start < samples.end {
-                let place = Place { table, samples, column };
-                clamped += match self.bags.ids {
-                    Ids::U32(ids) => self.some_bags(ids, &place, scratch)?,
-                    Ids::I64(ids) => self.some_bags(ids, &place, scratch)?,
-                };
-            }
-            column += t.dim;
+    fn resolve(&self, scratch: &mut Scratch) -> Result<u64, Error> {
+        match self.bags.ids {
+            Ids::U32(ids) => self.some_bags(ids, scratch),
+            Ids::I64(ids) => self.some_bags(ids, scratch),
         }
-        let last = scratch.rows.last().copied().unwrap_or(std::ptr::null());
-        scratch.rows.extend(std::iter::repeat_n(last, AHEAD_MAX));
-        Ok(clamped)
     }
 
     #[inline(always)]
-    fn some_bags<I: Id>(
-        &self,
-        ids: &[I],
-        place: &Place,
-        scratch: &mut Scratch,
-    ) -> Result<u64, Error> {
-        let table = &self.tables[place.table];
-        let offsets = self.offsets(place);
+    fn some_bags<I: Id>(&self, ids: &[I], scratch: &mut Scratch) -> Result<u64, Error> {
+        let Place { table, ref samples, mut out, out_step, .. } = *self.place;
+        let offsets = &self.bags.offsets[samples.start..=samples.end];
         let range = offsets[0] as usize..offsets[offsets.len() - 1] as usize;
         // The common case: nothing to leave out, nothing to complain of.
-        let (isa, count) = (self.settings.isa, range.len());
-        if table.padding.is_some() || !push_rows(table, isa, &ids[range.start..], count, scratch) {
-            return self.one_by_one(ids, place, scratch);
+        let (isa, from) = (self.isa, &ids[range.start..]);
+        if self.table.padding.is_some() || !push_rows(self.table, isa, from, range.len(), scratch) {
+            let lengths = scratch.lengths();
+            let result = self.one_by_one(ids, scratch);
+            if result.is_err() {
+                scratch.shorten(lengths);
+            }
+            return result;
         }
         if let Some(weights) = self.bags.weights {
             scratch.weights.extend_from_slice(&weights[range]);
         }
-        let mut out = place.samples.start * self.width + place.column;
         scratch.bags.extend(offsets.windows(2).map(|ends| {
             let rows = (ends[1] - ends[0]) as usize;
-            let scale = scale(table.pooling, rows);
-            let bag = Bag { table: place.table as u32, rows: rows as u32, out, scale };
-            out += self.width;
+            let scale = scale(self.table.pooling, rows);
+            let bag = Bag { table, rows: rows as u32, out, scale };
+            out += out_step;
             bag
         }));
         Ok(0)
     }
 
-    /// The bounds of the place's bags.
-    fn offsets(&self, place: &Place) -> &[i64] {
-        let first = place.table * self.bags.batch;
-        &self.bags.offsets[first + place.samples.start..=first + place.samples.end]
-    }
-
     /// With padding, pruned rows, or ids out of range.
-    fn one_by_one<I: Id>(
-        &self,
-        ids: &[I],
-        place: &Place,
-        scratch: &mut Scratch,
-    ) -> Result<u64, Error> {
-        let table = &self.tables[place.table];
+    fn one_by_one<I: Id>(&self, ids: &[I], scratch: &mut Scratch) -> Result<u64, Error> {
+        let Place { ref samples, mut out, out_step, out_of_range, .. } = *self.place;
+        let table = self.table;
         let mut clamped = 0;
-        for (sample, ends) in place.samples.clone().zip(self.offsets(place).windows(2)) {
+        for ends in self.bags.offsets[samples.start..=samples.end].windows(2) {
             let begin = scratch.rows.len();
             let mut counted = 0;
             for position in ends[0] as usize..ends[1] as usize {
@@ -199,28 +180,50 @@ impl Call<'_> {
                 }
                 let row = match usize::try_from(id) {
                     Ok(row) if row < table.rows => row,
-                    _ if self.settings.out_of_range == OutOfRange::Clamp && table.rows > 0 => {
+                    _ if out_of_range == OutOfRange::Clamp && table.rows > 0 => {
                         clamped += 1;
                         if id < 0 { 0 } else { table.rows - 1 }
                     }
                     _ => {
-                        let (table, rows) = (place.table, table.rows);
+                        let (table, rows) = (self.place.table as usize, table.rows);
                         return Err(Error::OutOfRange { table, position, id, rows });
                     }
                 };
-                push_rows(table, self.settings.isa, &[row as u32], 1, scratch);
+                push_rows(table, self.isa, &[row as u32], 1, scratch);
                 if let Some(weights) = self.bags.weights {
                     scratch.weights.push(weights[position]);
                 }
             }
             scratch.bags.push(Bag {
-                table: place.table as u32,
+                table: self.place.table,
                 rows: (scratch.rows.len() - begin) as u32,
-                out: sample * self.width + place.column,
+                out,
                 scale: scale(table.pooling, counted),
             });
+            out += out_step;
         }
         Ok(clamped)
+    }
+}
+
+/// The first id that is no row, no padding and not pruned, with its place.
+pub(super) fn find_bad(table: &Table, ids: Ids, range: Range<usize>) -> Option<(usize, i64)> {
+    fn find<I: Id>(table: &Table, ids: &[I], range: Range<usize>) -> Option<(usize, i64)> {
+        let count = table.rows as u64;
+        let ids = &ids[range.clone()];
+        if ids.iter().fold(true, |good, id| good & (id.row() < count)) {
+            return None;
+        }
+        let is_bad = |id: i64| {
+            let is_row = usize::try_from(id).is_ok_and(|row| row < table.rows);
+            !is_row && id != -1 && table.padding != Some(id)
+        };
+        let place = ids.iter().position(|id| is_bad(id.value()))?;
+        Some((range.start + place, ids[place].value()))
+    }
+    match ids {
+        Ids::U32(ids) => find(table, ids, range),
+        Ids::I64(ids) => find(table, ids, range),
     }
 }
 

@@ -4,6 +4,7 @@
 //! variant where the processor has it, and say that they skip it elsewhere.
 
 use std::arch::asm;
+use std::marker::PhantomData;
 
 use super::tile::{Target, Tile, finish};
 
@@ -19,6 +20,8 @@ const TILE_BYTES: usize = 64;
 /// not save them at each switch of threads.
 pub(crate) struct Shaped {
     rows: usize,
+    /// Tiles are a thread's own: this stays where it was made.
+    on_this_thread: PhantomData<*const ()>,
 }
 
 /// The layout that `ldtilecfg` reads.
@@ -66,7 +69,7 @@ impl Shaped {
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack, readonly, preserves_flags));
         }
-        Self { rows }
+        Self { rows, on_this_thread: PhantomData }
     }
 
     /// The block's rows of x against one panel, then bias, activation and conversion into y.

@@ -39,7 +39,8 @@ function runCharts() {
   }).filter(Boolean);
 }
 
-// The timers of one policy at a time: demand by shade, machine solid, rack dashed.
+// The timers of one policy at a time: demand by shade, level of the cluster by dashes.
+const LEVEL_DASHES = [[], [6, 4], [2, 3], [10, 3, 2, 3], [1, 5]];
 function timersChart() {
   const section = $("#plot-timers");
   const select = $("select", section);
@@ -59,13 +60,13 @@ function timersChart() {
       return empty($(".frame", section), `${RUNS[run].label} sets no delay timers.`);
     }
     const { timers } = RUNS[run], demand = (timer) => `${timer.gpus} GPU${timer.gpus === 1 ? "" : "s"}`;
-    const lines = timers.flatMap((timer, i) => [
-      { label: `${demand(timer)}, machine`, values: timer.machine_s, stroke: ramp(i, timers.length), run },
-      { label: `${demand(timer)}, rack`, values: timer.rack_s, stroke: ramp(i, timers.length), dash: [6, 4], run },
-    ]);
+    const { levels } = DATA.groups[RUNS[run].group];
+    const lines = timers.flatMap((timer, i) => timer.levels.map((values, level) => (
+      { label: `${demand(timer)}, ${levels[level]}`, values, stroke: ramp(i, timers.length), dash: LEVEL_DASHES[level], run }
+    )));
     $(".keys", section).replaceChildren(...timers.map((timer, i) => keyed(ramp(i, timers.length), demand(timer))));
     const spec = { x: X_TIME, y: Y_DURATION, stepped: true, home: () => [0, timeAxis.length(run)] };
-    chart = draw(section, spec, timesOf(RUNS[run], timers[0].machine_s), lines);
+    chart = draw(section, spec, timesOf(RUNS[run], timers[0].levels[0]), lines);
   };
   const follow = () => {
     // With all policies shown it keeps the one it had, if that has timers.
@@ -89,6 +90,9 @@ function options(select, runs, chosen) {
 
 function tierBars() {
   const bars = $("#tiers .bars");
+  const shown = RUNS.map((run, i) => i).filter((i) => selection.shows(i)).map(tiersOf);
+  const deepest = shown.reduce((a, b) => b.length > a.length ? b : a, []);
+  $("#tiers .keys").replaceChildren(...deepest.map((name, tier) => keyed(css(`--tier-${tier}`), name)));
   bars.replaceChildren(...RUNS.flatMap((run, i) => {
     if (!selection.shows(i)) return [];
     const name = el("span", "name", run.label);

@@ -9,8 +9,9 @@ function tellSpan(event, i) {
     : [
       ["model", data.models[data.jobModel[job]]],
       ["GPUs", `${data.jobGpus[job]}, of them here ${data.gpus[i]}`],
-      ["placed", TIERS[data.tier[i]]],
+      ["placed", tiersOf(schedule.run)[data.tier[i]]],
       ["machine", `${machine.name} (${machine.gpu_type})`],
+      ["in", (data.places[machine.place] ?? []).filter(Boolean).join(", ")],
       ["submitted", clock(data.jobSubmit[job] / 1000)],
       ["on these GPUs", held[0]],
       ["for", held[1]],

@@ -22,7 +22,7 @@ async function loadSchedule(run) {
     tracks[tracks.length - 1].to = i + 1;
   }
   return {
-    machines, racks: DATA.groups[run.group].racks, tracksOfRow, names, models,
+    machines, places: DATA.groups[run.group].places, tracksOfRow, names, models,
     count: rows.length, row: rows, lane: lanes, start,
     end: start.map((s, i) => s + lengths[i] / 1000),
     gpus, job: jobs, tier: tiers,
@@ -38,7 +38,7 @@ function jobPalette() {
 }
 
 function painter(data, mode) {
-  const tiers = [0, 1, 2].map((t) => rgb(css(`--tier-${t}`)));
+  const tiers = [0, 1, 2, 3, 4, 5].map((t) => rgb(css(`--tier-${t}`)));
   const palette = jobPalette();
   const down = rgb(css("--down"));
   return (i) => {
@@ -86,7 +86,7 @@ function addBar(sums, background, width, height, box, colour) {
   }
 }
 
-// Background colour of each pixel line: racks alternate, gaps between machines stay empty.
+// Background colour of each pixel line: racks, or whatever holds machines, alternate, gaps between machines stay empty.
 function grounds(data, view, height) {
   const [card, odd, even] = [css("--card"), css("--lane"), css("--lane-alt")].map(rgb);
   const gap = view.rowHeight >= 6 ? Math.min(3, view.rowHeight * 0.12) : 0;
@@ -95,7 +95,7 @@ function grounds(data, view, height) {
     const row = Math.floor(at);
     if (row < 0 || row >= data.machines.length) return card;
     if ((at - row) * view.rowHeight > view.rowHeight - gap) return card;
-    return data.machines[row].rack % 2 ? odd : even;
+    return data.machines[row].place % 2 ? odd : even;
   });
 }
 

@@ -1,6 +1,7 @@
 // The schedule: the part in view, zooming and panning, and the bar under the pointer.
 const GUTTER = 108, AXIS = 26, ROW_MIN = 3, ROW_MAX = 46, STAGE_MAX = 620, LABELS_MAX = 500, KEYS_MAX = 24;
-const TIERS = ["inside a machine", "inside a rack", "across racks"];
+// What a placement of each tier is, on the cluster of a run.
+const tiersOf = (run) => DATA.groups[RUNS[run].group].tiers;
 
 const schedule = {
   section: $("#schedule"), stage: $("#schedule .stage"), base: $("#schedule .base"), over: $("#schedule .over"),
@@ -29,7 +30,7 @@ const schedule = {
   // The legend of the colours, and how much is drawn.
   tell() {
     const { data, mode } = this, keys = [];
-    if (mode === "tier") TIERS.forEach((name, tier) => keys.push(keyed(css(`--tier-${tier}`), name)));
+    if (mode === "tier") tiersOf(this.run).forEach((name, tier) => keys.push(keyed(css(`--tier-${tier}`), name)));
     if (mode === "model") data.models.slice(0, KEYS_MAX).forEach((name, i) => keys.push(keyed(`rgb(${jobPalette()[i]})`, name)));
     keys.push(keyed(css("--down"), "machine down"));
     const dropped = RUNS[this.run].spans_dropped;
@@ -160,7 +161,7 @@ const schedule = {
   },
 
   paintRows(context) {
-    const { machines, racks } = this.data, { view, ratio } = this;
+    const { machines, places } = this.data, { view, ratio } = this;
     context.save();
     context.beginPath();
     context.rect(0, 0, this.plot.left, this.plot.height);
@@ -170,15 +171,15 @@ const schedule = {
     const last = Math.min(machines.length, Math.ceil(view.top + this.plot.height / view.rowHeight));
     for (let from = first; from < last;) {
       let to = from;
-      while (to < last && machines[to].rack === machines[from].rack) to++;
+      while (to < last && machines[to].place === machines[from].place) to++;
       const top = Math.max(0, rowTop(view, from)), bottom = Math.min(this.plot.height, rowTop(view, to));
       const x = 0;
       context.fillStyle = css("--line");
       if (from > first || rowTop(view, from) > 0) context.fillRect(x, Math.round(top), this.plot.left, ratio);
       context.fillStyle = css("--text");
       context.font = this.font(11.5, 600);
-      const rack = racks[machines[from].rack] ?? `rack ${machines[from].rack}`;
-      if (bottom - top >= 13 * ratio) context.fillText(rack.slice(0, 14), 0, Math.min((top + bottom) / 2, bottom - 7 * ratio), 46 * ratio);
+      const [name] = places[machines[from].place] ?? [""];
+      if (bottom - top >= 13 * ratio) context.fillText(name.slice(0, 14), 0, Math.min((top + bottom) / 2, bottom - 7 * ratio), 46 * ratio);
       context.fillStyle = css("--quiet");
       context.font = this.font(11);
       context.textAlign = "right";

@@ -31,7 +31,7 @@ impl Random {
 pub fn header(seed: u64, racks: u32, machines_per_rack: u32) -> Header {
     let machine = |i: u32| MachineRow {
         name: format!("gpu{i:03}"),
-        rack: i / machines_per_rack,
+        parent: i / machines_per_rack,
         gpus: 8,
         gpu_type: if i / machines_per_rack % 4 == 3 { "A100" } else { "V100" }.into(),
     };
@@ -42,7 +42,7 @@ pub fn header(seed: u64, racks: u32, machines_per_rack: u32) -> Header {
         congestion: 1.5,
         cluster: ClusterRow {
             name: "fixture".into(),
-            racks: (0..racks).map(|r| format!("rack{r:02}")).collect(),
+            levels: LevelRow::racks((0..racks).map(|r| format!("rack{r:02}"))),
             machines: (0..racks * machines_per_rack).map(machine).collect(),
         },
         settings: Default::default(),
@@ -178,7 +178,14 @@ impl Run<'_> {
                         let machine_s = 60.0 * f64::from(gpus) * (0.5 + self.random.unit());
                         self.event(
                             now,
-                            Happening::Timers { gpus, machine_s, rack_s: 2.5 * machine_s },
+                            Happening::Timers {
+                                gpus,
+                                timers_s: [
+                                    ("machine_s".into(), machine_s),
+                                    ("rack_s".into(), 2.5 * machine_s),
+                                ]
+                                .into(),
+                            },
                         );
                     }
                 }
@@ -252,7 +259,7 @@ impl Run<'_> {
     }
 
     fn start(&mut self, now: f64, job: u32, machines: Vec<(u32, u32)>) {
-        let rack = |m: u32| self.header.cluster.machines[m as usize].rack;
+        let rack = |m: u32| self.header.cluster.machines[m as usize].parent;
         let one_rack = machines.iter().all(|&(m, _)| rack(m) == rack(machines[0].0));
         let tier = if machines.len() == 1 {
             0
@@ -336,7 +343,7 @@ impl Run<'_> {
             fragmentation: Some(0.2),
             comm_s_total: Some(comm_s_total),
             comm_share: Some(comm_s_total / run_s),
-            tier_share: self.tier_gpu_s.map(|s| s / multi),
+            tier_share: self.tier_gpu_s.map(|s| s / multi).to_vec(),
             preemptions: self.jobs.iter().map(|j| u64::from(j.preemptions)).sum(),
             failures: 0,
             events: self.events.len() as u64,

@@ -1,5 +1,6 @@
 //! Options of all policies that have any, as `--set policy.option=value` or TOML gives them.
 
+use hither_core::topology::Level;
 use serde::{Deserialize, Serialize};
 
 use super::{dally, gandiva, themis, tiresias};
@@ -26,6 +27,12 @@ pub struct Error {
 }
 
 impl Settings {
+    /// The first level that has a timer and is not among these.
+    pub fn unknown_level(&self, levels: &[Level]) -> Option<&str> {
+        let mut named = self.dally.level_s.keys();
+        named.find(|name| levels.iter().all(|level| level.name != **name)).map(String::as_str)
+    }
+
     /// Refuses values with which a policy would stand still, or silently not do what it says.
     pub fn check(&self) -> Result<(), Error> {
         let (dally, tuner) = (&self.dally, &self.dally.tuner);
@@ -59,6 +66,15 @@ impl Settings {
                     _ => format!("a number from {min} to {max}"),
                 };
                 return Err(Error { option, found: value.to_string(), expected });
+            }
+        }
+        for (level, timer_s) in &dally.level_s {
+            if timer_s.is_nan() || *timer_s < 0.0 {
+                return Err(Error {
+                    option: "dally.level_s",
+                    found: format!("{level} = {timer_s}"),
+                    expected: "a number of at least 0".into(),
+                });
             }
         }
         let thresholds = &self.tiresias.thresholds;

@@ -1,9 +1,14 @@
-//! Our own description of a cluster, in TOML.
+//! Our own description of a cluster, in TOML. Its entries nest as the levels of the cluster do, and are
+//! named after them: `[[rack]]` with `[[rack.machine]]`, or `[[pod]]` with `[[pod.rack]]`.
 
-use std::fmt::Write as _;
+mod links;
 
-use hither_core::topology::{Links, Topology};
+use std::fmt;
+
+use hither_core::topology::{Level, Link, Topology};
 use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use std::fmt::Write as _;
 use toml::Spanned;
 
 use super::{Builder, Cluster, MACHINES_MAX, hosts, tables};
@@ -14,50 +19,114 @@ use crate::trace::table::Source;
 const KNOWN: &str = "other files that describe a cluster: Slurm's topology.conf, topology.yaml, \
                      slurm.conf and gres.conf, and CSV with the columns ip and ASW";
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Document {
-    name: Option<String>,
-    #[serde(default)]
-    network: Links,
-    #[serde(default)]
-    rack: Vec<Spanned<Rack>>,
-}
-
-/// Equal racks: either `machines` equal machines each, or a list of machines.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Rack {
-    /// A host list, as many names as racks; or one name, numbered where there are several racks.
+/// One or several equal places, or machines. At the root of the file: the whole cluster.
+#[derive(Default)]
+struct Entry {
+    /// A host list with a name for every place of the entry; or one name, numbered where there are
+    /// several places.
     name: Option<String>,
     count: Option<u32>,
-    machines: Option<u32>,
     gpus: Option<u32>,
     gpu_type: Option<String>,
-    #[serde(default)]
-    machine: Vec<Spanned<MachineEntry>>,
+    /// Keys named after levels: the entries inside, or their number.
+    parts: Vec<(Spanned<String>, Parts)>,
+    // At the root only:
+    network: Option<links::Network>,
+    level: Vec<Spanned<links::Entry>>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MachineEntry {
-    /// A host list with a name for every machine of the entry, in all racks of the entry.
-    name: Option<String>,
-    count: Option<u32>,
-    gpus: u32,
-    gpu_type: Option<String>,
+enum Parts {
+    Number(u32),
+    Entries(Vec<Spanned<Entry>>),
+}
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Entry;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an entry with keys")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entry, A::Error> {
+                let mut entry = Entry::default();
+                while let Some(key) = map.next_key::<Spanned<String>>()? {
+                    match key.get_ref().as_str() {
+                        "name" => entry.name = Some(map.next_value()?),
+                        "count" => entry.count = Some(map.next_value()?),
+                        "gpus" => entry.gpus = Some(map.next_value()?),
+                        "gpu_type" => entry.gpu_type = Some(map.next_value()?),
+                        "network" => entry.network = Some(map.next_value()?),
+                        "level" => entry.level = map.next_value()?,
+                        _ => entry.parts.push((key, map.next_value()?)),
+                    }
+                }
+                Ok(entry)
+            }
+        }
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+impl<'de> Deserialize<'de> for Parts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NumberOrEntries;
+        impl<'de> Visitor<'de> for NumberOrEntries {
+            type Value = Parts;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of parts, or entries in double brackets")
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Parts, E> {
+                u32::try_from(number).map(Parts::Number).map_err(|_| {
+                    E::invalid_value(
+                        serde::de::Unexpected::Signed(number),
+                        &"a number from 0 to 2^32",
+                    )
+                })
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Parts, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = seq.next_element()? {
+                    entries.push(entry);
+                }
+                Ok(Parts::Entries(entries))
+            }
+        }
+        deserializer.deserialize_any(NumberOrEntries)
+    }
 }
 
 pub(super) fn read(source: Source<'_>) -> Result<Cluster, Error> {
-    let document: Document = toml::from_str(source.text).map_err(|error| {
+    let root: Entry = toml::from_str(source.text).map_err(|error| {
         Error::toml(source.file, source.text, "a cluster of [[rack]] entries", &error).hint(KNOWN)
     })?;
-    check_links(source, &document.network)?;
-    let name = document.name.as_deref().unwrap_or_else(|| tables::stem(source.file));
-    let mut builder = Builder::new(source, name, document.network);
-    for rack in &document.rack {
-        let line = line_of(source, rack);
-        add_racks(&mut builder, line, rack.get_ref())?;
+    let levels = links::levels(source, root.network.as_ref(), &root.level)?;
+    let name = root.name.as_deref().unwrap_or_else(|| tables::stem(source.file));
+    let mut builder = Builder::new(source, name, levels);
+    builder.topology.all_reduce = root.network.as_ref().map(|n| n.all_reduce).unwrap_or_default();
+    let top = builder.topology.levels.len() - 1;
+    if let Some(key) = root
+        .parts
+        .iter()
+        .map(|(key, _)| key)
+        .find(|key| *key.get_ref() != builder.topology.levels[top - 1].name)
+    {
+        return Err(unknown(&builder, top, key));
+    }
+    for (_, parts) in &root.parts {
+        let Parts::Entries(entries) = parts else {
+            let kind = &builder.topology.levels[top - 1].name;
+            return Err(source.error(format!("entries such as [[{kind}]]")).key(kind).hint(KNOWN));
+        };
+        for entry in entries {
+            let mut plan = plan(&builder, top - 1, 1, entry)?;
+            add(&mut builder, &mut plan, 0)?;
+        }
     }
     builder.finish(Vec::new())
 }
@@ -67,144 +136,259 @@ fn line_of<T>(source: Source<'_>, value: &Spanned<T>) -> u64 {
     1 + before.matches('\n').count() as u64
 }
 
-fn check_links(source: Source<'_>, links: &Links) -> Result<(), Error> {
-    let within = |key: &str, value: f64, min: f64, max: f64| {
-        if (min..=max).contains(&value) {
-            return Ok(());
-        }
-        Err(source
-            .error(format!("a number from {min} to {max}"))
-            .key(&format!("network.{key}"))
-            .found(&value.to_string()))
-    };
-    within("gpu_gbit", links.gpu_gbit, 1e-6, 1e9)?;
-    within("nic_gbit", links.nic_gbit, 1e-6, 1e9)?;
-    within("uplink_gbit", links.uplink_gbit.unwrap_or(1.0), 1e-6, 1e12)?;
-    within("core_gbit", links.core_gbit.unwrap_or(1.0), 1e-6, 1e12)?;
-    within("oversubscription", links.oversubscription, 1e-3, 1e6)?;
-    links.latency_us.iter().try_for_each(|&latency| within("latency_us", latency, 0.0, 1e9))
+/// A key that is no option of an entry and no level inside it.
+fn unknown(builder: &Builder<'_>, level: usize, key: &Spanned<String>) -> Error {
+    let levels = &builder.topology.levels;
+    let mut known = vec!["name".to_owned()];
+    match level + 1 == levels.len() {
+        true => known.extend(["network".into(), "level".into()]),
+        false => known.push("count".into()),
+    }
+    if level > 0 {
+        known.push(format!("[[{}]]", levels[level - 1].name));
+    }
+    builder
+        .source
+        .error(format!("one of {}", known.join(", ")))
+        .at(line_of(builder.source, key))
+        .found(key.get_ref())
+        .hint(KNOWN)
 }
 
-fn add_racks(builder: &mut Builder<'_>, line: u64, rack: &Rack) -> Result<(), Error> {
-    let fail = |expected: &str| Err(builder.source.error(expected).at(line).key("rack"));
-    if rack.machine.is_empty() == rack.machines.is_none() {
-        return fail("either machines = N or [[rack.machine]] entries");
+/// An entry that has been checked: how many places it stands for, and what is in them.
+struct Plan {
+    line: u64,
+    level: usize,
+    /// In each place around.
+    count: u64,
+    /// In all places around; none where places are numbered through.
+    names: Option<std::vec::IntoIter<String>>,
+    inside: Inside,
+}
+
+enum Inside {
+    Gpus(u32, String),
+    Parts(Vec<Plan>),
+}
+
+/// Checks an entry of a level. `around` is the number of places that it stands in.
+fn plan(
+    builder: &Builder<'_>,
+    level: usize,
+    around: u64,
+    entry: &Spanned<Entry>,
+) -> Result<Plan, Error> {
+    let (line, entry) = (line_of(builder.source, entry), entry.get_ref());
+    let levels = &builder.topology.levels;
+    let kind = levels[level].name.as_str();
+    let fail = |expected: String| Err(builder.source.error(expected).at(line).key(kind));
+    if entry.network.is_some() || !entry.level.is_empty() {
+        return fail("[network] and [[level]] at the root of the file".into());
     }
-    if rack.machines.is_some() && rack.gpus.is_none() {
-        return fail("gpus beside machines");
+    let (count, names) = numbers_and_names(builder, line, level, around, entry)?;
+    let all = around.saturating_mul(count);
+    let gpu_type = entry.gpu_type.as_deref().unwrap_or("gpu");
+    let inside = match (level, entry.gpus, &entry.parts[..]) {
+        (0, Some(gpus), []) => {
+            builder.reserve(line, all, u64::from(gpus))?;
+            Inside::Gpus(gpus, gpu_type.into())
+        }
+        (0, None, []) => return fail("gpus of a machine".into()),
+        (0, _, [(key, _), ..]) => return Err(unknown(builder, level, key)),
+        (_, None, [(key, Parts::Entries(entries))]) if *key.get_ref() == levels[level - 1].name => {
+            if entry.gpu_type.is_some() {
+                return fail(format!("gpu_type in the [[…{}]] entries", levels[0].name));
+            }
+            let parts = entries.iter().map(|part| plan(builder, level - 1, all, part));
+            Inside::Parts(parts.collect::<Result<_, _>>()?)
+        }
+        _ => equal_parts(builder, line, level, all, entry)?,
+    };
+    Ok(Plan { line, level, count, names, inside })
+}
+
+/// What is in the places of an entry that gives one number for each level inside: `machines = 8`.
+fn equal_parts(
+    builder: &Builder<'_>,
+    line: u64,
+    level: usize,
+    around: u64,
+    entry: &Entry,
+) -> Result<Inside, Error> {
+    let levels = &builder.topology.levels;
+    let kind = levels[level].name.as_str();
+    let fail = |expected: String| Err(builder.source.error(expected).at(line).key(kind));
+    let key_of = |level: usize| format!("{}s", levels[level].name);
+    for (key, parts) in &entry.parts {
+        let inner = (0..level).find(|&l| [&levels[l].name, &key_of(l)].contains(&key.get_ref()));
+        match (inner, parts) {
+            (None, _) => return Err(unknown(builder, level, key)),
+            (Some(inner), Parts::Entries(_)) => {
+                return match entry.gpus.is_some() || entry.parts.len() > 1 {
+                    true => {
+                        fail(format!("gpus and numbers in the [[…{}]] entries", levels[0].name))
+                    }
+                    false => fail(format!(
+                        "[[…{}]] around [[…{}]]",
+                        levels[inner + 1].name,
+                        key.get_ref()
+                    )),
+                };
+            }
+            (Some(_), Parts::Number(_)) => {}
+        }
     }
-    if rack.machines.is_none() && (rack.gpus.is_some() || rack.gpu_type.is_some()) {
-        return fail("gpus and gpu_type in the [[rack.machine]] entries");
+    let number = |level: usize| {
+        let key = key_of(level);
+        let named = entry.parts.iter().find(|(k, _)| *k.get_ref() == key);
+        named.and_then(|(_, parts)| if let Parts::Number(n) = parts { Some(*n) } else { None })
+    };
+    let mut counts = Vec::new();
+    for inner in (0..level).rev() {
+        let inside = &levels[inner].name;
+        match number(inner) {
+            Some(0) => return fail(format!("at least one {inside}")),
+            Some(count) => counts.push(u64::from(count)),
+            None => return fail(format!("either {inside}s = N or [[{kind}.{inside}]] entries")),
+        }
     }
-    let names = rack_names(builder, line, rack)?;
-    let rack_count = names.len() as u64;
-    let shorthand = rack.machines.zip(rack.gpus).map(|(machines, gpus)| MachineEntry {
-        name: None,
-        count: Some(machines),
-        gpus,
-        gpu_type: rack.gpu_type.clone(),
-    });
-    let mut entries = Vec::new();
-    for (line, entry) in shorthand
-        .iter()
-        .map(|entry| (line, entry))
-        .chain(rack.machine.iter().map(|m| (line_of(builder.source, m), m.get_ref())))
-    {
-        entries.push((line, entry, machine_names(builder, line, rack_count, entry)?));
+    let Some(gpus) = entry.gpus else { return fail(format!("gpus beside {}", key_of(0))) };
+    let machines = counts.iter().fold(around, |all, count| all.saturating_mul(*count));
+    builder.reserve(line, machines, u64::from(gpus))?;
+    let gpu_type = entry.gpu_type.as_deref().unwrap_or("gpu");
+    let mut inside = Inside::Gpus(gpus, gpu_type.into());
+    for (level, count) in counts.into_iter().rev().enumerate() {
+        inside = Inside::Parts(vec![Plan { line, level, count, names: None, inside }]);
     }
-    for name in names {
-        let index = builder.rack(line, name)?;
-        for (line, entry, (count, names)) in &mut entries {
-            let gpu_type = entry.gpu_type.as_deref().unwrap_or("gpu");
-            for _ in 0..*count {
-                builder.machine(*line, index, names.next(), entry.gpus, gpu_type)?;
+    Ok(inside)
+}
+
+/// How many places of an entry lie in each place around, and the names of all of them.
+fn numbers_and_names(
+    builder: &Builder<'_>,
+    line: u64,
+    level: usize,
+    around: u64,
+    entry: &Entry,
+) -> Result<(u64, Option<std::vec::IntoIter<String>>), Error> {
+    let kind = &builder.topology.levels[level].name;
+    let wrong = |key: &str, found: &str, expected: String| {
+        Err(builder.source.error(expected).at(line).key(&format!("{kind}.{key}")).found(found))
+    };
+    let names = match &entry.name {
+        Some(list) => match hosts::expand(list) {
+            Ok(names) => names,
+            Err(expected) => return wrong("name", list, expected),
+        },
+        None => Vec::new(),
+    };
+    let named = names.len() as u64;
+    let count = match entry.count {
+        Some(count) => u64::from(count),
+        None if named > 0 && named.is_multiple_of(around) => named / around,
+        None => 1,
+    };
+    let all = around.saturating_mul(count);
+    if !(1..=MACHINES_MAX).contains(&all) {
+        let expected = format!("a whole number from 1 to {}", MACHINES_MAX / around.max(1));
+        return wrong("count", &count.to_string(), expected);
+    }
+    match &entry.name {
+        None => Ok((count, None)),
+        Some(_) if named == all => Ok((count, Some(names.into_iter()))),
+        // One name for several places is numbered; machines want names of their own.
+        Some(name) if named == 1 && level > 0 => {
+            let numbered: Vec<String> = (1..=all).map(|at| format!("{name}{at}")).collect();
+            Ok((count, Some(numbered.into_iter())))
+        }
+        Some(name) if level > 0 => wrong("name", name, format!("one name, or {all} names")),
+        Some(name) => wrong("name", name, format!("a host list of {all} names, one per {kind}")),
+    }
+}
+
+fn add(builder: &mut Builder<'_>, plan: &mut Plan, parent: u32) -> Result<(), Error> {
+    for _ in 0..plan.count {
+        let name = plan.names.as_mut().and_then(Iterator::next);
+        match &mut plan.inside {
+            Inside::Gpus(gpus, gpu_type) => {
+                builder.machine(plan.line, parent, name, *gpus, gpu_type)?;
+            }
+            Inside::Parts(parts) => {
+                let place = builder.place(plan.line, plan.level, parent, name)?;
+                for part in parts {
+                    add(builder, part, place)?;
+                }
             }
         }
     }
     Ok(())
 }
 
-/// One name per rack; none where racks are numbered through.
-fn rack_names(builder: &Builder<'_>, line: u64, rack: &Rack) -> Result<Vec<Option<String>>, Error> {
-    let wrong = |found: &str, expected: String| {
-        builder.source.error(expected).at(line).key("rack.name").found(found)
-    };
-    let count = rack.count.unwrap_or(1);
-    if !(1..=MACHINES_MAX).contains(&u64::from(count)) {
-        return Err(builder
-            .source
-            .error(format!("a whole number from 1 to {MACHINES_MAX}"))
-            .at(line)
-            .key("rack.count")
-            .found(&count.to_string()));
-    }
-    let Some(name) = &rack.name else {
-        return Ok(vec![None; count as usize]);
-    };
-    let names = hosts::expand(name).map_err(|expected| wrong(name, expected))?;
-    if names.len() == 1 && count > 1 {
-        return Ok((1..=count).map(|i| Some(format!("{name}{i}"))).collect());
-    }
-    if rack.count.is_some_and(|count| names.len() as u64 != u64::from(count)) {
-        return Err(wrong(name, format!("one name, or {count} names as count says")));
-    }
-    Ok(names.into_iter().map(Some).collect())
-}
-
-/// How many machines of the entry stand in each rack, and their names over all racks.
-fn machine_names(
-    builder: &Builder<'_>,
-    line: u64,
-    racks: u64,
-    entry: &MachineEntry,
-) -> Result<(u64, std::vec::IntoIter<String>), Error> {
-    let wrong = |key: &str, found: &str, expected: String| {
-        builder.source.error(expected).at(line).key(&format!("machine.{key}")).found(found)
-    };
-    let names = match &entry.name {
-        Some(name) => hosts::expand(name).map_err(|expected| wrong("name", name, expected))?,
-        None => Vec::new(),
-    };
-    let named = names.len() as u64;
-    let count = match entry.count {
-        Some(0) => return Err(wrong("count", "0", "at least one machine".into())),
-        Some(count) => u64::from(count),
-        None if named > 0 && named.is_multiple_of(racks) => named / racks,
-        None => 1,
-    };
-    builder.reserve(line, racks.saturating_mul(count), u64::from(entry.gpus))?;
-    if let Some(name) = entry.name.as_ref().filter(|_| named != racks * count) {
-        let total = racks * count;
-        return Err(wrong("name", name, format!("a host list of {total} names, one per machine")));
-    }
-    Ok((count, names.into_iter()))
-}
-
 /// A cluster as TOML that [`super::read`] takes back.
 pub fn to_toml(topology: &Topology) -> String {
-    let quoted = |text: &str| toml::Value::String(text.into()).to_string();
-    let links = toml::to_string(&topology.links).expect("links are plain numbers");
-    let mut text = format!("name = {}\n\n[network]\n{links}", quoted(&topology.name));
-    let mut by_rack = vec![Vec::new(); topology.racks.len()];
-    for machine in &topology.machines {
-        by_rack[machine.rack as usize].push(machine);
-    }
-    for (name, machines) in topology.racks.iter().zip(by_rack) {
-        if machines.is_empty() {
-            continue;
+    let mut text = format!("name = {}\n\n[network]\n", quoted(&topology.name));
+    let all_reduce = toml::Value::try_from(topology.all_reduce).expect("a word");
+    writeln!(text, "all_reduce = {all_reduce}").expect("a string takes all");
+    for Level { name, link, core, latency_us, .. } in &topology.levels {
+        let number = |value: f64| toml::Value::Float(value).to_string();
+        let mut put = |key: &str, value: String| {
+            writeln!(text, "{key} = {value}").expect("a string takes all");
+        };
+        put("\n[[level]]\nname", quoted(name));
+        match *link {
+            Link::Gbit(gbit) => put("gbit", number(gbit)),
+            Link::Oversubscribed(factor) => put("oversubscription", number(factor)),
         }
-        write!(text, "\n[[rack]]\nname = {}\n", quoted(name)).expect("a string takes all");
-        for alike in machines.chunk_by(|a, b| a.gpus == b.gpus && a.gpu_type == b.gpu_type) {
+        match *core {
+            Some(Link::Gbit(gbit)) => put("core_gbit", number(gbit)),
+            Some(Link::Oversubscribed(factor)) => put("core_oversubscription", number(factor)),
+            None => {}
+        }
+        put("latency_us", number(*latency_us));
+    }
+    write_places(&mut text, topology, topology.levels.len() - 1, "", 0..topology.machines.len());
+    text
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.into()).to_string()
+}
+
+/// The parts of a place, which holds these machines. Empty places are left out.
+fn write_places(
+    text: &mut String,
+    topology: &Topology,
+    level: usize,
+    path: &str,
+    machines: std::ops::Range<usize>,
+) {
+    let path = format!("{path}{}", topology.levels[level - 1].name);
+    let all = &topology.machines;
+    if level == 1 {
+        let alike = |a: &hither_core::topology::Machine, b: &hither_core::topology::Machine| {
+            a.gpus == b.gpus && a.gpu_type == b.gpu_type
+        };
+        for alike in all[machines].chunk_by(alike) {
             let names: Vec<&str> = alike.iter().map(|machine| machine.name.as_str()).collect();
             write!(
                 text,
-                "[[rack.machine]]\nname = {}\ngpus = {}\ngpu_type = {}\n",
+                "[[{path}]]\nname = {}\ngpus = {}\ngpu_type = {}\n",
                 quoted(&hosts::hostlist_in_order(&names)),
                 alike[0].gpus,
                 quoted(&alike[0].gpu_type),
             )
             .expect("a string takes all");
         }
+        return;
     }
-    text
+    let part_of = |machine: usize| topology.within(machine)[level - 1];
+    let mut from = machines.start;
+    while from < machines.end {
+        let part = part_of(from);
+        let to = (from..machines.end).find(|&m| part_of(m) != part).unwrap_or(machines.end);
+        let name = &topology.levels[level - 1].places[part as usize].name;
+        write!(text, "\n[[{path}]]\nname = {}\n", quoted(name)).expect("a string takes all");
+        write_places(text, topology, level - 1, &format!("{path}."), from..to);
+        from = to;
+    }
 }

@@ -1,9 +1,11 @@
 //! Slurm's files, one or several at once: `topology.conf` and `topology.yaml` for the network,
 //! `slurm.conf` and `gres.conf` for what a node holds.
 
+mod tree;
+
 use std::collections::{HashMap, HashSet};
 
-use hither_core::topology::Links;
+use hither_core::topology::LEVELS_MAX;
 
 use super::{Builder, Cluster, GPUS_ASSUMED, MACHINES_MAX, hosts, names_shown, tables, yaml};
 use crate::trace::Error;
@@ -31,7 +33,7 @@ pub fn includes(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Leaf switches or blocks are racks. A node that no line gives GPUs has `gpus_per_machine`, or
+/// Leaf switches are racks, and switches above them are places of further levels. A node that no line gives GPUs has `gpus_per_machine`, or
 /// [`GPUS_ASSUMED`] with a note.
 pub(super) fn read(
     sources: &[Source<'_>],
@@ -254,89 +256,51 @@ impl<'a> Slurm<'a> {
                 return Err(upper.place.error("a switch that has a line of its own").found(name));
             }
         }
-        Ok(())
+        self.check_cycles()
     }
 
-    /// How many switch levels there are: 1 for leaves alone.
-    fn levels(&self) -> Result<HashMap<&str, usize>, Error> {
-        let mut levels: HashMap<&str, usize> =
-            self.leaves.iter().map(|leaf| (leaf.name.as_str(), 1)).collect();
-        let mut above: HashMap<&str, Vec<usize>> = HashMap::new();
-        let mut missing: Vec<usize> = Vec::new();
-        for (at, upper) in self.uppers.iter().enumerate() {
-            upper.children.iter().for_each(|child| above.entry(child).or_default().push(at));
-            missing.push(upper.children.len());
-        }
-        let mut ready: Vec<&str> = self.leaves.iter().map(|leaf| leaf.name.as_str()).collect();
-        while let Some(name) = ready.pop() {
-            for &at in above.get(name).into_iter().flatten() {
-                missing[at] -= 1;
-                if missing[at] == 0 {
-                    let upper = &self.uppers[at];
-                    let highest = upper.children.iter().map(|child| levels[child.as_str()]).max();
-                    levels.insert(&upper.name, 1 + highest.unwrap_or(0));
-                    ready.push(&upper.name);
+    /// Takes away switches whose switches below are all taken away, until none is left.
+    fn check_cycles(&self) -> Result<(), Error> {
+        let mut done: HashSet<&str> = self.leaves.iter().map(|leaf| leaf.name.as_str()).collect();
+        let mut left: Vec<&Upper<'_>> = self.uppers.iter().collect();
+        // Deeper trees are refused anyway.
+        for _ in 0..=LEVELS_MAX {
+            let before = left.len();
+            let is_done =
+                |upper: &&Upper<'_>| upper.children.iter().all(|c| done.contains(c.as_str()));
+            let (ready, rest): (Vec<_>, Vec<_>) = left.into_iter().partition(is_done);
+            done.extend(ready.iter().map(|upper| upper.name.as_str()));
+            left = rest;
+            match left.first() {
+                None => return Ok(()),
+                Some(upper) if left.len() == before => {
+                    return Err(upper.place.error("no switch below itself").found(&upper.name));
                 }
+                Some(_) => {}
             }
         }
-        match self.uppers.iter().find(|upper| !levels.contains_key(upper.name.as_str())) {
-            Some(upper) => Err(upper.place.error("no switch below itself").found(&upper.name)),
-            None => Ok(levels),
-        }
-    }
-
-    /// Says which parts of the network have no place in a tree of machine, rack and network.
-    fn flattened(&self) -> Result<Option<String>, Error> {
-        let levels = self.levels()?;
-        if self.block_sizes.len() > 1 {
-            return Ok(Some(format!(
-                "blocks are racks, all equally far apart: the larger groups of BlockSizes={} are \
-                 flattened",
-                self.block_sizes.join(",")
-            )));
-        }
-        // One switch above all racks is just what the tree has.
-        if self.uppers.len() < 2 {
-            return Ok(None);
-        }
-        let highest = levels.values().copied().max().unwrap_or(1);
-        let mut parts = Vec::new();
-        for level in 2..=highest {
-            let at_level = |upper: &&Upper<'_>| levels[upper.name.as_str()] == level;
-            let names: Vec<&str> =
-                self.uppers.iter().filter(at_level).map(|upper| upper.name.as_str()).collect();
-            let switches = if names.len() == 1 { "switch" } else { "switches" };
-            parts.push(format!(
-                "{} {switches} of level {level} ({})",
-                names.len(),
-                names_shown(&names)
-            ));
-        }
-        Ok(Some(format!(
-            "leaf switches are racks, all equally far apart: {} are flattened",
-            parts.join(" and ")
-        )))
+        Ok(())
     }
 
     fn build(mut self, first: Source<'a>, gpus_per_machine: Option<u32>) -> Result<Cluster, Error> {
         let mut notes = std::mem::take(&mut self.notes);
-        notes.extend(self.flattened()?);
-        let mut builder = Builder::new(first, tables::stem(first.file), Links::default());
+        let tree = self.tree()?;
+        let mut builder = Builder::new(first, tables::stem(first.file), tree.levels.clone());
+        let line = self.leaves.first().map_or(1, |leaf| leaf.place.line);
+        tree.build(&mut builder, line)?;
+        notes.extend(tree.notes);
         let (mut assumed, mut without) = (Vec::new(), Vec::new());
         if self.leaves.is_empty() {
-            // Only nodes: a cluster on one switch.
-            let rack = builder.rack(1, None)?;
             for (name, place) in &self.order {
                 builder.source = place.source;
                 match self.gpus(name) {
-                    Known::Gpus(gpus) => add_machine(&mut builder, place.line, rack, name, gpus)?,
+                    Known::Gpus(gpus) => add_machine(&mut builder, place.line, 0, name, gpus)?,
                     Known::NoGpus | Known::Unnamed => without.push(name.as_str()),
                 }
             }
         }
-        for leaf in &self.leaves {
+        for (leaf, at) in self.leaves.iter().zip(0..) {
             builder.source = leaf.place.source;
-            let rack = builder.rack(leaf.place.line, Some(leaf.name.clone()))?;
             for name in &leaf.nodes {
                 let gpus = match self.gpus(name) {
                     Known::Gpus(gpus) => gpus,
@@ -350,7 +314,7 @@ impl<'a> Slurm<'a> {
                         Gpus { count, gpu_type: None }
                     }
                 };
-                add_machine(&mut builder, leaf.place.line, rack, name, gpus)?;
+                add_machine(&mut builder, leaf.place.line, at, name, gpus)?;
             }
         }
         if let Some((name, place)) = self.homeless() {
@@ -417,12 +381,12 @@ enum Known {
 fn add_machine(
     builder: &mut Builder<'_>,
     line: u64,
-    rack: u32,
+    parent: u32,
     name: &str,
     gpus: Gpus,
 ) -> Result<(), Error> {
     let gpu_type = gpus.gpu_type.as_deref().unwrap_or("gpu");
-    builder.machine(line, rack, Some(name.into()), gpus.count, gpu_type)
+    builder.machine(line, parent, Some(name.into()), gpus.count, gpu_type)
 }
 
 fn add(place: Place<'_>, sum: &mut Option<Gpus>, more: Gpus) -> Result<(), Error> {

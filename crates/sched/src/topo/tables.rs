@@ -1,8 +1,8 @@
 //! Clusters as CSV: one row per machine with its switches, or one row for a whole regular cluster.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{HashMap, HashSet};
 
-use hither_core::topology::Links;
+use hither_core::topology::Level;
 
 use super::{Builder, Cluster, GPUS_ASSUMED, MACHINES_MAX};
 use crate::trace::Error;
@@ -24,52 +24,61 @@ pub(super) fn is_spec(line: &str) -> bool {
     has(line, &SPEC)
 }
 
-/// A machine's access switch is its rack. The levels above have no place in a tree of machine, rack
-/// and network: a note says what is flattened.
+/// A machine's access switch is its rack, which stands under an aggregation and a core switch where
+/// those columns have any. Names of switches may be used again under another switch above.
 pub(super) fn read_switches(source: Source<'_>, gpus: Option<u32>) -> Result<Cluster, Error> {
     let table = Table::open(source, SWITCHES, 2, Others::Ignore)?;
-    let mut builder = Builder::new(source, stem(source.file), Links::default());
-    let mut racks: HashMap<String, u32> = HashMap::new();
-    let mut above = [BTreeSet::new(), BTreeSet::new()];
+    // (line, host, switches above it from the access switch on).
+    let mut rows = Vec::new();
     for row in table.rows() {
         let (line, [host, access, aggregation, core]) = row?;
-        let switch = access.name()?;
-        let rack = match racks.get(&switch) {
-            Some(&rack) => rack,
-            None => {
-                let rack = builder.rack(line, Some(switch.clone()))?;
-                *racks.entry(switch).or_insert(rack)
-            }
-        };
-        for (names, field) in above.iter_mut().zip([aggregation, core]) {
-            let name = field.name_or_empty()?;
-            names.extend((!name.is_empty()).then_some(name));
-        }
-        builder.machine(line, rack, Some(host.name()?), gpus.unwrap_or(GPUS_ASSUMED), "gpu")?;
+        let switches = vec![access.name()?, aggregation.name_or_empty()?, core.name_or_empty()?];
+        rows.push((line, host.name()?, switches));
     }
-    let mut notes = Vec::new();
-    let parts: Vec<String> = above
-        .iter()
-        .zip(&SWITCHES[2..])
-        .filter(|(names, _)| !names.is_empty())
-        .map(|(names, column)| format!("{} of {column}", names.len()))
-        .collect();
-    if above.iter().any(|names| names.len() > 1) {
-        notes.push(format!(
-            "access switches (ASW) are racks, all equally far apart: the switches above ({}) are \
-             flattened",
-            parts.join(", ")
-        ));
+    // Levels that have but one switch, or none, are no levels: the network is above all anyway.
+    let several = |level: &usize| rows.iter().any(|row| row.2[*level] != rows[0].2[*level]);
+    let height = (1..3).rev().find(several).unwrap_or(0);
+    for row in &mut rows {
+        row.2.truncate(height + 1);
+    }
+    let mut builder = Builder::new(source, stem(source.file), Level::common(height + 3));
+    // By level: places by their path from the outside.
+    let mut places: Vec<HashMap<Vec<String>, u32>> = vec![HashMap::new(); height + 1];
+    let mut uses: Vec<HashMap<String, HashSet<Vec<String>>>> = vec![HashMap::new(); height + 1];
+    for (.., switches) in &rows {
+        for level in 0..=height {
+            let paths = uses[level].entry(switches[level].clone()).or_default();
+            paths.insert(switches[level + 1..].to_vec());
+        }
+    }
+    for (line, host, switches) in rows {
+        let mut parent = 0;
+        for level in (0..=height).rev() {
+            let path = switches[level..].to_vec();
+            parent = match places[level].get(&path) {
+                Some(&place) => place,
+                None => {
+                    let name = match uses[level][&switches[level]].len() {
+                        1 => switches[level].clone(),
+                        _ => path.iter().rev().cloned().collect::<Vec<_>>().join("-"),
+                    };
+                    let name = if name.is_empty() { "none".into() } else { name };
+                    let place = builder.place(line, level + 1, parent, Some(name))?;
+                    *places[level].entry(path).or_insert(place)
+                }
+            };
+        }
+        builder.machine(line, parent, Some(host), gpus.unwrap_or(GPUS_ASSUMED), "gpu")?;
     }
     let machines = builder.topology.machines.len();
-    notes.extend(super::assumption(Some(machines), gpus, ""));
+    let notes = super::assumption(Some(machines), gpus, "").into_iter().collect();
     builder.finish(notes)
 }
 
 /// `num_switch` racks of `num_node_p_switch` machines of `num_gpu_p_node` GPUs.
 pub(super) fn read_spec(source: Source<'_>) -> Result<Cluster, Error> {
     let table = Table::open(source, SPEC, 3, Others::Ignore)?;
-    let mut builder = Builder::new(source, stem(source.file), Links::default());
+    let mut builder = Builder::new(source, stem(source.file), Level::common(3));
     for row in table.rows() {
         let (line, [racks, machines, gpus]) = row?;
         let racks = racks.whole(1, MACHINES_MAX)?;
@@ -77,7 +86,7 @@ pub(super) fn read_spec(source: Source<'_>) -> Result<Cluster, Error> {
         let gpus = gpus.whole(1, GPUS_MAX)?;
         builder.reserve(line, racks * machines, gpus)?;
         for _ in 0..racks {
-            let rack = builder.rack(line, None)?;
+            let rack = builder.place(line, 1, 0, None)?;
             for _ in 0..machines {
                 builder.machine(line, rack, None, gpus as u32, "gpu")?;
             }

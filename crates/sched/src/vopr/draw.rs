@@ -37,6 +37,10 @@ pub const OPTIONS: &[Drawn] = drawn![
         if rng.random_bool(0.1) { f64::INFINITY } else { seconds(rng, 1.0, 5e4) };
     "dally.rack_s", "1 to 50,000, or infinite", |s, rng| s.dally.rack_s =
         if rng.random_bool(0.1) { f64::INFINITY } else { seconds(rng, 1.0, 5e4) };
+    "dally.level_s", "any level, 1 to 50,000", |s, rng| {
+        let level = pick(rng, &["machine", "rack", "pod", "hall", "site"]);
+        s.dally.level_s = [(level.into(), seconds(rng, 1.0, 5e4))].into();
+    };
     "dally.clock", "while-declining, since-declined, since-released", |s, rng| s.dally.clock =
         pick(rng, &[
             dally::Clock::WhileDeclining,

@@ -583,12 +583,17 @@ impl<'a> Live<'a> {
         self.observe(Event::Resized { machine, gpus: self.gpus[at] })
     }
 
-    /// A machine joins a rack, or a new one.
+    /// A machine joins a rack, or a new one in any place around.
     fn join(&mut self) -> Verdict {
-        let racks = self.scheduler.state.cluster.rack_count as u32;
+        let cluster = &self.scheduler.state.cluster;
+        let (places, around) = match cluster.levels.len() {
+            2 => (1, 1),
+            _ => (cluster.places(1) as u32 + 1, cluster.places(2) as u32),
+        };
+        let around = self.rng.random_range(0..around);
         let machine = Machine {
             name: format!("m{}", self.gpus.len()),
-            rack: self.rng.random_range(0..=racks),
+            parent: self.rng.random_range(0..places),
             gpus: self.rng.random_range(1..=8),
             gpu_type: self.case.topology.machines[0].gpu_type.clone(),
         };
@@ -598,7 +603,7 @@ impl<'a> Live<'a> {
         self.used.push(0);
         self.foreign.push(0);
         self.status.push(Status::Up);
-        self.observe(Event::Added(machine))
+        self.observe(Event::Added { machine, around })
     }
 }
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use hither_core::Seconds;
 use hither_core::record::{Happening, JobRow, Reason, RunRecord};
-use hither_core::topology::{Links, Machine, Topology};
+use hither_core::topology::{AllReduce, Level, Link, Machine, Place, Topology};
 use hither_sched::cluster::{Cluster, Placement, Slot};
 use hither_sched::job::{Job, Length, Profile};
 use hither_sched::policy::{self, Settings};
 use hither_sched::sim::{Error, Options, Scenario, simulate};
+use proptest::prelude::*;
 
 /// Every start but the first costs this much in the jobs built here.
 pub const RESTART_S: Seconds = 10.0;
@@ -28,22 +29,22 @@ pub fn typed_topology(machines: &[(u32, u32, &str)]) -> Topology {
     let racks = machines.iter().map(|m| m.0 + 1).max().unwrap_or(0);
     let machine = |(at, &(rack, gpus, kind)): (usize, &(u32, u32, &str))| Machine {
         name: format!("m{at}"),
-        rack,
+        parent: rack,
         gpus,
         gpu_type: kind.into(),
     };
+    let mut levels = Level::common(3);
+    levels.iter_mut().for_each(|level| level.latency_us = 0.0);
+    levels[0].link = Link::Gbit(f64::INFINITY);
+    levels[1].link = Link::Gbit(8.0);
+    (levels[2].link, levels[2].core) = (Link::Gbit(4.0), Some(Link::Gbit(8e6)));
+    levels[1].places = (0..racks).map(|r| Place { name: format!("r{r}"), parent: 0 }).collect();
+    levels[2].places = vec![Place { name: "network".into(), parent: 0 }];
     Topology {
         name: "by hand".into(),
-        racks: (0..racks).map(|r| format!("r{r}")).collect(),
+        levels,
         machines: machines.iter().enumerate().map(machine).collect(),
-        links: Links {
-            gpu_gbit: f64::INFINITY,
-            nic_gbit: 8.0,
-            uplink_gbit: Some(4.0),
-            core_gbit: Some(8e6),
-            latency_us: [0.0; 3],
-            ..Links::default()
-        },
+        all_reduce: AllReduce::Hierarchical,
     }
 }
 
@@ -141,6 +142,32 @@ pub fn preemptions(record: &RunRecord) -> Vec<(Seconds, u32, Reason)> {
 pub fn placed(cluster: &Cluster, slots: &[(u32, u32)]) -> Placement {
     let slots: Vec<Slot> = slots.iter().map(|&(machine, gpus)| Slot { machine, gpus }).collect();
     Placement { tier: cluster.tier_of(&slots), slots }
+}
+
+/// A regular tree of two to six levels with any links: stated or oversubscribed, with cores or without.
+pub fn any_tree() -> impl Strategy<Value = Topology> {
+    let link = |fast: f64| {
+        prop_oneof![(1.0..fast).prop_map(Link::Gbit), (1.0..4.0f64).prop_map(Link::Oversubscribed),]
+    };
+    let level = (link(50.0), prop::option::of(link(100.0)), 0.0..50.0f64);
+    let sizes = (2..=6usize).prop_flat_map(|depth| {
+        let widest: u32 = if depth > 4 { 2 } else { 3 };
+        prop::collection::vec(1..=widest, depth)
+    });
+    (sizes, prop::collection::vec(level, 6)).prop_map(|(sizes, drawn)| {
+        let mut topology = Topology::regular(&sizes);
+        for (level, (link, core, latency_us)) in topology.levels.iter_mut().zip(drawn).skip(1) {
+            (level.link, level.core, level.latency_us) = (link, core, latency_us);
+        }
+        topology
+    })
+}
+
+/// Some of these machines, with one to four GPUs on each.
+pub fn some_slots(machines: usize) -> impl Strategy<Value = Vec<(u32, u32)>> {
+    let most = machines.min(12);
+    prop::collection::btree_map(0..machines as u32, 1..5u32, 1..=most)
+        .prop_map(|slots| slots.into_iter().collect())
 }
 
 /// Equal to rounding.

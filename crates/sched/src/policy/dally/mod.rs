@@ -42,21 +42,23 @@ pub fn auto(options: &Options) -> Box<dyn Policy> {
     Box::new(Dally::new(options.clone()))
 }
 
-fn fixed(options: &Options, machine_s: Seconds, rack_s: Seconds) -> Box<dyn Policy> {
-    let timers = Timers::Fixed;
-    auto(&Options { timers, machine_s, rack_s, wait_while_worth: false, ..options.clone() })
+/// The same fixed timer for all levels.
+fn alike(options: &Options, timer_s: Seconds) -> Box<dyn Policy> {
+    let level_s = BTreeMap::new();
+    manual(&Options { machine_s: timer_s, rack_s: timer_s, level_s, ..options.clone() })
 }
 
 pub fn no_wait(options: &Options) -> Box<dyn Policy> {
-    fixed(options, 0.0, 0.0)
+    alike(options, 0.0)
 }
 
 pub fn consolidate(options: &Options) -> Box<dyn Policy> {
-    fixed(options, f64::INFINITY, f64::INFINITY)
+    alike(options, f64::INFINITY)
 }
 
 pub fn manual(options: &Options) -> Box<dyn Policy> {
-    fixed(options, options.machine_s, options.rack_s)
+    let timers = Timers::Fixed;
+    auto(&Options { timers, wait_while_worth: false, ..options.clone() })
 }
 
 pub fn no_preempt(options: &Options) -> Box<dyn Policy> {
@@ -72,7 +74,7 @@ struct Dally {
     round_set: bool,
     round_due: bool,
     /// Timers last reported for each demand.
-    reported: BTreeMap<u32, [Seconds; 2]>,
+    reported: BTreeMap<u32, Vec<Seconds>>,
 }
 
 impl Dally {
@@ -125,34 +127,42 @@ impl Dally {
         let tier = self.waiting.allowed(id);
         let job = turn.state.job(id);
         let gpus = job.gpus();
-        let timers = match self.options.timers {
-            Timers::Fixed => [self.options.machine_s, self.options.rack_s],
-            Timers::Auto => [Tier::Machine, Tier::Rack].map(|t| self.tuner.timer_s(gpus, t)),
-        };
+        let timers_s = self.timers_s(turn, gpus);
         // Holding out longer than the worse tier would cost the job cannot pay for itself.
         let forecast = &turn.state.forecast;
-        let cost = forecast.step_cost(job, worse(tier));
+        let cost = forecast.step_cost(job, tier.wider());
         let worth_s = match (cost, forecast.left(job, turn.now())) {
             (Some((step_s, _)), Some(left)) if self.options.wait_while_worth => left * step_s,
             _ => f64::INFINITY,
         };
         let cost = cost.map(|(_, share)| share);
-        let until_s = self.waiting.start_clock(turn, id, timers[tier as usize].min(worth_s));
+        let until_s = self.waiting.start_clock(turn, id, timers_s[tier.level()].min(worth_s));
         turn.decline(id, Why::HoldsOut { tier, until_s, cost });
-        if self.options.timers == Timers::Auto && self.reported.get(&gpus) != Some(&timers) {
-            self.reported.insert(gpus, timers);
-            let [machine_s, rack_s] = timers;
-            turn.say(Action::Tuned { gpus, machine_s, rack_s }, Why::Learned);
+        if self.options.timers == Timers::Auto && self.reported.get(&gpus) != Some(&timers_s) {
+            self.reported.insert(gpus, timers_s.clone());
+            turn.say(Action::Tuned { gpus, timers_s }, Why::Learned);
         }
+    }
+
+    /// How long a job of this demand holds out for each tier but the widest.
+    fn timers_s(&self, turn: &Turn, gpus: u32) -> Vec<Seconds> {
+        let levels = &turn.state.cluster.levels;
+        let below_widest = Tier::all(levels.len() - 1).zip(levels);
+        below_widest
+            .map(|(tier, name)| match self.options.timers {
+                Timers::Fixed => self.options.fixed_s(tier.level(), name),
+                Timers::Auto => self.tuner.timer_s(gpus, tier),
+            })
+            .collect()
     }
 
     /// The job has held out long enough for its tier and accepts the next one.
     fn relent(&mut self, turn: &mut Turn, id: JobId) {
         let left = self.waiting.leave(turn, id).expect("it waits");
         self.note_wait(turn.state.job(id).gpus(), left, false);
-        let allowed = worse(left.allowed);
+        let allowed = left.allowed.wider();
         self.join(turn, id, allowed);
-        if allowed < Tier::Network {
+        if allowed < turn.state.cluster.widest() {
             self.hold_out(turn, id);
         }
     }
@@ -190,7 +200,13 @@ impl Dally {
     fn preempt(&mut self, turn: &mut Turn) {
         let mut candidates = self.candidates(turn);
         if let Some(id) = self.waiting.overdue(turn.now(), self.options.overdue_s, 0) {
-            self.preempt_for(turn, &mut candidates, id, f64::NEG_INFINITY, Tier::Network);
+            self.preempt_for(
+                turn,
+                &mut candidates,
+                id,
+                f64::NEG_INFINITY,
+                turn.state.cluster.widest(),
+            );
             return;
         }
         let mut hopeless: BTreeSet<(Class, Tier)> = BTreeSet::new();
@@ -232,7 +248,7 @@ impl Dally {
             self.accept(turn, id, tier, pool, why);
             return true;
         }
-        for tier in Tier::ALL.into_iter().filter(|t| (best..=allowed).contains(t)) {
+        for tier in turn.state.cluster.tiers().filter(|t| (best..=allowed).contains(t)) {
             for pool in turn.state.cluster.pools_for(wanted) {
                 let cheapest = candidates.cheapest(&turn.state, gpus, pool, tier, above);
                 let Some((_, victims)) = cheapest else { continue };
@@ -333,11 +349,6 @@ fn move_to(
     turn.start(id, place, why);
 }
 
-/// The tier that a job accepts once it has held out for this one.
-fn worse(tier: Tier) -> Tier {
-    if tier == Tier::Machine { Tier::Rack } else { Tier::Network }
-}
-
 /// The reason to start a job on free GPUs of this tier.
 fn settles_for(turn: &Turn, id: JobId, tier: Tier) -> Why {
     let job = turn.state.job(id);
@@ -351,7 +362,7 @@ impl Policy for Dally {
     fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
         let best = turn.state.job(id).best;
         self.join(turn, id, best);
-        if self.options.clock == Clock::SinceReleased && best < Tier::Network {
+        if self.options.clock == Clock::SinceReleased && best < turn.state.cluster.widest() {
             self.hold_out(turn, id);
         }
     }

@@ -1,5 +1,7 @@
 //! Every point that the paper leaves open, by name.
 
+use std::collections::BTreeMap;
+
 use hither_core::Seconds;
 use serde::{Deserialize, Serialize};
 
@@ -10,9 +12,12 @@ use super::tuner;
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
     pub timers: Timers,
-    /// The timers where `timers` is "fixed".
+    /// The timers where `timers` is "fixed": how long a job holds out for one place of the lowest
+    /// level, and for one of each level above it.
     pub machine_s: Seconds,
     pub rack_s: Seconds,
+    /// Other fixed timers for levels of the cluster, by name.
+    pub level_s: BTreeMap<String, Seconds>,
     pub clock: Clock,
     /// Let a job wait no longer for a better tier than running on the worse one would cost it.
     pub wait_while_worth: bool,
@@ -54,12 +59,21 @@ pub enum Clock {
     SinceReleased,
 }
 
+impl Options {
+    /// How long a job holds out for one place of a level, where timers are fixed.
+    pub fn fixed_s(&self, level: usize, name: &str) -> Seconds {
+        let unnamed_s = if level == 0 { self.machine_s } else { self.rack_s };
+        self.level_s.get(name).copied().unwrap_or(unnamed_s)
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
             timers: Timers::Auto,
             machine_s: 12.0 * 3600.0,
             rack_s: 24.0 * 3600.0,
+            level_s: BTreeMap::new(),
             clock: Clock::WhileDeclining,
             wait_while_worth: true,
             score: Score::TwoDLas,

@@ -156,20 +156,20 @@ mod tests {
         let options = Options::default();
         let mut tuner = Tuner::new(&options);
         for _ in 0..200 {
-            let waited_s = tuner.timer_s(8, Tier::Machine);
-            tuner.observe(8, Tier::Machine, Wait { waited_s, got: false });
+            let waited_s = tuner.timer_s(8, Tier::MACHINE);
+            tuner.observe(8, Tier::MACHINE, Wait { waited_s, got: false });
         }
-        assert_eq!(tuner.timer_s(8, Tier::Machine), options.ceiling_s);
+        assert_eq!(tuner.timer_s(8, Tier::MACHINE), options.ceiling_s);
     }
 
     #[test]
     fn few_observations_borrow_from_the_class() {
         let mut tuner = Tuner::new(&Options::default());
         for _ in 0..3 {
-            tuner.observe(8, Tier::Machine, Wait { waited_s: 500.0, got: true });
+            tuner.observe(8, Tier::MACHINE, Wait { waited_s: 500.0, got: true });
         }
-        assert_eq!(tuner.timer_s(7, Tier::Machine), 500.0);
-        assert_eq!(tuner.timer_s(2, Tier::Machine), 500.0);
-        assert_eq!(tuner.timer_s(2, Tier::Rack), Options::default().initial_s);
+        assert_eq!(tuner.timer_s(7, Tier::MACHINE), 500.0);
+        assert_eq!(tuner.timer_s(2, Tier::MACHINE), 500.0);
+        assert_eq!(tuner.timer_s(2, Tier(1)), Options::default().initial_s);
     }
 }

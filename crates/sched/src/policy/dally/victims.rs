@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use hither_core::topology::Tier;
 
-use crate::cluster::{Cluster, MachineId, PoolId};
+use crate::cluster::{Cluster, MachineId, PlaceId, PoolId};
 use crate::job::JobId;
 use crate::order::Total;
 use crate::state::State;
@@ -223,38 +223,32 @@ impl Candidates {
 
 fn domain_count(cluster: &Cluster, tier: Tier) -> usize {
     match tier {
-        Tier::Machine => cluster.machines.len(),
-        Tier::Rack => cluster.pool_count() * cluster.rack_count,
-        Tier::Network => cluster.pool_count(),
+        Tier::MACHINE => cluster.machines.len(),
+        _ => cluster.pool_count() * cluster.places(tier.level()),
     }
 }
 
 fn domain_of(cluster: &Cluster, tier: Tier, id: MachineId) -> usize {
     let machine = &cluster.machines[id as usize];
     match tier {
-        Tier::Machine => id as usize,
-        Tier::Rack => machine.pool as usize * cluster.rack_count + machine.rack as usize,
-        Tier::Network => machine.pool as usize,
+        Tier::MACHINE => id as usize,
+        _ => {
+            let first = machine.pool as usize * cluster.places(tier.level());
+            first + machine.within[tier.level()] as usize
+        }
     }
 }
 
-fn domains(cluster: &Cluster, pool: PoolId, tier: Tier) -> Box<dyn Iterator<Item = usize> + '_> {
-    let first = pool as usize * cluster.rack_count;
-    match tier {
-        Tier::Machine => {
-            Box::new((0..cluster.machines.len()).filter(move |&m| cluster.machines[m].pool == pool))
-        }
-        Tier::Rack => Box::new(first..first + cluster.rack_count),
-        Tier::Network => Box::new(std::iter::once(pool as usize)),
-    }
+fn domains(cluster: &Cluster, pool: PoolId, tier: Tier) -> impl Iterator<Item = usize> {
+    let places = cluster.places(tier.level());
+    let first = if tier == Tier::MACHINE { 0 } else { pool as usize * places };
+    let of_pool = move |&d: &usize| tier != Tier::MACHINE || cluster.machines[d].pool == pool;
+    (first..first + places).filter(of_pool)
 }
 
 fn free_in(cluster: &Cluster, pool: PoolId, tier: Tier, domain: usize) -> u32 {
-    match tier {
-        Tier::Machine => cluster.machines[domain].free,
-        Tier::Rack => cluster.free_in_rack(pool, domain % cluster.rack_count),
-        Tier::Network => cluster.free_gpus(pool),
-    }
+    let place = domain % cluster.places(tier.level());
+    cluster.free_in(pool, tier, place as PlaceId)
 }
 
 #[cfg(test)]
@@ -310,10 +304,10 @@ mod tests {
         // Job 0 spans both machines of a rack; job 1 has the next machine to itself.
         let state = running(2, &[vec![(0, 4), (1, 4)], vec![(2, 4)], vec![(3, 4)]]);
         let mut all = candidates(&state, &[10.0, 10.0, 0.5], &[62.0; 3]);
-        assert_eq!(all.cheapest(&state, 4, 0, Tier::Machine, 1.0), Some((248.0, vec![1])));
+        assert_eq!(all.cheapest(&state, 4, 0, Tier::MACHINE, 1.0), Some((248.0, vec![1])));
         // A dear restart makes the gang the cheaper one.
         let mut all = candidates(&state, &[10.0, 10.0, 0.5], &[62.0, 200.0, 62.0]);
-        assert_eq!(all.cheapest(&state, 4, 0, Tier::Machine, 1.0), Some((496.0, vec![0])));
+        assert_eq!(all.cheapest(&state, 4, 0, Tier::MACHINE, 1.0), Some((496.0, vec![0])));
     }
 
     #[test]
@@ -322,7 +316,7 @@ mod tests {
         let jobs = [singles, vec![vec![(1, 4)], vec![(2, 2)], vec![(2, 2)], vec![(3, 4)]]].concat();
         let state = running(2, &jobs);
         let mut all = candidates(&state, &[5.0; 8], &[62.0; 8]);
-        assert_eq!(all.cheapest(&state, 4, 0, Tier::Machine, 1.0), Some((248.0, vec![4])));
+        assert_eq!(all.cheapest(&state, 4, 0, Tier::MACHINE, 1.0), Some((248.0, vec![4])));
     }
 
     /// Machine by machine, jobs until the dice say stop; some span two machines.
@@ -381,13 +375,13 @@ mod tests {
             jobs in any_jobs(),
             claims in prop::collection::vec(0.0..10.0f64, 24),
             costs in prop::collection::vec(0.0..100.0f64, 24),
-            asked in prop::collection::vec((1u32..12, 0usize..3, 0.0..8.0f64, any::<bool>()), 1..6),
+            asked in prop::collection::vec((1u32..12, 0u8..3, 0.0..8.0f64, any::<bool>()), 1..6),
         ) {
             prop_assume!(jobs.len() <= 10);
             let mut state = running(3, &jobs);
             let mut all = candidates(&state, &claims, &costs);
             for (gpus, tier, above, goes) in asked {
-                let tier = Tier::ALL[tier];
+                let tier = Tier(tier);
                 let found = all.cheapest(&state, gpus, 0, tier, above);
                 let least = least(&state, &all, gpus, tier, above);
                 prop_assert_eq!(found.is_some(), least.is_some());

@@ -32,11 +32,11 @@ pub struct Waiting {
 /// Waiting jobs of one demand.
 #[derive(Debug, Serialize, Deserialize)]
 struct Line {
-    levels: [Level; 3],
+    levels: Vec<Level>,
 }
 
 /// Those of them that accept the same tiers now.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Level {
     by_claim: BTreeSet<(Total, JobId)>,
     /// Those whose clock has not started: nothing was offered to them yet.
@@ -114,7 +114,7 @@ impl Waiting {
             let Some((tier, pool)) = offered else {
                 continue;
             };
-            let heads = line.levels[tier as usize..].iter().filter_map(|l| l.by_claim.first());
+            let heads = line.levels[tier.level()..].iter().filter_map(|l| l.by_claim.first());
             if let Some(&(claim, id)) = heads.min()
                 && first.is_none_or(|f| (claim, id) < (f.0, f.1))
             {
@@ -127,7 +127,7 @@ impl Waiting {
     /// The best claim but for demands, by the worst tier accepted, that are hopeless.
     pub fn first_claimant(&self, hopeless: &BTreeSet<(Class, Tier)>) -> Option<(f64, JobId)> {
         let heads = self.lines.iter().flat_map(|(&class, line)| {
-            let levels = Tier::ALL.into_iter().zip(&line.levels);
+            let levels = Tier::all(line.levels.len()).zip(&line.levels);
             let hopeful = levels.filter(move |&(tier, _)| !hopeless.contains(&(class, tier)));
             hopeful.filter_map(|(_, level)| level.by_claim.first())
         });
@@ -141,7 +141,7 @@ impl Waiting {
         for (&(gpus, wanted), line) in &mut self.lines {
             let offered =
                 turn.state.cluster.best_pool(gpus, wanted).filter(|_| saved.leaves(wanted));
-            for (tier, level) in Tier::ALL.into_iter().zip(&mut line.levels) {
+            for (tier, level) in Tier::all(line.levels.len()).zip(&mut line.levels) {
                 let declines = offered.is_some_and(|(offered, _)| tier < offered);
                 level.watch.run(turn.now(), declines || !self.pausing);
                 if declines {
@@ -157,7 +157,7 @@ impl Waiting {
     pub fn start_clock(&mut self, turn: &Turn, id: JobId, hold_out_s: Seconds) -> Option<Seconds> {
         let patience = self.patience.get_mut(&id).expect("it waits");
         let line = self.lines.get_mut(&class_of(turn.state.job(id))).expect("it is in line");
-        let level = &mut line.levels[patience.allowed as usize];
+        let level = &mut line.levels[patience.allowed.level()];
         let from_s = level.watch.read(turn.now());
         patience.clock = Some((from_s, Total(from_s + hold_out_s)));
         level.unoffered.remove(&id);
@@ -188,7 +188,7 @@ impl Waiting {
             return false;
         };
         let line = self.lines.get_mut(&class_of(turn.state.job(id))).expect("it is in line");
-        let level = &mut line.levels[patience.allowed as usize];
+        let level = &mut line.levels[patience.allowed.level()];
         level.alarm = None;
         let now_s = level.watch.read(turn.now());
         patience.clock.is_some_and(|(_, until)| now_s >= until.0 - 1e-6)
@@ -198,13 +198,13 @@ impl Waiting {
         let job = turn.state.job(id);
         let (now, pausing) = (turn.now(), self.pausing);
         let line = self.lines.entry(class_of(job)).or_insert_with(|| {
-            let mut levels: [Level; 3] = Default::default();
-            levels.iter_mut().for_each(|level| level.watch.run(now, !pausing));
-            Line { levels }
+            let mut level = Level::default();
+            level.watch.run(now, !pausing);
+            Line { levels: vec![level; turn.state.cluster.levels.len()] }
         });
         let claim = Total(claim);
-        line.levels[allowed as usize].by_claim.insert((claim, id));
-        line.levels[allowed as usize].unoffered.insert(id);
+        line.levels[allowed.level()].by_claim.insert((claim, id));
+        line.levels[allowed.level()].unoffered.insert(id);
         let since = Total(job.since_s);
         self.by_release.insert((since, id));
         self.patience.insert(id, Patience { claim, since, allowed, clock: None });
@@ -214,7 +214,7 @@ impl Waiting {
         let patience = self.patience.remove(&id)?;
         let job = turn.state.job(id);
         let line = self.lines.get_mut(&class_of(job)).expect("it is in line");
-        let level = &mut line.levels[patience.allowed as usize];
+        let level = &mut line.levels[patience.allowed.level()];
         level.by_claim.remove(&(patience.claim, id));
         level.unoffered.remove(&id);
         let held_out_s = patience.clock.map(|(from_s, until)| {

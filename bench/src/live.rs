@@ -1,0 +1,168 @@
+//! The scheduler on a private Slurm on this machine: how soon a gang starts after the one before it
+//! has ended, with few and with many held jobs; and what the scheduler itself costs. Slurm's own
+//! scheduler runs the same jobs beside it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use hither_live::slurm::testbed::{Shape, Testbed};
+use serde_json::json;
+
+use crate::machine;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The binary to measure
+    #[arg(long, default_value = "target/release/hither")]
+    hither: PathBuf,
+    /// Empty folder for the cluster
+    #[arg(long)]
+    folder: PathBuf,
+    /// Gangs in a row
+    #[arg(long, default_value_t = 20)]
+    gangs: usize,
+    /// Held jobs that wait behind them, one measurement each
+    #[arg(long, value_delimiter = ',', default_value = "0,1000,5000")]
+    held: Vec<u32>,
+    /// Seconds of idling
+    #[arg(long, default_value_t = 20)]
+    idle_s: u64,
+}
+
+/// Notes its start and its end.
+const GANG: &str = "#!/bin/bash
+echo start $SLURM_JOB_ID $(date +%s.%N) >> runs
+sleep 0.5
+echo end $SLURM_JOB_ID $(date +%s.%N) >> runs
+";
+
+const SHAPE: Shape = Shape { racks: 1, machines: 2, gpus: 4 };
+
+pub fn run(args: &Args) -> Result<()> {
+    let hither = fs::canonicalize(&args.hither)
+        .with_context(|| format!("{}: build it first", args.hither.display()))?;
+    fs::create_dir_all(&args.folder)?;
+    let folder = fs::canonicalize(&args.folder)?;
+    idle(args, &hither, &folder.join("idle"))?;
+    turn_around(args, None, 0, &folder.join("slurm"))?;
+    for &held in &args.held {
+        turn_around(args, Some(&hither), held, &folder.join(format!("held-{held}")))?;
+    }
+    Ok(())
+}
+
+fn cluster(dir: &Path) -> Result<Testbed> {
+    fs::create_dir_all(dir)?;
+    fs::write(dir.join("gang.sh"), GANG)?;
+    fs::write(dir.join("idle.sh"), "#!/bin/bash\nsleep 1\n")?;
+    Testbed::start(&dir.join("slurm"), SHAPE, "").map_err(anyhow::Error::msg)
+}
+
+struct Scheduler(Child);
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Scheduler {
+    fn start(bed: &Testbed, hither: &Path, dir: &Path) -> Result<Self> {
+        let flags =
+            ["schedule", "--act", "--partition", "gpu", "--release-after-s", "0", "--quiet"];
+        let no_preemption = ["--policy", "dally-no-preempt"];
+        let mut command: Command = bed.command(hither);
+        command.args(flags).args(no_preemption).arg("--state").arg(dir.join("state"));
+        Ok(Self(command.stdin(Stdio::null()).spawn()?))
+    }
+
+    /// CPU seconds of the scheduler and of the commands that it has run, and its memory in MB.
+    fn cost(&self) -> Result<(f64, f64)> {
+        let pid = self.0.id();
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+        let ticks: f64 = fields[11..15].iter().filter_map(|t| t.parse::<f64>().ok()).sum();
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kb = memory.and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok());
+        Ok((ticks / 100.0, kb.unwrap_or(0.0) / 1000.0))
+    }
+}
+
+fn idle(args: &Args, hither: &Path, dir: &Path) -> Result<()> {
+    let bed = cluster(dir)?;
+    let scheduler = Scheduler::start(&bed, hither, dir)?;
+    thread::sleep(Duration::from_secs(2));
+    let (before_s, _) = scheduler.cost()?;
+    thread::sleep(Duration::from_secs(args.idle_s));
+    let (after_s, memory_mb) = scheduler.cost()?;
+    let share = (after_s - before_s) / args.idle_s as f64;
+    print(&json!({ "what": "idle", "cpu_share": share, "memory_mb": memory_mb }));
+    Ok(())
+}
+
+/// Gangs that each need the whole cluster, one after the other.
+fn turn_around(args: &Args, hither: Option<&Path>, held: u32, dir: &Path) -> Result<()> {
+    let bed = cluster(dir)?;
+    let folder = dir.to_string_lossy();
+    let submit = |script: &str, gpus: u32| {
+        let gpus = format!("--gpus={gpus}");
+        let mut all = vec!["-D", &*folder, &gpus];
+        if hither.is_some() {
+            all.push("-H");
+        } else {
+            all.push("-N2");
+        }
+        bed.submit(&all, &dir.join(script), &[]).map_err(anyhow::Error::msg)
+    };
+    for _ in 0..args.gangs {
+        submit("gang.sh", 8)?;
+    }
+    for _ in 0..held {
+        submit("idle.sh", 8)?;
+    }
+    let begin = Instant::now();
+    let scheduler = hither.map(|hither| Scheduler::start(&bed, hither, dir)).transpose()?;
+    let limit = Duration::from_secs(60 + 5 * args.gangs as u64);
+    let runs = loop {
+        let runs = fs::read_to_string(dir.join("runs")).unwrap_or_default();
+        if runs.lines().filter(|line| line.starts_with("end")).count() == args.gangs {
+            break runs;
+        }
+        if begin.elapsed() > limit {
+            bail!("the gangs took longer than {} s; {}", limit.as_secs(), dir.display());
+        }
+        thread::sleep(Duration::from_millis(100));
+    };
+    let wall_s = begin.elapsed().as_secs_f64();
+    let mut ended_s = None;
+    let mut gaps_s = Vec::new();
+    for line in runs.lines() {
+        let at_s: f64 = line.rsplit(' ').next().unwrap_or("").parse()?;
+        match (line.starts_with("start"), ended_s) {
+            (true, Some(before_s)) => gaps_s.push(at_s - before_s),
+            (true, None) => {}
+            (false, _) => ended_s = Some(at_s),
+        }
+    }
+    gaps_s.sort_by(f64::total_cmp);
+    let at = |share: f64| gaps_s[((gaps_s.len() - 1) as f64 * share).round() as usize];
+    let (cpu_s, memory_mb) = scheduler.as_ref().map_or(Ok((0.0, 0.0)), Scheduler::cost)?;
+    let by = if hither.is_some() { "hither" } else { "slurm" };
+    print(&json!({
+        "what": "turn-around", "by": by, "held": held, "gangs": args.gangs, "median_s": at(0.5),
+        "p99_s": at(0.99), "max_s": at(1.0), "cpu_share": cpu_s / wall_s, "memory_mb": memory_mb,
+    }));
+    Ok(())
+}
+
+fn print(row: &serde_json::Value) {
+    let mut row = row.clone();
+    row["machine"] = machine::facts();
+    println!("{row}");
+}

@@ -1,0 +1,276 @@
+//! `hither schedule`: decides for the jobs of a Slurm partition.
+
+mod guard;
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use hither_core::topology::Topology;
+use hither_live::drive::{Driver, Options};
+use hither_live::engine::{self, Engine as _, Order};
+use hither_live::journal::{Journal, Setup};
+use hither_live::orders::Limits;
+use hither_live::replay;
+use hither_live::run::{self, Home, Pace, Run};
+use hither_live::serve::Window;
+use hither_live::slurm::{Config, Slurm, unix_s};
+use hither_sched::policy::Entry;
+
+use crate::inputs::{library, number, say_notes};
+use crate::settings::{self, PolicyArgs};
+use crate::{Common, outputs};
+
+pub use guard::{ReleaseArgs, run as release};
+
+/// Decide where the jobs of a Slurm partition run
+///
+/// Without --act it looks once, prints what it would do and why, and changes nothing. With --act it
+/// keeps deciding until it is stopped. It may be killed and started again at any moment.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  hither schedule --partition gpu
+  hither schedule --partition gpu --act --listen 127.0.0.1:9433
+  hither schedule --replay /var/lib/hither/journal.redb
+
+Held jobs of the partition that ask for a total of GPUs (sbatch -H --gpus=8) are placed and released \
+by Hither. All others are left to Slurm. docs/live.md is the guide.")]
+pub struct Args {
+    #[command(flatten)]
+    pub slurm: SlurmArgs,
+    #[command(flatten)]
+    state: StateArgs,
+    /// Carry the decisions out
+    #[arg(long, conflicts_with = "replay")]
+    act: bool,
+    #[command(flatten)]
+    policies: PolicyArgs,
+    /// Profiles of models as TOML or JSON, over the built-in ones
+    #[arg(long, value_name = "FILE")]
+    profiles: Option<PathBuf>,
+    /// Serve a page, metrics and health on this address, such as 127.0.0.1:9433
+    #[arg(long, value_name = "HOST:PORT", requires = "act")]
+    listen: Option<String>,
+    /// Seconds between two looks at the cluster while it has jobs; twice as long while it has none
+    #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = |t: &str| number(t, 0.05, 60.0))]
+    poll_s: f64,
+    /// Seconds after which a start that Slurm has not carried out is taken back
+    #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = |t: &str| number(t, 1.0, 3600.0))]
+    start_limit_s: f64,
+    /// Seconds between a job's checkpoint signal and its requeue, where the job does not say
+    #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = |t: &str| number(t, 0.0, 3600.0))]
+    grace_s: f64,
+    /// Seconds after which held jobs are released to Slurm's own scheduler if Hither stays away;
+    /// 0: never
+    #[arg(long, value_name = "S", default_value_t = 900.0, value_parser = |t: &str| number(t, 0.0, 1e9))]
+    release_after_s: f64,
+    /// Days for which the journal keeps its turns
+    #[arg(long, value_name = "DAYS", default_value_t = 30.0, value_parser = |t: &str| number(t, 0.001, 36500.0))]
+    keep_days: f64,
+    /// Make every decision of a journal again and compare
+    #[arg(long, value_name = "JOURNAL")]
+    replay: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct SlurmArgs {
+    /// Partitions whose held jobs Hither places, separated by commas
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', env = "HITHER_PARTITION")]
+    pub partition: Vec<String>,
+    /// Folder of Slurm's commands [default: on the path]
+    #[arg(long, value_name = "DIR", env = "HITHER_SLURM_BIN")]
+    pub slurm_bin: Option<PathBuf>,
+    /// Seconds that a command of Slurm may take
+    #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = |t: &str| number(t, 0.1, 600.0))]
+    pub command_limit_s: f64,
+}
+
+impl SlurmArgs {
+    pub fn connect(&self) -> anyhow::Result<Slurm> {
+        if self.partition.is_empty() {
+            bail!("--partition is missing: name the partition whose jobs Hither places");
+        }
+        let limit = Duration::from_secs_f64(self.command_limit_s);
+        let (partitions, bin) = (self.partition.clone(), self.slurm_bin.clone());
+        Ok(Slurm::connect(Config { partitions, bin, limit })?)
+    }
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct StateArgs {
+    /// Directory of the scheduler's journal, lock and socket
+    #[arg(long, value_name = "DIR", env = "HITHER_STATE", default_value = "/var/lib/hither")]
+    pub state: PathBuf,
+}
+
+impl StateArgs {
+    pub fn home(&self) -> Home {
+        Home(self.state.clone())
+    }
+}
+
+pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
+    match &args.replay {
+        Some(path) => replayed(path, common),
+        None if args.act => act(args, common),
+        None => dry_run(args, common),
+    }
+}
+
+/// The one policy to run.
+fn policy(args: &Args) -> anyhow::Result<&'static Entry> {
+    let mut policies = args.policies.clone();
+    if policies.policy.is_empty() {
+        policies.policy.push("dally".into());
+    }
+    let entries = policies.entries()?;
+    let [entry] = entries[..] else { bail!("--policy: one policy decides for a cluster") };
+    let built = (entry.build)(&Default::default());
+    if built.is_clairvoyant() {
+        bail!("--policy {}: it needs true job lengths, which no real cluster knows", entry.name);
+    }
+    if entry.name == "gandiva" {
+        bail!("--policy gandiva: it shares GPUs by time slices, which Slurm cannot do");
+    }
+    Ok(entry)
+}
+
+/// Slurm and its topology. A scheduler that is to act waits for a Slurm that does not answer yet:
+/// after a power cut all of them start at once.
+fn connect(args: &Args, common: &Common) -> anyhow::Result<(Slurm, Topology)> {
+    let mut told = String::new();
+    loop {
+        let error = match args.slurm.connect() {
+            Ok(mut slurm) => match slurm.topology() {
+                Ok((topology, notes)) => {
+                    say_notes(common, &notes);
+                    return Ok((slurm, topology));
+                }
+                Err(error) => error.into(),
+            },
+            Err(error) => error,
+        };
+        let passes = error.downcast_ref::<engine::Error>().is_some_and(engine::Error::passes);
+        if !(args.act && passes) {
+            return Err(error);
+        }
+        if told != error.to_string() {
+            told = error.to_string();
+            common.say(&format!("{told}; waiting for it"));
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// The driver over a journal.
+fn open(args: &Args, journal: Journal, common: &Common) -> anyhow::Result<Driver<Slurm>> {
+    let entry = policy(args)?;
+    let settings = settings::settings(&args.policies.table()?)?;
+    let library = library(args.profiles.as_deref())?;
+    let (slurm, topology) = connect(args, common)?;
+    let now_s = unix_s();
+    let setup = Setup {
+        policy: entry.name.into(),
+        settings: toml::to_string(&settings).context("the options of the policy")?,
+        partitions: args.slurm.partition.clone(),
+        cluster: String::new(),
+        epoch_s: now_s.floor(),
+    };
+    let limits = Limits { start_s: args.start_limit_s, grace_s: args.grace_s, ..Limits::default() };
+    let options = Options { limits, act: args.act, keep_s: args.keep_days * 86_400.0 };
+    Ok(Driver::open(slurm, journal, &topology, setup, library, options, now_s)?)
+}
+
+fn act(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
+    let home = args.state.home();
+    fs::create_dir_all(&home.0)
+        .with_context(|| format!("cannot create {}; give --state", home.0.display()))?;
+    let taken = run::lock(&home.lock()).with_context(|| home.lock().display().to_string())?;
+    let Some(_lock) = taken else {
+        bail!("another scheduler acts with {}; stop it first", home.0.display());
+    };
+    let driver = open(args, Journal::open(&home.journal())?, common)?;
+    let window = Window::new();
+    window
+        .listen_at(&home.socket())
+        .with_context(|| format!("cannot listen at {}", home.socket().display()))?;
+    if let Some(address) = &args.listen {
+        let bound = window.listen_on(address).with_context(|| format!("--listen {address}"))?;
+        common.say(&format!("page and metrics on http://{bound}/"));
+    }
+    let heartbeat = guard::Orders {
+        after_s: args.release_after_s,
+        partitions: args.slurm.partition.clone(),
+        slurm_bin: args.slurm.slurm_bin.clone(),
+    };
+    if args.release_after_s > 0.0 {
+        guard::start(&home)?;
+    }
+    common.say(&format!(
+        "{} decides for partition {}; the journal is {}",
+        driver.setup.policy,
+        args.slurm.partition.join(","),
+        home.journal().display()
+    ));
+    let busy = Duration::from_secs_f64(args.poll_s);
+    let mut run = Run {
+        driver,
+        home,
+        acts: true,
+        pace: Pace { busy, idle: 2 * busy },
+        heartbeat: serde_json::to_string(&heartbeat)?,
+        log: VecDeque::new(),
+        looked_s: None,
+    };
+    run.run(&window, |line| common.say(line))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One look, without a word to Slurm.
+fn dry_run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
+    let mut driver = open(args, Journal::in_memory()?, common)?;
+    let step = driver.step(unix_s())?;
+    let mut text = String::new();
+    for said in &step.said {
+        match said.job.is_empty() {
+            true => text.push_str(&format!("{}\n", said.text)),
+            false => text.push_str(&format!("job {}: {}\n", said.job, said.text)),
+        }
+    }
+    for order in &step.orders {
+        if let Order::HandOver { job, .. } = order {
+            text.push_str(&format!("job {job}: is released to Slurm's own scheduler\n"));
+        }
+    }
+    if text.is_empty() {
+        text.push_str("nothing to do\n");
+    }
+    outputs::print(&text)?;
+    common.say("nothing was changed; --act carries decisions out");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn replayed(path: &std::path::Path, common: &Common) -> anyhow::Result<ExitCode> {
+    if !path.is_file() {
+        bail!("{}: no such journal", path.display());
+    }
+    let journal = Journal::open(path)?;
+    let replayed = match replay::replay(&journal, |_| {}) {
+        Ok(replayed) => replayed,
+        Err(error @ replay::Error::Differs { .. }) => {
+            outputs::say_error(&error.to_string());
+            return Ok(ExitCode::from(1));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    outputs::print(&format!(
+        "the same decisions: {} decisions from {} events in {} turns, {} starts of the scheduler\n",
+        replayed.decisions, replayed.events, replayed.turns, replayed.segments
+    ))?;
+    let _ = common;
+    Ok(ExitCode::SUCCESS)
+}

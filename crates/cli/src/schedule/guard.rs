@@ -1,0 +1,149 @@
+//! `hither release`: gives held jobs back to Slurm's own scheduler if Hither stays away. A guard, the
+//! same command, is started beside the scheduler and outlives it.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use hither_live::engine::{Engine as _, Order, Stands};
+use hither_live::run::{self, Home};
+use hither_live::slurm::{Config, Slurm};
+use serde::{Deserialize, Serialize};
+use std::os::unix::process::CommandExt as _;
+
+use super::{SlurmArgs, StateArgs};
+use crate::{Common, inputs, outputs};
+
+const COMMAND_LIMIT: Duration = Duration::from_secs(30);
+
+/// Release held jobs to Slurm's own scheduler if Hither has been away for too long
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  hither release --after-s 900
+  hither release --now --partition gpu
+
+A scheduler that acts starts `hither release --watch` by itself. For the case that its whole host is \
+gone, run it from cron on another host; docs/live.md has the line.")]
+pub struct ReleaseArgs {
+    #[command(flatten)]
+    slurm: SlurmArgs,
+    #[command(flatten)]
+    state: StateArgs,
+    /// Seconds without a sign of the scheduler [default: as the scheduler was told]
+    #[arg(long, value_name = "S", value_parser = |t: &str| inputs::number(t, 1.0, 1e9))]
+    after_s: Option<f64>,
+    /// Release at once, whether or not the scheduler lives
+    #[arg(long, conflicts_with = "after_s")]
+    now: bool,
+    /// Keep watching, and release whenever it is time
+    #[arg(long)]
+    watch: bool,
+}
+
+/// What the heartbeat file tells a guard.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Orders {
+    pub after_s: f64,
+    pub partitions: Vec<String>,
+    pub slurm_bin: Option<PathBuf>,
+}
+
+fn guard_lock(home: &Home) -> PathBuf {
+    home.0.join("guard.lock")
+}
+
+/// Starts a guard in a process group of its own, so that what ends the scheduler does not end it.
+pub fn start(home: &Home) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("cannot start the guard")?;
+    Command::new(program)
+        .args(["release", "--watch", "--quiet", "--state"])
+        .arg(&home.0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .context("cannot start the guard")?;
+    Ok(())
+}
+
+pub fn run(args: &ReleaseArgs, common: &Common) -> anyhow::Result<ExitCode> {
+    let home = args.state.home();
+    if args.watch {
+        return watch(args, &home, common);
+    }
+    let orders = orders(args, &home)?;
+    let silence = run::silence(&home);
+    let is_due = args.now || silence.is_none_or(|s| s.as_secs_f64() >= orders.after_s);
+    if !is_due {
+        let seconds = silence.unwrap_or_default().as_secs();
+        common.say(&format!("the scheduler was seen {seconds} s ago: nothing is released"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let released = release(&orders)?;
+    outputs::print(&format!("released {released} jobs to Slurm's own scheduler\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn orders(args: &ReleaseArgs, home: &Home) -> anyhow::Result<Orders> {
+    let told: Option<Orders> =
+        std::fs::read(home.heartbeat()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let mut orders = match told {
+        Some(orders) => orders,
+        None if args.slurm.partition.is_empty() => {
+            bail!("{} has no heartbeat; give --partition", home.0.display())
+        }
+        None => Orders { after_s: 900.0, partitions: Vec::new(), slurm_bin: None },
+    };
+    if !args.slurm.partition.is_empty() {
+        orders.partitions = args.slurm.partition.clone();
+    }
+    orders.after_s = args.after_s.unwrap_or(orders.after_s);
+    orders.slurm_bin = args.slurm.slurm_bin.clone().or(orders.slurm_bin);
+    Ok(orders)
+}
+
+/// Sleeps until the scheduler has been silent for long enough; then releases, until it is back. Ends
+/// when the state directory is gone.
+fn watch(args: &ReleaseArgs, home: &Home, common: &Common) -> anyhow::Result<ExitCode> {
+    let taken = run::lock(&guard_lock(home)).context("cannot lock")?;
+    let Some(_lock) = taken else { return Ok(ExitCode::SUCCESS) }; // another guard watches
+    loop {
+        // The scheduler that started this guard may not have seen the cluster yet.
+        let (Ok(orders), Some(silence)) = (orders(args, home), run::silence(home)) else {
+            if !home.0.exists() {
+                return Ok(ExitCode::SUCCESS);
+            }
+            std::thread::sleep(Duration::from_secs(1));
+            continue;
+        };
+        // Zero: never.
+        let after_s = if orders.after_s > 0.0 { orders.after_s } else { f64::INFINITY };
+        let left_s = after_s - silence.as_secs_f64();
+        if left_s > 0.0 {
+            std::thread::sleep(Duration::from_secs_f64(left_s.clamp(0.2, 30.0)));
+            continue;
+        }
+        // Slurm may be away as well; and jobs go on to enter held. Either way: again later.
+        if let Ok(released) = release(&orders) {
+            common.say(&format!("released {released} jobs"));
+        }
+        std::thread::sleep(Duration::from_secs_f64(orders.after_s.clamp(0.2, 60.0)));
+    }
+}
+
+fn release(orders: &Orders) -> anyhow::Result<usize> {
+    let config = Config {
+        partitions: orders.partitions.clone(),
+        bin: orders.slurm_bin.clone(),
+        limit: COMMAND_LIMIT,
+    };
+    let mut slurm = Slurm::connect(config)?;
+    let seen = slurm.observe()?;
+    let held = seen.jobs.iter().filter(|(_, job)| job.managed && job.stands == Stands::Held);
+    let orders: Vec<Order> = held.map(|(key, job)| job.hand_over(key)).collect();
+    slurm.act(&orders)?;
+    Ok(orders.len())
+}

@@ -1,0 +1,7 @@
+//! The scheduler on a real Slurm, started by the tests.
+
+mod bed;
+mod kills;
+mod page;
+mod story;
+mod trouble;

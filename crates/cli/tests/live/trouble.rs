@@ -1,0 +1,105 @@
+//! What goes wrong on real clusters: each gets a clear message and sane behaviour.
+
+use crate::bed::{Bed, until};
+use crate::story::FAST;
+
+#[test]
+fn errors_name_what_is_wrong_and_the_remedy() {
+    let bed = Bed::new(1, 2, 2);
+    let absent = bed.refused(&["schedule", "--slurm-bin", "/nowhere"]);
+    assert!(absent.contains("cannot run scontrol") && absent.contains("slurm-client"), "{absent}");
+    let old = bed.wrapped("[ \"$1\" != --version ] || { echo slurm 19.05.2; exit 0; }");
+    let old = bed.refused(&["schedule", "--slurm-bin", &old]);
+    assert!(old.contains("Slurm slurm 19.05.2 is not supported; 20.11 or later"), "{old}");
+    let nowhere = bed.refused(&["schedule", "--partition", "lost"]);
+    assert!(nowhere.contains("partition lost does not exist; the partitions are gpu"), "{nowhere}");
+    let torn = bed.wrapped(
+        "[ \"$2\" != topology ] || { echo 'SwitchName=a Level=0 LinkSpeed=1 Nodes=n0'; exit 0; }",
+    );
+    let torn = bed.refused(&["schedule", "--slurm-bin", &torn]);
+    assert!(torn.contains("every node with GPUs under a switch") && torn.contains("n1"), "{torn}");
+    let silent = bed.wrapped("[ $name != squeue ] || sleep 5");
+    let silent = bed.refused(&["schedule", "--slurm-bin", &silent, "--command-limit-s", "0.3"]);
+    assert!(silent.contains("Slurm does not answer squeue"), "{silent}");
+    let policy = bed.refused(&["schedule", "--policy", "srtf"]);
+    assert!(policy.contains("it needs true job lengths"), "{policy}");
+    let nothing = bed.refused(&["queue"]);
+    assert!(nothing.contains("no scheduler runs with"), "{nothing}");
+    assert!(bed.refused(&["explain", "x"]).contains("expected Slurm's id"));
+    assert!(bed.refused(&["progress", "5"]).contains("SLURM_JOB_ID is not set"));
+    // Without --act it says what it would do and does nothing.
+    let job = bed.submit(2, 5, &[]);
+    let told = bed.told(&["schedule"]);
+    assert!(told.contains(&format!("job {job}: starts on n0:2: it is its turn")), "{told}");
+    assert_eq!(bed.states()[&job], "PENDING");
+    // A user who may not change jobs is told so.
+    let denied = bed.wrapped(
+        "[ \"$1\" != -Q ] || { echo \"Access/permission denied for job 1\" >&2; exit 1; }",
+    );
+    let denied =
+        bed.refused(&["schedule", "--act", "--slurm-bin", &denied, "--release-after-s", "0"]);
+    assert!(denied.contains("run as SlurmUser, root or an operator"), "{denied}");
+    // Bad journals are named.
+    std::fs::write(bed.folder().join("bad"), b"not a journal").unwrap();
+    let bad = bed.folder().join("bad").display().to_string();
+    assert!(bed.refused(&["schedule", "--replay", &bad]).contains("bad"));
+}
+
+#[test]
+fn jobs_that_are_not_hithers_are_left_to_slurm() {
+    let bed = Bed::new(1, 4, 2);
+    let mut first = bed.schedule(FAST);
+    let second = bed.refused(&["schedule", "--act"]);
+    assert!(second.contains("another scheduler acts"), "{second}");
+    // No GPUs, or a shape that only Slurm can place: released at once.
+    let plain = bed.submit_foreign(&["-H", "-n1"], 3);
+    let shaped = bed.submit_foreign(&["-H", "-N2", "--gpus-per-node=2"], 10);
+    bed.await_state(&shaped, "RUNNING", 15);
+    let why = bed.told(&["explain", &shaped]);
+    assert!(why.contains("asks for a fixed shape") && why.contains("--gpus=N"), "{why}");
+    // Its GPUs are seen: a gang of six has to wait for it.
+    let gang = bed.submit(6, 3, &[]);
+    bed.await_all_completed(&[plain, shaped.clone(), gang.clone()], 40);
+    let ended = bed.marks().into_iter().find(|m| m.what == "end" && m.job == shaped).unwrap();
+    assert!(bed.first_start(&gang).at_s > ended.at_s);
+    // An array's tasks are jobs of their own.
+    let array = bed.submit(2, 3, &["--array=1-3"]);
+    until("the array to end", 30, || {
+        let ends = bed.marks().into_iter().filter(|m| m.what == "end").count();
+        (ends == 6).then_some(())
+    });
+    until("the task to be over", 10, || {
+        bed.told(&["explain", &format!("{array}_2")]).contains("is over").then_some(())
+    });
+    first.kill();
+}
+
+#[test]
+fn nodes_drain_partitions_vanish_and_slurm_goes_on_without_hither() {
+    let bed = Bed::new(1, 3, 2);
+    let flags = [&FAST[..FAST.len() - 4], &["--release-after-s", "2"]].concat();
+    let mut scheduler = bed.schedule(&flags);
+    // A node drains under a running job: the job stays, and no other comes.
+    let stays = bed.submit(2, 40, &[]);
+    let at = bed.first_start(&stays).nodes;
+    let name = format!("nodename={at}");
+    bed.slurm.ask("scontrol", &["update", &name, "state=drain", "reason=test"]).unwrap();
+    bed.await_log(&format!("node {at} is drain"), 10);
+    let others: Vec<String> = (0..3).map(|_| bed.submit(2, 5, &[])).collect();
+    bed.await_all_completed(&others, 40);
+    others.iter().for_each(|job| assert_ne!(bed.first_start(job).nodes, at));
+    bed.slurm.ask("scontrol", &["update", &name, "state=resume"]).unwrap();
+    bed.await_all_completed(&[stays], 30);
+    // The partition goes and comes again.
+    bed.slurm.ask("scontrol", &["delete", "partitionname=gpu"]).unwrap();
+    bed.await_log("partition gpu does not exist", 15);
+    let nodes = ["create", "partitionname=gpu", "nodes=n[0-2]", "default=yes"];
+    bed.slurm.ask("scontrol", &nodes).unwrap();
+    bed.await_log("Slurm answers again", 15);
+    let after = bed.submit(4, 3, &[]);
+    bed.await_all_completed(&[after], 30);
+    // Hither stays away: its jobs go to Slurm's own scheduler.
+    scheduler.kill();
+    let orphan = bed.submit(2, 3, &[]);
+    bed.await_all_completed(&[orphan], 30);
+}

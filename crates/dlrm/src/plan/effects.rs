@@ -1,0 +1,292 @@
+//! What each lever brings on the cores of this machine, with given lookups.
+
+use std::cell::RefCell;
+
+use hither_kernels::bag::prefetch::{self, Prefetch};
+use hither_kernels::bag::quant::Params;
+use hither_kernels::bag::touch::Touch;
+use hither_kernels::bag::{Bags, Dtype, Prepared, Table};
+use hither_kernels::detect::Isa;
+
+use super::Packing;
+use super::crew::Crew;
+use super::expect::{Cost, Costs, Level, random_rows};
+use super::layouts::Layouts;
+use super::levers::Setting;
+use super::timer::{Timed, interleave};
+use crate::Error;
+use crate::lookups::Lookups;
+
+/// What a setting costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effect {
+    pub setting: Setting,
+    /// The scheme that it was measured with: the fastest, or none.
+    pub prefetch: Prefetch,
+    /// Nanoseconds per row.
+    pub ns: f64,
+    /// Nanoseconds per row of a reference that only reads the same rows in the same places, with
+    /// the prefetch that is best for it.
+    pub touch_ns: f64,
+    pub touch_prefetch: Prefetch,
+    /// By the model of `expect`; NaN where it was not asked.
+    pub expected_ns: f64,
+}
+
+/// Times lookups on some threads.
+pub struct Meter {
+    crew: RefCell<Crew>,
+    isa: Isa,
+}
+
+/// Lookups as settings need them: by the tables' own ids, and by those of reordered tables.
+pub struct Asked<'a> {
+    pub plain: &'a Lookups,
+    pub renumbered: Option<&'a Lookups>,
+}
+
+/// Of schemes whose times differ by less, the simplest is taken.
+const SEARCH_MARGIN: f64 = 0.02;
+/// A search takes about so many steps.
+const SEARCH_STEPS: f64 = 5.0;
+
+impl<'a> Asked<'a> {
+    /// `None` where a setting needs renumbered ids and there are none.
+    pub fn by(&self, setting: Setting) -> Option<&'a Lookups> {
+        if setting.packing == Packing::Ids { self.renumbered } else { Some(self.plain) }
+    }
+}
+
+impl Meter {
+    pub fn new(threads: usize, isa: Isa) -> Result<Self, Error> {
+        Ok(Self { crew: RefCell::new(Crew::new(threads)?), isa })
+    }
+
+    pub fn threads(&self) -> usize {
+        self.crew.borrow().count()
+    }
+
+    /// A pass over all lookups.
+    pub fn lookup<'m>(
+        &'m self,
+        tables: Vec<Table<'m>>,
+        lookups: &'m Lookups,
+    ) -> Result<Timed<'m>, Error> {
+        let mut out = vec![0.0; lookups.batch * tables.iter().map(|t| t.dim).sum::<usize>()];
+        let mut pool = self.pooling(tables)?;
+        let pass = move || (0..lookups.len()).try_for_each(|k| pool(&lookups.bags(k), &mut out));
+        Ok(Timed::new(lookups.ids(), Box::new(pass)))
+    }
+
+    /// Pools one batch after the other.
+    pub fn pooling<'m>(
+        &'m self,
+        tables: Vec<Table<'m>>,
+    ) -> Result<impl FnMut(&Bags, &mut [f32]) -> Result<(), Error> + 'm, Error> {
+        let tables = Prepared::new(tables, Vec::new(), self.isa)?;
+        Ok(move |bags: &Bags, out: &mut [f32]| self.crew.borrow_mut().pool(&tables, bags, out))
+    }
+
+    /// A pass that only reads the same rows.
+    pub fn touch<'m>(
+        &'m self,
+        tables: Vec<Table<'m>>,
+        prefetch: Prefetch,
+        lookups: &'m Lookups,
+    ) -> Result<Timed<'m>, Error> {
+        let touch = Touch::new(&tables, prefetch, self.isa)?;
+        let tables = Prepared::new(tables, Vec::new(), self.isa)?;
+        let pass = move || {
+            let mut crew = self.crew.borrow_mut();
+            (0..lookups.len()).try_for_each(|k| crew.touch(&touch, &tables, &lookups.bags(k)))
+        };
+        Ok(Timed::new(lookups.ids(), Box::new(pass)))
+    }
+
+    /// The fastest prefetch for some lookups. `tables` returns the tables with a given prefetch.
+    pub fn search<'m>(
+        &'m self,
+        tables: impl Fn(Prefetch) -> Vec<Table<'m>>,
+        lookups: &'m Lookups,
+        seconds: f64,
+    ) -> Result<Prefetch, Error> {
+        prefetch::search(SEARCH_MARGIN, |ways| {
+            let run = |way: &Prefetch| self.lookup(tables(*way), lookups);
+            let mut runs = ways.iter().map(run).collect::<Result<Vec<_>, _>>()?;
+            interleave(&mut runs, 1, seconds / SEARCH_STEPS)?;
+            Ok(runs.iter().map(|run| run.ns).collect())
+        })
+    }
+
+    /// The schemes that settings are measured with: some of each kind, and the one that a search
+    /// finds where no row is packed.
+    pub fn schemes(
+        &self,
+        layouts: &Layouts,
+        asked: &Asked,
+        seconds: f64,
+    ) -> Result<Vec<Prefetch>, Error> {
+        let huge = Setting { pages: true, ..Setting::NONE };
+        let place =
+            [huge, Setting::NONE].into_iter().find(|place| layouts.tables(*place).is_some());
+        let mut schemes = Prefetch::CANDIDATES.to_vec();
+        if let Some(place) = place {
+            let tables = |prefetch| layouts.view(place, prefetch).unwrap_or_default();
+            let best = self.search(tables, asked.plain, seconds)?;
+            schemes.extend(Some(best).filter(|best| !schemes.contains(best)));
+        }
+        Ok(schemes)
+    }
+
+    /// All settings that the layouts have places for, each with the fastest of `schemes`, and the
+    /// touch of each place. A setting without prefetch is measured without.
+    pub fn effects(
+        &self,
+        layouts: &Layouts,
+        asked: &Asked,
+        settings: &[Setting],
+        schemes: &[Prefetch],
+        seconds: f64,
+    ) -> Result<Vec<Effect>, Error> {
+        let mut places: Vec<Setting> = Vec::new();
+        for place in settings.iter().map(|setting| setting.place()) {
+            let is_there = layouts.tables(place).is_some() && asked.by(place).is_some();
+            if is_there && !places.contains(&place) {
+                places.push(place);
+            }
+        }
+        let with_none: Vec<Prefetch> = std::iter::once(Prefetch::Off)
+            .chain(schemes.iter().copied().filter(|scheme| *scheme != Prefetch::Off))
+            .collect();
+        // One pass of every place, then the next of every place: whichever pass it is, its rows were
+        // last read as many passes ago, and caches favour none.
+        let mut runs = Vec::new();
+        for is_touch in [false, true] {
+            for scheme in &with_none {
+                for place in &places {
+                    let Some(lookups) = asked.by(*place) else { continue };
+                    let view = layouts.view(*place, *scheme).unwrap_or_default();
+                    runs.push(match is_touch {
+                        true => self.touch(view, *scheme, lookups)?,
+                        false => self.lookup(view, lookups)?,
+                    });
+                }
+            }
+        }
+        interleave(&mut runs, 1, seconds)?;
+        let times = |place: usize, first: usize| {
+            let runs = runs[first * places.len()..].iter().skip(place).step_by(places.len());
+            with_none.iter().copied().zip(runs.map(|run| run.ns))
+        };
+        let fastest = |times: &mut dyn Iterator<Item = (Prefetch, f64)>| {
+            times.min_by(|a, b| a.1.total_cmp(&b.1))
+        };
+        let mut effects = Vec::new();
+        for setting in settings {
+            let Some(place) = places.iter().position(|place| *place == setting.place()) else {
+                continue;
+            };
+            let count = if setting.prefetch { with_none.len() } else { 1 };
+            let skip = usize::from(setting.prefetch && with_none.len() > 1);
+            let own = fastest(&mut times(place, 0).take(count).skip(skip));
+            let touch = fastest(&mut times(place, with_none.len()));
+            let (Some((prefetch, ns)), Some((touch_prefetch, touch_ns))) = (own, touch) else {
+                continue;
+            };
+            // A lookup does all that a touch does: where noise made every touch slower than a
+            // lookup, that lookup's time is nearer to what touching takes.
+            let touch_ns =
+                times(place, 0).take(with_none.len()).map(|t| t.1).fold(touch_ns, f64::min);
+            let expected_ns = f64::NAN;
+            effects.push(Effect {
+                setting: *setting,
+                prefetch,
+                ns,
+                touch_ns,
+                touch_prefetch,
+                expected_ns,
+            });
+        }
+        Ok(effects)
+    }
+
+    /// What rows cost from each level of memory, with the best prefetch and without.
+    pub(super) fn costs(
+        &self,
+        layouts: &Layouts,
+        best: Prefetch,
+        [l2_bytes, l3_bytes]: [usize; 2],
+        lookups: usize,
+        seconds: f64,
+    ) -> Result<Costs, Error> {
+        let near = Setting::NONE;
+        let some = layouts.view(near, Prefetch::Off).unwrap_or_default();
+        let drawn = |bytes, packed| random_rows(&some, bytes, packed, lookups);
+        let sets = [
+            (Level::L2, false, drawn(Some(l2_bytes / 2), false)),
+            (Level::L2, true, drawn(Some(l2_bytes / 2), true)),
+            (Level::L3, false, drawn(Some(l3_bytes / 2), false)),
+            (Level::L3, true, drawn(Some(l3_bytes / 2), true)),
+            (Level::Memory, false, random_rows(&some, None, false, lookups * 2)),
+        ];
+        // Scales that mean nothing, one per row: reading them costs as much as reading real ones.
+        let most = some.iter().map(|table| table.rows).max().unwrap_or(0);
+        let params = vec![Params::default(); most];
+        let (mut rows, mut runs) = (Vec::new(), Vec::new());
+        for pages in [false, true] {
+            let place = Setting { pages, ..near };
+            for (level, packed, lookups) in &sets {
+                for prefetch in [false, true] {
+                    let fetched = if prefetch { best } else { Prefetch::Off };
+                    let Some(view) = layouts.view(place, fetched) else { continue };
+                    rows.push(Cost { level: *level, pages, prefetch, packed: *packed, ns: 0.0 });
+                    let run = self.lookup(without_padding(view), lookups)?;
+                    runs.push(if *level == Level::Memory { run } else { run.warm() });
+                }
+            }
+        }
+        let pages = layouts.tables(Setting { pages: true, ..near }).is_some();
+        let place = Setting { pages, ..near };
+        // Spread rows, because the cost of the map is that of touching all of its lines.
+        for packing in [Packing::Off, Packing::Lookup] {
+            let view = layouts.view(Setting { packing, ..place }, best).unwrap_or_default();
+            runs.push(self.lookup(without_padding(view), &sets[2].2)?.warm());
+        }
+        let types = types(&some);
+        for dtype in &types {
+            let view = layouts.view(place, best).unwrap_or_default();
+            let view = without_padding(view).into_iter().map(|t| as_type(t, *dtype, &params));
+            runs.push(self.lookup(view.collect(), &sets[4].2)?);
+        }
+        interleave(&mut runs, 5, seconds)?;
+        for (cost, run) in rows.iter_mut().zip(&runs) {
+            cost.ns = run.ns;
+        }
+        let rest = &runs[rows.len()..];
+        let map_ns = (rest[1].ns - rest[0].ns).max(0.0);
+        let dim = some.first().map_or(0, |table| table.dim);
+        let sizes = types.iter().map(|dtype| dtype.row_bytes(dim));
+        let bytes = sizes.zip(rest[2..].iter().map(|run| run.ns)).collect();
+        Ok(Costs { rows, map_ns, bytes })
+    }
+}
+
+fn without_padding(tables: Vec<Table<'_>>) -> Vec<Table<'_>> {
+    tables.into_iter().map(|table| Table { padding: None, ..table }).collect()
+}
+
+/// The tables' own type, and quantised types with smaller rows.
+fn types(tables: &[Table]) -> Vec<Dtype> {
+    let Some(table) = tables.first() else { return Vec::new() };
+    let smaller = |dtype: &Dtype| dtype.row_bytes(table.dim) < table.dtype.row_bytes(table.dim);
+    let quantised = [Dtype::Int8, Dtype::Int4].into_iter().filter(smaller);
+    std::iter::once(table.dtype).chain(quantised).collect()
+}
+
+/// The same places, read as rows of another type; the values do not matter here.
+fn as_type<'a>(table: Table<'a>, dtype: Dtype, params: &'a [Params]) -> Table<'a> {
+    if dtype == table.dtype {
+        return table;
+    }
+    Table { dtype, params: &params[..table.rows], hot: None, ..table }
+}

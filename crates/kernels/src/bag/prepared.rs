@@ -1,0 +1,343 @@
+//! Tables that were checked once, and lookups in them.
+//!
+//! Checking tables, adding up widths and choosing kernels is done by [`Prepared::new`], not by every
+//! call. A [`Lookup`] then takes the bags of any number of requests, one table and some samples at a
+//! time, each where its sender laid it out: requests that share a batch are not copied together. It
+//! runs on the thread that calls it, with a scratch that the caller keeps, and allocates nothing once
+//! the scratch has grown to the largest lookup.
+
+use std::any::Any;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::kernel::{self, Target};
+use super::resolve::{self, Place, Scratch};
+use super::{Bags, Error, Ids, OutOfRange, Pooling, Table};
+use crate::detect::Isa;
+
+/// Tables that passed all checks, and what follows from them.
+#[derive(Clone)]
+pub struct Prepared<'a> {
+    tables: Vec<Table<'a>>,
+    /// Where each table's results begin in a sample's output.
+    columns: Vec<usize>,
+    /// One per table.
+    out_of_range: Vec<OutOfRange>,
+    width: usize,
+    isa: Isa,
+}
+
+/// The bags of one table: bag `b` has the ids from `offsets[b]` to `offsets[b + 1]`.
+#[derive(Clone, Copy, Debug)]
+pub struct TableBags<'a> {
+    pub ids: Ids<'a>,
+    /// One more than there are bags. They never fall, and none is greater than the number of ids.
+    pub offsets: &'a [i64],
+    /// One per id; for sums and means.
+    pub weights: Option<&'a [f32]>,
+}
+
+/// A lookup in progress. Bags that were added are pooled, at the latest, by [`Lookup::finish`].
+pub struct Lookup<'l> {
+    prepared: &'l Prepared<'l>,
+    scratch: &'l mut Scratch,
+    target: Target<'l>,
+    /// Rows are only read, and the output is a sink as wide as the widest table.
+    is_touch: bool,
+}
+
+/// Rows that are pooled in one go: their list of addresses stays in the second-level cache, and the
+/// prefetches that a list begins and ends without are few among its own.
+const ROWS_AT_ONCE: usize = 4096;
+/// Up to this many ids per bag, what is written counts as much as what is read: few samples are taken
+/// at a time, so that what was written last is still near.
+const SHORT_BAG_IDS: usize = 4;
+
+impl<'a> Prepared<'a> {
+    /// Checks the tables. `out_of_range` has one reaction per table, or is empty: then an id that no
+    /// row has is an error. More than the processor has is not used, whatever `isa` says.
+    pub fn new(
+        tables: Vec<Table<'a>>,
+        mut out_of_range: Vec<OutOfRange>,
+        isa: Isa,
+    ) -> Result<Self, Error> {
+        super::check_tables(&tables)?;
+        out_of_range.resize(tables.len(), OutOfRange::Error);
+        let mut width = 0;
+        let column = |table: &Table| {
+            let column = width;
+            width += table.dim;
+            column
+        };
+        let columns = tables.iter().map(column).collect();
+        Ok(Self { tables, columns, out_of_range, width, isa: isa.lowered() })
+    }
+
+    pub fn tables(&self) -> &[Table<'a>] {
+        &self.tables
+    }
+
+    /// Elements of a sample's pooled rows.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The instruction set that runs.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Begins a lookup whose results go to `out`, of [`Prepared::width`] elements per sample.
+    pub fn lookup<'l>(&'l self, scratch: &'l mut Scratch, out: &'l mut [f32]) -> Lookup<'l> {
+        self.lookup_into(scratch, Target::new(out))
+    }
+
+    fn lookup_into<'l>(&'l self, scratch: &'l mut Scratch, target: Target<'l>) -> Lookup<'l> {
+        scratch.clear();
+        Lookup { prepared: self, scratch, target, is_touch: false }
+    }
+
+    /// Begins a lookup that reads rows and keeps no results.
+    pub(super) fn touch<'l>(&'l self, scratch: &'l mut Scratch, sink: Target<'l>) -> Lookup<'l> {
+        Lookup { is_touch: true, ..self.lookup_into(scratch, sink) }
+    }
+
+    /// Pools all bags into `out` on this thread. Returns how many ids were clamped.
+    ///
+    /// The bags of the first error, in the order of tables and samples, are told.
+    pub fn pool(&self, bags: &Bags, out: &mut [f32], scratch: &mut Scratch) -> Result<u64, Error> {
+        bags.check(self.tables.len())?;
+        if out.len() != bags.batch * self.width {
+            return Err(Error::Output { expected: bags.batch * self.width, found: out.len() });
+        }
+        let mut lookup = self.lookup(scratch, out);
+        let clamped = lookup.add_samples(bags, 0..bags.batch, 0)?;
+        lookup.finish();
+        Ok(clamped)
+    }
+
+    /// Whether every id of one table's bags is one of its rows, its padding or pruned, or is clamped;
+    /// and whether offsets and weights are as [`Lookup::add`] wants them.
+    pub fn check(&self, table: usize, bags: &TableBags) -> Result<(), Error> {
+        let t = &self.tables[table];
+        bags.check(table, t, 0..bags.offsets.len().saturating_sub(1))?;
+        if self.out_of_range[table] == OutOfRange::Clamp {
+            return Ok(());
+        }
+        let (Some(first), Some(last)) = (bags.offsets.first(), bags.offsets.last()) else {
+            return Ok(());
+        };
+        let range = *first as usize..*last as usize;
+        match resolve::find_bad(t, bags.ids, range) {
+            None => Ok(()),
+            Some((position, id)) => Err(Error::OutOfRange { table, position, id, rows: t.rows }),
+        }
+    }
+}
+
+impl Lookup<'_> {
+    /// Adds all tables' bags of some samples of a call, whose results begin with sample `place`.
+    pub fn add_samples(
+        &mut self,
+        bags: &Bags,
+        samples: Range<usize>,
+        place: usize,
+    ) -> Result<u64, Error> {
+        let tables = self.prepared.tables.len();
+        let is_short = bags.ids.len() <= SHORT_BAG_IDS * tables * bags.batch;
+        let at_once = if is_short { samples_at_once(bags) } else { samples.len().max(1) };
+        let mut clamped = 0;
+        for first in samples.clone().step_by(at_once) {
+            let some = first..(first + at_once).min(samples.end);
+            for table in 0..tables {
+                let place = place + first - samples.start;
+                clamped += self.add(table, &bags.table(table), some.clone(), place)?;
+            }
+        }
+        Ok(clamped)
+    }
+
+    /// Adds the bags of some samples of one table; the results of the first go to sample `place` of
+    /// the output. Returns how many ids were clamped. After an error the results of these samples in
+    /// this table are undefined; what was added before, and what is added later, is not affected.
+    ///
+    /// # Panics
+    /// If there is no such table, or the output does not have these samples.
+    pub fn add(
+        &mut self,
+        table: usize,
+        bags: &TableBags,
+        samples: Range<usize>,
+        place: usize,
+    ) -> Result<u64, Error> {
+        let Prepared { tables, columns, out_of_range, width, isa } = self.prepared;
+        let t = &tables[table];
+        bags.check(table, t, samples.clone())?;
+        let end = match self.is_touch {
+            true => Some(t.dim),
+            false => (place + samples.len()).checked_mul(*width),
+        };
+        assert!(end.is_some_and(|end| end <= self.target.len()), "samples beyond the output");
+        if self.scratch.is_weighted != bags.weights.is_some() {
+            self.pool();
+            self.scratch.is_weighted = bags.weights.is_some();
+        }
+        let mut clamped = 0;
+        let mut first = samples.start;
+        while first < samples.end {
+            let last = self.fitting(bags.offsets, first..samples.end);
+            let place = Place {
+                table: table as u32,
+                samples: first..last,
+                out: (place + first - samples.start) * width + columns[table],
+                out_step: *width,
+                out_of_range: out_of_range[table],
+            };
+            clamped += resolve::resolve(t, bags, &place, *isa, self.scratch)?;
+            if self.scratch.rows.len() >= ROWS_AT_ONCE || last < samples.end {
+                self.pool();
+            }
+            first = last;
+        }
+        Ok(clamped)
+    }
+
+    /// Pools all bags that are still waiting.
+    pub fn finish(mut self) {
+        self.pool();
+    }
+
+    /// The end of those samples whose rows still fit into the scratch; one at least.
+    fn fitting(&self, offsets: &[i64], samples: Range<usize>) -> usize {
+        let room = ROWS_AT_ONCE.saturating_sub(self.scratch.rows.len()) as i64;
+        let until = offsets[samples.start].saturating_add(room);
+        if offsets[samples.end] <= until {
+            return samples.end;
+        }
+        let within = &offsets[samples.start..=samples.end];
+        let bound = samples.start + within.partition_point(|offset| *offset <= until);
+        (bound - 1).clamp(samples.start + 1, samples.end)
+    }
+
+    fn pool(&mut self) {
+        if self.scratch.bags.is_empty() {
+            return;
+        }
+        self.scratch.pad();
+        if self.is_touch {
+            super::touch::merge(self.scratch);
+        }
+        let Prepared { tables, isa, .. } = self.prepared;
+        // SAFETY: `resolve` wrote only addresses of whole rows of `tables`; `add` saw that the bags
+        // lie inside of the output, which is borrowed mutably for as long as this lookup. A touch
+        // writes all bags over each other at the start of its sink, which is as wide as any table.
+        unsafe { kernel::pool(tables, self.scratch, &self.target, *isa) };
+        self.scratch.clear();
+    }
+}
+
+/// Samples that have about as many rows as are pooled in one go.
+fn samples_at_once(bags: &Bags) -> usize {
+    (ROWS_AT_ONCE * bags.batch).checked_div(bags.ids.len()).unwrap_or(bags.batch).max(1)
+}
+
+impl<'a> Bags<'a> {
+    /// The bags of one table. The call has offsets for it, as [`Bags::check`] has seen.
+    pub fn table(&self, table: usize) -> TableBags<'a> {
+        let offsets = &self.offsets[table * self.batch..=(table + 1) * self.batch];
+        TableBags { ids: self.ids, offsets, weights: self.weights }
+    }
+
+    /// Whether offsets and weights are as a call of so many tables needs them.
+    pub fn check(&self, tables: usize) -> Result<(), Error> {
+        let (ids, offsets, batch) = (self.ids.len(), self.offsets, self.batch);
+        let expected = tables.saturating_mul(batch).saturating_add(1);
+        if offsets.len() != expected {
+            return Err(Error::Offsets { tables, batch, expected, found: offsets.len() });
+        }
+        let wrong = |position: usize| Error::Offset { position, offset: offsets[position], ids };
+        if offsets[0] != 0 {
+            return Err(wrong(0));
+        }
+        if let Some(position) = first_fall(offsets) {
+            return Err(wrong(position));
+        }
+        if usize::try_from(offsets[expected - 1]) != Ok(ids) {
+            return Err(wrong(expected - 1));
+        }
+        check_weights(self.weights, ids)
+    }
+}
+
+impl TableBags<'_> {
+    /// Whether offsets and weights of some samples' bags are as a lookup in table number `table` wants
+    /// them.
+    pub fn check(&self, table: usize, t: &Table, samples: Range<usize>) -> Result<(), Error> {
+        let (ids, offsets) = (self.ids.len(), self.offsets);
+        let wrong = |position: usize| Error::Offset { position, offset: offsets[position], ids };
+        if samples.end >= offsets.len() || samples.start > samples.end {
+            let (expected, found) = (samples.end.saturating_add(1), offsets.len());
+            return Err(Error::Offsets { tables: 1, batch: samples.end, expected, found });
+        }
+        if offsets[samples.start] < 0 {
+            return Err(wrong(samples.start));
+        }
+        if let Some(position) = first_fall(&offsets[samples.start..=samples.end]) {
+            return Err(wrong(samples.start + position));
+        }
+        if usize::try_from(offsets[samples.end]).map_or(true, |end| end > ids) {
+            return Err(wrong(samples.end));
+        }
+        check_weights(self.weights, ids)?;
+        match t.pooling {
+            Pooling::Max if self.weights.is_some() => Err(Error::WeightedMax { table }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The place of the first offset that is less than the one before it.
+fn first_fall(offsets: &[i64]) -> Option<usize> {
+    // All pairs in one vector loop; the place is searched only if some pair falls.
+    let falls = offsets.iter().zip(&offsets[1..]).fold(false, |falls, (a, b)| falls | (b < a));
+    let first = || offsets.windows(2).position(|pair| pair[1] < pair[0]).map(|place| place + 1);
+    if falls { first() } else { None }
+}
+
+fn check_weights(weights: Option<&[f32]>, ids: usize) -> Result<(), Error> {
+    match weights {
+        Some(weights) if weights.len() != ids => Err(Error::Weights { ids, found: weights.len() }),
+        _ => Ok(()),
+    }
+}
+
+/// Something that holds tables in memory.
+pub trait Source {
+    fn tables(&self) -> Vec<Table<'_>>;
+}
+
+/// Prepared tables together with the owner of their memory.
+pub struct Resident {
+    /// Borrowed from the owner, whatever the lifetime says; given out only with that of `self`.
+    prepared: Prepared<'static>,
+    _owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl Resident {
+    /// Checks the owner's tables, as [`Prepared::new`] does, and keeps the owner alive.
+    pub fn new<O: Source + Any + Send + Sync>(
+        owner: Arc<O>,
+        out_of_range: Vec<OutOfRange>,
+        isa: Isa,
+    ) -> Result<Self, Error> {
+        // SAFETY: what the `Arc` points to neither moves nor dies, nor is borrowed mutably, while a
+        // clone of the `Arc` lives, and this value keeps one for as long as it has the tables.
+        let source: &'static O = unsafe { &*Arc::as_ptr(&owner) };
+        let prepared = Prepared::new(source.tables(), out_of_range, isa)?;
+        Ok(Self { prepared, _owner: owner })
+    }
+
+    pub fn get(&self) -> &Prepared<'_> {
+        &self.prepared
+    }
+}

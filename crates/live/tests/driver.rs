@@ -1,0 +1,221 @@
+//! The driver against a made-up cluster that obeys or ignores what it is told.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use hither_core::topology::Topology;
+use hither_live::drive::{Driver, Options};
+use hither_live::engine::{
+    Complaint, Engine, Error, Order, Seen, SeenJob, SeenNode, Stands, Wants,
+};
+use hither_live::journal::{Journal, Setup};
+use hither_live::orders::Limits;
+use hither_live::replay;
+use hither_sched::cluster::Status;
+use hither_sched::event::End;
+use hither_sched::profile::Library;
+
+/// One rack with two machines of four GPUs.
+#[derive(Default)]
+struct World {
+    seen: Seen,
+    given: Vec<Order>,
+    /// Whether orders have an effect.
+    obeys: bool,
+}
+
+#[derive(Clone, Default)]
+struct Fake(Rc<RefCell<World>>);
+
+impl Fake {
+    fn new() -> Self {
+        let mut world = World { obeys: true, ..World::default() };
+        for name in ["gpu001", "gpu002"] {
+            let (gpu_type, state) = ("gpu".into(), "idle".into());
+            let node = SeenNode { gpus: 4, gpu_type, status: Status::Up, state };
+            world.seen.nodes.insert(name.into(), node);
+        }
+        Self(Rc::new(RefCell::new(world)))
+    }
+
+    fn submit(&self, key: &str, wants: Wants) {
+        let job = SeenJob {
+            name: "job".into(),
+            user: "ada".into(),
+            managed: true,
+            stands: Stands::Held,
+            wants,
+            comment: String::new(),
+            reason: String::new(),
+            required: Vec::new(),
+            holds: Vec::new(),
+            restarts: 0,
+            can_requeue: true,
+            is_early: false,
+            submitted_s: 0.0,
+            started_s: None,
+            limit_s: None,
+        };
+        self.0.borrow_mut().seen.jobs.insert(key.into(), job);
+    }
+
+    fn change(&self, key: &str, change: impl FnOnce(&mut SeenJob)) {
+        change(self.0.borrow_mut().seen.jobs.get_mut(key).unwrap());
+    }
+
+    fn stands(&self, key: &str) -> Stands {
+        self.0.borrow().seen.jobs[key].stands
+    }
+
+    fn given(&self) -> Vec<Order> {
+        std::mem::take(&mut self.0.borrow_mut().given)
+    }
+}
+
+impl Engine for Fake {
+    fn topology(&mut self) -> Result<(Topology, Vec<String>), Error> {
+        Ok((Topology::uniform(1, 2, 4), Vec::new()))
+    }
+
+    fn observe(&mut self) -> Result<Seen, Error> {
+        Ok(self.0.borrow().seen.clone())
+    }
+
+    fn act(&mut self, orders: &[Order]) -> Result<Vec<Complaint>, Error> {
+        let mut world = self.0.borrow_mut();
+        world.given.extend(orders.iter().cloned());
+        let obeyed = if world.obeys { orders } else { &[] };
+        for order in obeyed {
+            let job = world.seen.jobs.get_mut(order.job()).unwrap();
+            match order {
+                Order::Bind { nodes, .. } => job.required = nodes.clone(),
+                Order::Release { .. } => {
+                    job.stands = Stands::Running;
+                    job.holds = job.required.iter().map(|n| (n.clone(), 4)).collect();
+                }
+                Order::HandOver { .. } => job.stands = Stands::Queued,
+                Order::Hold { .. } => job.stands = Stands::Held,
+                Order::Requeue { .. } => {
+                    (job.stands, job.holds) = (Stands::Held, Vec::new());
+                    job.restarts += 1;
+                }
+                Order::Signal { .. } => {}
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+fn gpus(count: u32) -> Wants {
+    Wants::Gpus { count, gpu_type: None }
+}
+
+fn open(fake: &Fake, journal: Journal) -> Driver<Fake> {
+    let setup = Setup {
+        policy: "dally".into(),
+        settings: String::new(),
+        partitions: vec!["gpu".into()],
+        cluster: String::new(),
+        epoch_s: 0.0,
+    };
+    let limits = Limits { start_s: 10.0, refusals_max: 2, ..Limits::default() };
+    let options = Options { limits, act: true, keep_s: 1e9 };
+    let topology = Topology::uniform(1, 2, 4);
+    Driver::open(fake.clone(), journal, &topology, setup, Library::builtin(), options, 0.0).unwrap()
+}
+
+fn bind(job: &str, nodes: &[&str]) -> Order {
+    Order::Bind { job: job.into(), nodes: nodes.iter().map(|n| (*n).into()).collect() }
+}
+
+#[test]
+fn a_job_is_bound_looked_at_and_only_then_released() {
+    let fake = Fake::new();
+    let mut driver = open(&fake, Journal::in_memory().unwrap());
+    fake.submit("7", gpus(8));
+    driver.step(1.0).unwrap();
+    assert_eq!(fake.given(), [bind("7", &["gpu001", "gpu002"])]);
+    driver.step(1.1).unwrap();
+    assert_eq!(fake.given(), [Order::Release { job: "7".into() }]);
+    driver.step(1.2).unwrap();
+    assert_eq!(driver.scheduler.state.running.len(), 1);
+    // Slurm requeues it by itself: it is held, and placed again.
+    fake.change("7", |job| {
+        (job.stands, job.restarts, job.holds) = (Stands::Queued, 1, Vec::new());
+    });
+    for now in [2.0, 2.1, 2.2, 2.3, 4.5, 4.6, 6.7, 6.8] {
+        driver.step(now).unwrap();
+    }
+    assert!(fake.given().contains(&Order::Hold { job: "7".into() }));
+    assert_eq!(fake.stands("7"), Stands::Running);
+    fake.change("7", |job| job.stands = Stands::Over(End::Finished));
+    driver.step(9.0).unwrap();
+    assert_eq!(driver.scheduler.state.unfinished, 0);
+    assert!(replay::replay(&driver.journal, |_| {}).unwrap().decisions > 0);
+}
+
+#[test]
+fn orders_without_effect_are_given_again_until_the_job_is_left_to_the_engine() {
+    let fake = Fake::new();
+    let mut driver = open(&fake, Journal::in_memory().unwrap());
+    fake.0.borrow_mut().obeys = false;
+    fake.submit("7", gpus(4));
+    for tenth in 0..300 {
+        driver.step(f64::from(tenth) / 10.0).unwrap();
+    }
+    let given = fake.given();
+    let binds = given.iter().filter(|order| matches!(order, Order::Bind { .. })).count();
+    assert!((8..=14).contains(&binds), "{binds} in two times ten seconds");
+    assert!(given.contains(&Order::HandOver { job: "7".into(), unbind: false }), "{given:?}");
+    assert_eq!(driver.scheduler.state.unfinished, 0);
+}
+
+#[test]
+fn a_driver_that_was_killed_goes_on_from_journal_and_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal.redb");
+    let fake = Fake::new();
+    ["7", "8", "9"].iter().for_each(|job| fake.submit(job, gpus(4)));
+    for life in 0..12 {
+        // Dropped at the end of the loop, with all that it remembers.
+        let mut driver = open(&fake, Journal::open(&path).unwrap());
+        driver.step(f64::from(life)).unwrap();
+        if life == 6 {
+            assert_eq!([fake.stands("7"), fake.stands("8")], [Stands::Running; 2]);
+            fake.change("7", |job| job.stands = Stands::Over(End::Finished));
+        }
+    }
+    assert_eq!([fake.stands("8"), fake.stands("9")], [Stands::Running; 2]);
+    let given = fake.given();
+    for job in ["7", "8", "9"] {
+        let order = Order::Release { job: job.into() };
+        assert_eq!(given.iter().filter(|given| **given == order).count(), 1, "job {job}");
+    }
+    let journal = Journal::open(&path).unwrap();
+    assert!(replay::replay(&journal, |_| {}).unwrap().segments > 1);
+}
+
+#[test]
+fn what_hither_cannot_place_is_handed_over_and_what_others_hold_is_seen() {
+    let fake = Fake::new();
+    let mut driver = open(&fake, Journal::in_memory().unwrap());
+    fake.submit("1", Wants::Nothing);
+    fake.submit("2", Wants::Shape("TresPerNode=gres:gpu:4 on 2 nodes".into()));
+    fake.submit("3", gpus(9));
+    driver.step(1.0).unwrap();
+    let hand_over = |job: &str| Order::HandOver { job: job.into(), unbind: false };
+    assert_eq!(fake.given(), ["1", "2", "3"].map(hand_over));
+    fake.change("2", |job| {
+        (job.stands, job.holds) = (Stands::Running, vec![("gpu001".into(), 3)]);
+    });
+    fake.submit("4", gpus(4));
+    driver.step(2.0).unwrap();
+    assert_eq!(fake.given(), [bind("4", &["gpu002"])]);
+    assert_eq!(driver.scheduler.state.cluster.machines[0].foreign, 3);
+    // Released by hand: it is Slurm's from then on.
+    fake.submit("5", gpus(8));
+    driver.step(3.0).unwrap();
+    fake.change("5", |job| job.stands = Stands::Queued);
+    driver.step(4.0).unwrap();
+    assert!(driver.journal.about("5", 9).unwrap().iter().any(|s| s.text.contains("by hand")));
+}
