@@ -96,7 +96,8 @@ fn about_job(
             news.notes.push(format!("job {key} was released by hand: it is Slurm's from now on"));
             news.freed.push(Event::Ended { job: id, how: End::Cancelled });
         }
-        (Phase::Waiting, Stands::Held) if patience.is_handed_over(key) => {
+        // The scheduler may have decided anew before it heard of the last refusal.
+        (Phase::Waiting | Phase::Starting(_), Stands::Held) if patience.is_handed_over(key) => {
             news.notes.push(format!("job {key} would start nowhere: it is left to Slurm"));
             news.freed.push(Event::Ended { job: id, how: End::Cancelled });
         }

@@ -179,6 +179,8 @@ fn to_start(
             asked.gave_up = true;
             Order::Hold { job }
         }
+        // The engine requeued it by itself and would let it wait; held and released, it starts at once.
+        Stands::Queued if asked.last.is_none() && is_requeued(seen) => Order::Hold { job },
         _ => return None,
     };
     asked.order(order, now, limits)

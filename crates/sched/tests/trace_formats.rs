@@ -355,7 +355,7 @@ fn philly_log_attempts_add_up() {
         read_small(Format::PhillyLog).notes[..2],
         [
             "left out 2 of 4 jobs: 1 that never started, 1 still running",
-            "changed jobs: 1 with several attempts run for the sum of them",
+            "changed jobs: 1 with several attempts (taken as their sum)",
         ]
     );
     let text = std::str::from_utf8(small(Format::PhillyLog)[0].0).unwrap();
@@ -410,7 +410,7 @@ fn pai_tasks_become_jobs() {
         [
             "left out 3 of 6 jobs: 1 still running or waiting, 1 without GPUs, \
              1 without a start and a later end",
-            "changed jobs: 1 with a fraction of a GPU get whole ones",
+            "changed jobs: 1 with a fraction of a GPU (given whole ones)",
         ]
     );
     // The table of tasks is enough, and may have a header of its own.

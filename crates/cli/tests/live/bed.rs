@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -98,9 +99,22 @@ impl Bed {
         command
     }
 
+    /// The outcome of a command of Hither that ends by itself.
+    fn output(&self, args: &[&str]) -> Output {
+        let mut command = self.hither(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut running = Scheduler { child: command.spawn().unwrap() };
+        let status =
+            until(&format!("hither {args:?} to end"), 60, || running.child.try_wait().unwrap());
+        let mut output = Output { status, stdout: Vec::new(), stderr: Vec::new() };
+        running.child.stdout.take().unwrap().read_to_end(&mut output.stdout).unwrap();
+        running.child.stderr.take().unwrap().read_to_end(&mut output.stderr).unwrap();
+        output
+    }
+
     /// What a command of Hither prints; it must succeed.
     pub fn told(&self, args: &[&str]) -> String {
-        let output = self.hither(args).output().unwrap();
+        let output = self.output(args);
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "hither {args:?}: {err}");
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -108,7 +122,7 @@ impl Bed {
 
     /// The error of a command that must end with status 2.
     pub fn refused(&self, args: &[&str]) -> String {
-        let output = self.hither(args).output().unwrap();
+        let output = self.output(args);
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "hither {args:?}: {err}");
         err

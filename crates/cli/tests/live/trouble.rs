@@ -49,6 +49,7 @@ fn errors_name_what_is_wrong_and_the_remedy() {
 fn jobs_that_are_not_hithers_are_left_to_slurm() {
     let bed = Bed::new(1, 4, 2);
     let mut first = bed.schedule(FAST);
+    bed.await_log("decides for partition", 20);
     let second = bed.refused(&["schedule", "--act"]);
     assert!(second.contains("another scheduler acts"), "{second}");
     // No GPUs, or a shape that only Slurm can place: released at once.

@@ -253,12 +253,10 @@ fn lines(order: &Order, input: &mut String) {
     let text = match order {
         Order::Bind { job, nodes } => {
             let (list, count) = (nodes.join(","), nodes.len());
-            // Slurm lets a requeued job wait for two minutes; `starttime` ends that.
-            format!(
-                "update jobid={job} reqnodelist={list} numnodes={count}-{count} starttime=now\n"
-            )
+            format!("update jobid={job} reqnodelist={list} numnodes={count}-{count}\n")
         }
-        Order::Release { job } => format!("release {job}\n"),
+        // Slurm lets a requeued job wait for two minutes; `starttime` ends that.
+        Order::Release { job } => format!("update jobid={job} starttime=now\nrelease {job}\n"),
         Order::HandOver { job, unbind: true } => {
             format!("update jobid={job} reqnodelist= numnodes=1 starttime=now\nrelease {job}\n")
         }
