@@ -46,7 +46,7 @@ fn fifty_kills_lose_nothing_and_start_nothing_twice() {
         }
         match kill {
             10 | 35 => {
-                bed.slurm.kill_controller();
+                bed.slurm.stop_controller();
                 bed.slurm.start_controller().unwrap();
             }
             25 => {

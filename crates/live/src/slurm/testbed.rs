@@ -209,16 +209,17 @@ SlurmdTimeout=60
         self.daemon("slurmd", &["-f", &conf.to_string_lossy(), "-N", &format!("n{node}")])
     }
 
-    pub fn kill_controller(&self) {
-        self.kill("slurmctld");
+    /// Ends the controller in an orderly way, as an upgrade does: it saves its state.
+    pub fn stop_controller(&self) {
+        self.end("slurmctld", "-TERM");
     }
 
     pub fn kill_node(&self, node: u32) {
-        self.kill(&format!("slurmd-n{node}"));
+        self.end(&format!("slurmd-n{node}"), "-KILL");
     }
 
     /// Ends one of our daemons by the id in its file, and waits until it is gone.
-    fn kill(&self, daemon: &str) {
+    fn end(&self, daemon: &str, how: &str) {
         let file = self.dir.join(format!("run/{daemon}.pid"));
         let Some(pid) = fs::read_to_string(&file).ok().and_then(|t| t.trim().parse::<u32>().ok())
         else {
@@ -233,7 +234,7 @@ SlurmdTimeout=60
             daemon.starts_with(name.trim()) && !name.trim().is_empty() && !is_zombie
         };
         if lives() {
-            let _ = signal("-KILL");
+            let _ = signal(how);
         }
         let until = Instant::now() + Duration::from_secs(10);
         while lives() && Instant::now() < until {
@@ -266,9 +267,9 @@ SlurmdTimeout=60
 
 impl Drop for Testbed {
     fn drop(&mut self) {
-        self.kill("slurmctld");
-        (0..self.nodes()).for_each(|node| self.kill(&format!("slurmd-n{node}")));
-        self.kill("munged");
+        self.end("slurmctld", "-KILL");
+        (0..self.nodes()).for_each(|node| self.kill_node(node));
+        self.end("munged", "-KILL");
     }
 }
 
