@@ -109,11 +109,12 @@ pub fn launch(
     let uses_local = program.code.iter().any(|code| code.name == "STL" || code.name == "LDL");
     let local_bytes = if uses_local { LOCAL_BYTES } else { 0 };
     let mut steps = 0;
+    memory.begin_launch();
     for z in 0..launch.grid[2] {
         for y in 0..launch.grid[1] {
             for x in 0..launch.grid[0] {
                 let reserved = launch.arch.shared_reserved();
-                let mut shared = Scratchpad::new("shared", reserved, launch.shared_bytes);
+                let mut shared = Scratchpad::shared(reserved, launch.shared_bytes);
                 let mut warps = warps(launch.block, [x, y, z], &constants, local_bytes);
                 let mut world = World { program, memory, shared: &mut shared, observer };
                 run_block(&mut warps, &mut world)?;

@@ -32,12 +32,16 @@ pub enum Fault {
         at: u64,
         region: String,
     },
+    /// Two threads wrote to one address.
+    Race {
+        at: u64,
+    },
     OutsideScratchpad {
         name: &'static str,
         at: i64,
         len: usize,
     },
-    /// Shared or local memory that was never written.
+    /// Shared memory that was never written.
     Unwritten {
         name: &'static str,
         at: i64,
@@ -68,6 +72,7 @@ impl fmt::Display for Fault {
             }
             Self::Misaligned { at, len } => write!(f, "{len} bytes at {at:#x} are misaligned"),
             Self::ReadOnly { at, region } => write!(f, "write to {at:#x} in read-only `{region}`"),
+            Self::Race { at } => write!(f, "two threads write to {at:#x}"),
             Self::OutsideScratchpad { name, at, len } => {
                 write!(f, "{len} bytes at {at:#x} are outside of {name} memory")
             }

@@ -1,12 +1,16 @@
 //! What machine code can address: global memory in regions, each access inside of one; shared and
 //! local memory that knows which bytes were written.
 
+use std::collections::HashMap;
+
 use crate::Fault;
 
 /// Global memory.
 #[derive(Default)]
 pub struct Memory {
     regions: Vec<Region>,
+    /// Who wrote each address in the present launch.
+    writers: HashMap<u64, u64>,
 }
 
 pub struct Region {
@@ -18,6 +22,8 @@ pub struct Region {
 
 /// Where the first region begins; below it nothing is ever valid.
 const FIRST: u64 = 0x7_0000_0000;
+/// Fills local memory: as a float a large number, as an offset far outside of everything.
+const POISON: u8 = 0x7b;
 /// Bytes between regions that belong to none, so that reading past an end is noticed.
 const GAP: u64 = 4096;
 
@@ -57,8 +63,17 @@ impl Memory {
         Ok(&self.regions[region].bytes[start..start + len])
     }
 
-    /// As [`Memory::read`], to write to; only in regions that a kernel may write.
-    pub fn write(&mut self, at: u64, len: usize) -> Result<&mut [u8], Fault> {
+    /// Forgets who wrote what: a launch begins.
+    pub fn begin_launch(&mut self) {
+        self.writers.clear();
+    }
+
+    /// As [`Memory::read`], to write to; only in regions that a kernel may write. No two threads of a
+    /// launch may write to one address: which of them came last would be chance.
+    pub fn write(&mut self, at: u64, len: usize, thread: u64) -> Result<&mut [u8], Fault> {
+        if *self.writers.entry(at).or_insert(thread) != thread {
+            return Err(Fault::Race { at });
+        }
         let region = self.region(at, len).ok_or(Fault::OutOfBounds { at, len })?;
         let region = &mut self.regions[region];
         if !region.is_writable {
@@ -82,10 +97,12 @@ impl Memory {
     }
 }
 
-/// Memory of a block or a thread. Reading what was never written is a fault.
+/// Memory of a block or a thread. Reading what was never written is a fault in shared memory. In local
+/// memory it gives poison: compilers spill registers that have no value yet and reload them unused.
 #[derive(Clone)]
 pub struct Scratchpad {
     name: &'static str,
+    is_strict: bool,
     /// Addresses below this are reserved.
     first: usize,
     bytes: Vec<u8>,
@@ -93,8 +110,17 @@ pub struct Scratchpad {
 }
 
 impl Scratchpad {
-    pub fn new(name: &'static str, first: usize, len: usize) -> Self {
-        Self { name, first, bytes: vec![0; first + len], is_written: vec![false; first + len] }
+    /// A block's memory; addresses below `first` are reserved.
+    pub fn shared(first: usize, len: usize) -> Self {
+        let len = first + len;
+        let (bytes, is_written) = (vec![0; len], vec![false; len]);
+        Self { name: "shared", is_strict: true, first, bytes, is_written }
+    }
+
+    /// A thread's memory.
+    pub fn local(len: usize) -> Self {
+        let (bytes, is_written) = (vec![POISON; len], vec![false; len]);
+        Self { name: "local", is_strict: false, first: 0, bytes, is_written }
     }
 
     fn range(&self, at: i64, len: usize) -> Result<std::ops::Range<usize>, Fault> {
@@ -111,7 +137,7 @@ impl Scratchpad {
 
     pub fn read(&self, at: i64, len: usize) -> Result<&[u8], Fault> {
         let range = self.range(at, len)?;
-        if self.is_written[range.clone()].contains(&false) {
+        if self.is_strict && self.is_written[range.clone()].contains(&false) {
             return Err(Fault::Unwritten { name: self.name, at });
         }
         Ok(&self.bytes[range])

@@ -106,7 +106,7 @@ impl Warp {
             at_barrier: Vec::new(),
             exited: !place.mask,
             joins: [[0; LANES]; 16],
-            local: vec![Scratchpad::new("local", 0, local_bytes); LANES],
+            local: vec![Scratchpad::local(local_bytes); LANES],
             copies: vec![Copies::default(); LANES],
             steps: 0,
             number: place.number,
@@ -440,7 +440,9 @@ impl Warp {
                 }
             } else {
                 let words: Vec<u8> = self.lane_bytes(number, lane, len);
-                world.memory.write(at, len)?.copy_from_slice(&words);
+                let [x, y, z] = self.block.map(u64::from);
+                let thread = ((z << 20 | y) << 20 | x) << 10 | (self.number * LANES + lane) as u64;
+                world.memory.write(at, len, thread)?.copy_from_slice(&words);
             }
         }
         Ok(())

@@ -203,27 +203,37 @@ fn rows_in_flight(build: &Build) -> f64 {
     }
 }
 
+/// Time of a warp per row, if nothing but latency held it up: reading the row number and adding
+/// cost one access to L1, and so does taking a row from where it was fetched to.
+fn row_ns(gpu: &Gpu, build: &Build, traffic: &Traffic) -> f64 {
+    let misses = 1.0 - traffic.l1_hits;
+    let near = traffic.l1_hits * gpu.l1_latency_ns;
+    let far = traffic.l2_hits * gpu.l2_latency_ns + (1.0 - traffic.l2_hits) * gpu.dram_latency_ns;
+    let latency = near + misses * far;
+    let (add, take) = (gpu.l1_latency_ns, gpu.l1_latency_ns);
+    let shared_out = latency / f64::from(build.distance.max(1));
+    match build.variant.ahead {
+        Ahead::None => latency + add,
+        Ahead::Register => shared_out.max(add),
+        Ahead::Shared | Ahead::Local => shared_out + add + take,
+        Ahead::Async | Ahead::L1 => shared_out.max(add + take),
+        // The row waits in L2, not in L1.
+        Ahead::L2 => shared_out.max(add + near + misses * gpu.l2_latency_ns),
+    }
+}
+
 fn judge(gpu: &Gpu, build: Build, taken: &Resources, caches: &Caches) -> Forecast {
     let Occupancy { warps, limit, blocks } = occupancy(&gpu.arch, taken, THREADS);
-    let shared = (blocks * (taken.shared_bytes + 1024)) as usize;
-    let l1_bytes = gpu.l1_bytes.saturating_sub(if taken.shared_bytes > 0 { shared } else { 1024 });
+    let shared = blocks * (taken.shared_bytes + 1024);
+    let l1_bytes = gpu.l1_bytes.saturating_sub(shared as usize);
     let is_pinned = build.variant.pinning != Pinning::None;
     let traffic = caches.traffic(l1_bytes, warps as usize, is_pinned);
-    let row = traffic.row_bytes;
-    // A thread of the baseline loads four bytes: four passes over a row, each with its own wait.
+    // A thread of the baseline loads one element: four warps share what one reads elsewhere.
     let passes = 4.0 / f64::from(build.variant.vec);
-    let in_flight_bytes = f64::from(warps) * rows_in_flight(&build) * row / passes;
-    let misses = 1.0 - traffic.l1_hits;
-    let l2_share = misses * traffic.l2_hits;
-    let dram_share = misses * (1.0 - traffic.l2_hits);
-    let latency = traffic.l1_hits * gpu.l1_latency_ns
-        + l2_share * gpu.l2_latency_ns
-        + dram_share * gpu.dram_latency_ns;
-    // Reading the row number and adding cannot overlap with a row's own load.
-    let serial = gpu.l1_latency_ns;
-    let per_sm = f64::from(warps).max(1.0) * rows_in_flight(&build) / passes;
-    // A spilled register goes to local memory and back once per row.
-    let spilled = f64::from(taken.spill_bytes) / 4.0 * 1.0;
+    let warps_at_once = f64::from(warps).max(1.0) * gpu.sms as f64;
+    // A spilled word goes to L1 and back; a nanosecond each is a guess.
+    let spills = f64::from(taken.spill_bytes) / 4.0;
+    let l1_misses = 1.0 - traffic.l1_hits;
     Forecast {
         variant: build.variant.name,
         min_blocks: build.min_blocks,
@@ -232,12 +242,12 @@ fn judge(gpu: &Gpu, build: Build, taken: &Resources, caches: &Caches) -> Forecas
         shared_bytes: taken.shared_bytes,
         warps,
         limit: limit.to_string(),
-        traffic,
-        in_flight_bytes,
+        in_flight_bytes: f64::from(warps) * rows_in_flight(&build) * traffic.row_bytes / passes,
         wanted_bytes: gpu.dram_bytes_per_ns * gpu.dram_latency_ns / gpu.sms as f64,
         dram_ns: traffic.dram_bytes / gpu.dram_bytes_per_ns,
-        l2_ns: misses * row / gpu.l2_bytes_per_ns,
-        latency_ns: (latency + serial + spilled) / (per_sm * gpu.sms as f64),
+        l2_ns: l1_misses * traffic.row_bytes / gpu.l2_bytes_per_ns,
+        latency_ns: (row_ns(gpu, &build, &traffic) + spills) * passes / warps_at_once,
+        traffic,
         build,
     }
 }

@@ -15,7 +15,7 @@ const DIMS: [usize; 5] = [1, 4, 13, 64, 130];
 const ROWS: usize = 23;
 /// Ids per bag, repeated over bags: empty ones first, in the middle and last; runs of several
 /// prefetch distances.
-const BAGS: [usize; 11] = [0, 1, 3, 0, 0, 7, 2, 12, 1, 5, 0];
+const BAGS: [usize; 12] = [0, 1, 3, 0, 0, 7, 2, 12, 1, 5, 4, 0];
 
 /// A small deterministic generator: the same data on every machine.
 pub struct Draw(u64);
@@ -203,7 +203,8 @@ impl Problem {
             out: memory.add("out", vec![0xff; self.bags * self.width() * 4], true),
             bags: self.bags as u32,
             out_stride: self.width() as u32,
-            bags_per_group: 4,
+            // The last run is shorter than the others.
+            bags_per_group: 5,
             unused: 0,
         };
         let slice_count = slices.len() as u32;

@@ -3,6 +3,9 @@
 //! Rows are read in the order in which the device would read them: blocks go to SMs in turn, and the
 //! resident warps of all SMs advance by one row each. Lines are replaced least recently used first.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use hither_kernels::bag::Ids;
 use hither_kernels::cuda::gpu::Gpu;
 use hither_kernels::cuda::row_stride;
@@ -36,6 +39,8 @@ pub struct Caches {
     /// Runs of lookups, each read by one warp: first line, lines, and whether the row is hot.
     runs: Vec<Vec<Read>>,
     row_bytes: f64,
+    /// Variants with equal caches meet equal traffic: it is counted once.
+    known: RefCell<BTreeMap<(usize, usize, bool), Traffic>>,
 }
 
 #[derive(Clone, Copy)]
@@ -97,11 +102,23 @@ impl Caches {
         }
         let pinned_bytes = hot_rows.iter().zip(&strides).map(|(rows, stride)| rows * stride).sum();
         let row_bytes = bytes / (count.max(1)) as f64;
-        Self { sms: gpu.sms, l2_bytes: gpu.l2_bytes, pinned_bytes, runs, row_bytes }
+        Self {
+            sms: gpu.sms,
+            l2_bytes: gpu.l2_bytes,
+            pinned_bytes,
+            runs,
+            row_bytes,
+            known: RefCell::default(),
+        }
     }
 
-    /// Walks through all lookups with `warps` resident warps per SM.
+    /// What becomes of all lookups with `warps` resident warps per SM.
     pub fn traffic(&self, l1_bytes: usize, warps: usize, is_pinned: bool) -> Traffic {
+        let key = (l1_bytes, warps, is_pinned);
+        *self.known.borrow_mut().entry(key).or_insert_with(|| self.walk(l1_bytes, warps, is_pinned))
+    }
+
+    fn walk(&self, l1_bytes: usize, warps: usize, is_pinned: bool) -> Traffic {
         let mut l1: Vec<Lru> = (0..self.sms).map(|_| Lru::new(l1_bytes)).collect();
         let l2_bytes =
             if is_pinned { self.l2_bytes.saturating_sub(self.pinned_bytes) } else { self.l2_bytes };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hither_kernels::cuda::device::{Buffer, Device, Kernel, Queue};
 use hither_kernels::cuda::{LAYERS_SOURCE, TILE};
 
-use super::room;
+use super::stage::room;
 use crate::Error;
 use crate::model::{self, Interaction, Model};
 
