@@ -22,7 +22,9 @@ use hither_kernels::detect::{self, Cpu};
 pub use hither_kernels::threads::Pinning;
 
 pub use self::cpu::Worker;
-pub use self::cuda::{Measured as GpuMeasured, measure as measure_gpu};
+pub use self::cuda::{
+    Measured as GpuMeasured, candidates as gpu_candidates, measure as measure_gpu,
+};
 pub use self::sample::Seen;
 use crate::Error;
 use crate::model::Model;

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use hither_dlrm::generate::{Shape, generate};
+use hither_dlrm::lookups::{self, Hotness, Lookups};
 use hither_dlrm::model::Interaction;
 use hither_dlrm::plan::{CudaPlan, Packing, Plan};
-use hither_dlrm::run::{Device, Engine, Options, Request, Worker};
+use hither_dlrm::run::{self, Device, Engine, Options, Request, Worker};
 use hither_dlrm::{Error, Model};
 use hither_kernels::bag::{Bags, Dtype, Ids, OutOfRange, Pooling};
 use hither_kernels::cuda::{self, Variant};
@@ -211,6 +212,30 @@ fn the_window_covers_the_hot_rows_of_all_tables() {
     assert!(log.contains(&format!("limit 6 {planned}")), "{log}");
     assert_eq!(log.lines().filter(|line| line.starts_with("module ")).count(), 2, "{log}");
     assert_eq!(log.lines().filter(|line| line.starts_with("window ")).count(), 1, "{log}");
+}
+
+#[test]
+#[ignore = "runs in a child with the stand-in"]
+fn child_measure() {
+    let (_directory, model) = model(Dtype::F32, Pooling::Sum, Interaction::Dot);
+    let plan = cuda_plan(&model, "vec4", false);
+    let drawn = lookups::Shape { batches: 2, batch: SAMPLES, pooling: 4 };
+    let lookups = Lookups::draw(Hotness::High, &[ROWS; 3], drawn, 1);
+    let how =
+        |name: &str| CudaPlan { variant: name.parse().expect("a variant"), ..CudaPlan::default() };
+    let candidates = [how("vec4"), how("pin-prefetch")];
+    let measured =
+        run::measure_gpu(&model, &plan, &lookups, 0, &candidates, 2, &|_, _| {}).expect("measured");
+    // The stand-in's clock says a millisecond for anything: two launches, and one more that pins.
+    let took: Vec<f64> = measured.iter().map(|one| one.ns_per_lookup * 120.0 / 1e6).collect();
+    assert!((took[0] - 2.0).abs() < 1e-9 && (took[1] - 3.0).abs() < 1e-9, "{took:?}");
+}
+
+#[test]
+fn variants_are_measured_with_the_cost_of_pinning() {
+    let log = passes("child_measure", &[]);
+    assert_eq!(log.lines().filter(|line| line.contains("bags_fp32_sum")).count(), 8, "{log}");
+    assert_eq!(log.lines().filter(|line| line.starts_with("launch pin ")).count(), 2, "{log}");
 }
 
 #[test]

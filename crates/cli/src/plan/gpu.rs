@@ -137,10 +137,13 @@ pub fn measure_here(
     let mut plan = forecast(&gpu, &model.spec, lookups).plan(&model.spec, lookups);
     plan.device = DeviceNumber::Cuda(number);
     let bar = common.bar(0, "measuring variants");
-    let variants = run::measure_gpu(model, &plan, lookups, number, ROUNDS, &|at, all| {
+    let cold_on_host = plan.cuda.as_ref().is_some_and(|cuda| cuda.cold_on_host);
+    let candidates = run::gpu_candidates(&limits, cold_on_host);
+    let told = |at, all| {
         bar.set_length(all as u64);
         bar.set_position(at as u64);
-    });
+    };
+    let variants = run::measure_gpu(model, &plan, lookups, number, &candidates, ROUNDS, &told);
     bar.finish_and_clear();
     let variants = variants?;
     let times = variants.iter().map(|one| one.ns_per_lookup).enumerate();

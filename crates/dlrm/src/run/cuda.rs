@@ -18,7 +18,7 @@ use hither_kernels::cuda;
 use hither_kernels::cuda::device::{Device, Queue};
 
 use self::layers::Layers;
-pub use self::measure::{Measured, measure};
+pub use self::measure::{Measured, candidates, measure};
 use self::resolve::Resolved;
 use self::rows::DeviceRows;
 use self::stage::{Stage, Staged};

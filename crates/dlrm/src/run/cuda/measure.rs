@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hither_kernels::bag::Table;
 use hither_kernels::cuda::device::{Device, Queue};
 use hither_kernels::cuda::occupancy::Arch;
-use hither_kernels::cuda::{Ahead, THREADS, Variant};
+use hither_kernels::cuda::{Ahead, Limits, THREADS, Variant};
 use serde::Serialize;
 
 use super::resolve::Resolved;
@@ -30,13 +30,14 @@ pub struct Measured {
     pub plan: CudaPlan,
 }
 
-/// Times each variant of the embedding stage on a model's own tables, `rounds` times in turn. Pinning
-/// is part of loading and its cost is not: it is paid once. `plan` tells the hot rows.
+/// Times some variants of the embedding stage on a model's own tables, `rounds` times in turn. The cost
+/// of pinning is part of a round, which goes through all batches once. `plan` tells the hot rows.
 pub fn measure(
     model: &Model,
     plan: &Plan,
     lookups: &Lookups,
     number: u32,
+    candidates: &[CudaPlan],
     rounds: usize,
     done: &dyn Fn(usize, usize),
 ) -> Result<Vec<Measured>, Error> {
@@ -47,8 +48,6 @@ pub fn measure(
     let rows = Arc::new(DeviceRows::upload(&device, &view, plan, cold_on_host, &|_| {})?);
     let batches = resolved(lookups, &view, &rows);
     let ids: usize = batches.iter().map(|batch| batch.rows.len()).sum();
-    let arch = Arch::for_version(device.limits().version);
-    let candidates = candidates(arch.blocks_max(THREADS), cold_on_host);
     let mut measured: Vec<Measured> = Vec::new();
     let mut scratch = Scratch::default();
     for round in 0..rounds {
@@ -56,7 +55,7 @@ pub fn measure(
             done(round * candidates.len() + index, rounds * candidates.len());
             // The window of a pinning variant must not help the next one, so each round pins anew.
             let stage = Stage::new(&device, &rows, &view, how)?;
-            let mut milliseconds = 0.0;
+            let mut milliseconds = f64::from(stage.pin_ms);
             for batch in &batches {
                 let sent = stage.send(&mut scratch, batch, lookups.batch)?;
                 device.synchronize(Queue::Copy)?;
@@ -84,8 +83,9 @@ pub fn measure(
     Ok(measured)
 }
 
-/// Every variant; those that fetch ahead with two distances, and all with and without a register cap.
-fn candidates(blocks_max: u32, cold_on_host: bool) -> Vec<CudaPlan> {
+/// Every variant; those that fetch ahead with three distances, and all with and without a register cap.
+pub fn candidates(limits: &Limits, cold_on_host: bool) -> Vec<CudaPlan> {
+    let blocks_max = Arch::for_version(limits.version).blocks_max(THREADS);
     let mut all = Vec::new();
     for variant in Variant::ALL {
         let distances: &[u32] = match variant.ahead {

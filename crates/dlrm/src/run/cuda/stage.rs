@@ -24,6 +24,8 @@ pub(super) struct Stage {
     width: usize,
     /// Bytes of packed hot rows that the device was asked to keep in L2.
     pub pinned_bytes: usize,
+    /// Time that the kernel which pins took, by the device's clock. Other forms pin while they read.
+    pub pin_ms: f32,
 }
 
 /// Tables of one launch: one type of elements, sums or maxima.
@@ -111,8 +113,9 @@ impl Stage {
             module: device.module(SOURCE, &build.defines())?,
             width: tables.iter().map(|table| table.dim).sum(),
             pinned_bytes: 0,
+            pin_ms: 0.0,
         };
-        stage.pinned_bytes = stage.pin()?;
+        (stage.pinned_bytes, stage.pin_ms) = stage.pin()?;
         Ok(stage)
     }
 
@@ -121,16 +124,16 @@ impl Stage {
         self.width
     }
 
-    /// Pins the packed hot rows as the variant says. Returns how many bytes.
-    fn pin(&self) -> Result<usize, Error> {
+    /// Pins the packed hot rows as the variant says. Returns how many bytes, and the time it took.
+    fn pin(&self) -> Result<(usize, f32), Error> {
         let (base, len) = self.rows.hot_range();
         if len == 0 {
-            return Ok(0);
+            return Ok((0, 0.0));
         }
         match self.build.variant.pinning {
-            Pinning::None => Ok(0),
+            Pinning::None => Ok((0, 0.0)),
             // The loads themselves carry the policy; what they may keep is set aside here.
-            Pinning::Policy | Pinning::Window => Ok(self.device.pin_window(base, len)?),
+            Pinning::Policy | Pinning::Window => Ok((self.device.pin_window(base, len)?, 0.0)),
             Pinning::Prefetch => {
                 let kernel = self.device.kernel(&self.module, PIN_KERNEL)?;
                 let len = len.min(self.device.limits().persisting_bytes_max);
@@ -138,9 +141,9 @@ impl Stage {
                 let mut parameters = base.to_le_bytes().to_vec();
                 parameters.extend((len as u64).to_le_bytes());
                 let (grid, block) = ([blocks as u32, 1, 1], [THREADS, 1, 1]);
-                self.device.launch(kernel, grid, block, &parameters, Queue::Compute)?;
-                self.device.synchronize(Queue::Compute)?;
-                Ok(len)
+                let launch =
+                    || self.device.launch(kernel, grid, block, &parameters, Queue::Compute);
+                Ok((len, self.device.time(launch)?))
             }
         }
     }
