@@ -148,7 +148,9 @@ pub fn config(served: &Served) -> ModelConfig {
         backend: SERVER_NAME,
         version_policy: match &config.version_policy {
             VersionPolicy::All => serde_json::json!({ "all": {} }),
-            VersionPolicy::Latest(count) => serde_json::json!({ "latest": { "num_versions": count } }),
+            VersionPolicy::Latest(count) => {
+                serde_json::json!({ "latest": { "num_versions": count } })
+            }
             VersionPolicy::Specific(numbers) => {
                 serde_json::json!({ "specific": { "versions": numbers } })
             }

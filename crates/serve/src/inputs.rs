@@ -179,7 +179,8 @@ impl Signature {
         let decoder = Decoder { signature: self, id: &request.id };
         if let Some(name) = request.outputs.iter().find(|name| *name != SCORES) {
             let model = &self.model;
-            return decoder.refuse(format!("unexpected inference output '{name}' for model '{model}'"));
+            return decoder
+                .refuse(format!("unexpected inference output '{name}' for model '{model}'"));
         }
         decoder.features(std::mem::take(&mut request.inputs), request.numbering)
     }
@@ -232,9 +233,8 @@ impl Decoder<'_> {
         for tensor in inputs {
             let Some(role) = self.signature.roles.get(&tensor.name) else {
                 let (name, model) = (&tensor.name, &self.signature.model);
-                return self.refuse(format!(
-                    "unexpected inference input '{name}' for model '{model}'"
-                ));
+                return self
+                    .refuse(format!("unexpected inference input '{name}' for model '{model}'"));
             };
             let place = match *role {
                 Role::Dense => &mut given.dense,
@@ -286,9 +286,10 @@ impl Decoder<'_> {
 
     /// Checks that a tensor has as many elements as its shape says.
     fn check_size(&self, tensor: &Tensor, datatype: Datatype) -> Result<(), Error> {
-        let elements = tensor.shape.iter().try_fold(1usize, |product, dim| {
-            product.checked_mul(usize::try_from(*dim).ok()?)
-        });
+        let elements = tensor
+            .shape
+            .iter()
+            .try_fold(1usize, |product, dim| product.checked_mul(usize::try_from(*dim).ok()?));
         let expected = elements.and_then(|elements| elements.checked_mul(datatype.bytes()));
         let found = tensor.data.elements(datatype);
         if elements.is_some() && expected.is_some() && elements == found {

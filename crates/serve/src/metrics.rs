@@ -36,7 +36,11 @@ pub fn text(server: &Server) -> String {
     own(&mut text);
     text.family("hither_copied_bytes", "gauge", "Bytes of tables copied into memory.");
     text.line("hither_copied_bytes", "", server.repository.copied_bytes() as f64);
-    text.family("hither_requests_unknown_model", "counter", "Requests for models that are not served.");
+    text.family(
+        "hither_requests_unknown_model",
+        "counter",
+        "Requests for models that are not served.",
+    );
     text.line("hither_requests_unknown_model", "", server.answered.refused.load(Relaxed) as f64);
     text.text
 }
@@ -114,7 +118,11 @@ fn own(text: &mut Text) {
 
 fn hot_rows(text: &mut Text) {
     let name = "hither_hot_share";
-    text.family(name, "gauge", "Share of lookups that packed rows take; before and after a refresh.");
+    text.family(
+        name,
+        "gauge",
+        "Share of lookups that packed rows take; before and after a refresh.",
+    );
     for served in text.models.clone() {
         let shares = served.settling.hotness.shares();
         for (when, share) in ["now", "before", "after"].iter().zip(shares) {

@@ -59,8 +59,7 @@ pub async fn start(options: Options) -> Result<Running, String> {
     };
     let threads = Threads::new(options.threads, options.pinning);
     let threads = threads.map_err(|error| format!("cannot start threads: {error}"))?;
-    let repository =
-        Repository::new(options.layout, Arc::new(threads), options.memory_bytes_max);
+    let repository = Repository::new(options.layout, Arc::new(threads), options.memory_bytes_max);
     let repository = Arc::new(repository);
     let server =
         Arc::new(Server::new(Arc::clone(&repository), options.limits, options.token.clone()));
