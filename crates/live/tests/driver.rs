@@ -226,7 +226,7 @@ fn gangs_of_a_fixed_shape_wait_for_machines_that_hold_it() {
 fn a_simulation_begins_where_the_cluster_stands() {
     let fake = Fake::new();
     let mut driver = open(&fake, Journal::in_memory().unwrap());
-    fake.submit("1", gpus(6));
+    fake.submit("1", gpus(8));
     [1.0, 1.1, 1.2].iter().for_each(|now| drop(driver.step(*now).unwrap()));
     fake.submit("2", gpus(4));
     driver.step(2.0).unwrap();
