@@ -128,8 +128,16 @@ fn title(line: &str) -> (Key, String) {
 }
 
 /// Lines that hold one field each, whose text is the user's.
-const FREE: [&str; 7] =
-    ["Comment=", "Command=", "WorkDir=", "StdErr=", "StdIn=", "StdOut=", "AdminComment="];
+const FREE: [&str; 8] = [
+    "Comment=",
+    "Command=",
+    "SubmitLine=",
+    "WorkDir=",
+    "StdErr=",
+    "StdIn=",
+    "StdOut=",
+    "AdminComment=",
+];
 
 fn body<'a>(line: &'a str, record: &mut Record, fields: &mut HashMap<&'a str, &'a str>) {
     let line = line.trim();
@@ -453,6 +461,48 @@ JobId=1 JobName=a JobState=COMPLETED b
         assert_eq!(other(picky), "Features=ib");
         let avoids = "ReqNodeList=(null) ExcNodeList=n3\nNumNodes=1\nTresPerJob=gres:gpu:2";
         assert_eq!(other(avoids), "ExcNodeList=n3");
+    }
+
+    /// A held job as 25.11 shows it: other spellings of GPUs, and fields that 22.05 does not have.
+    const LATER: &str = "\
+JobId=12 JobName=train.sh
+   UserId=ada(1000) GroupId=ada(1000) MCS_label=N/A
+   Priority=0 Nice=0 Account=ml QOS=normal
+   JobState=PENDING Reason=JobHeldUser Dependency=(null)
+   Requeue=0 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0
+   DerivedExitCode=0:0
+   RunTime=00:00:00 TimeLimit=01:00:00 TimeMin=N/A
+   SubmitTime=1794874224 EligibleTime=Unknown
+   AccrueTime=Unknown
+   StartTime=Unknown EndTime=Unknown Deadline=N/A
+   SuspendTime=None SecsPreSuspend=0 LastSchedEval=1794874224 Scheduler=Main
+   Partition=gpu AllocNode:Sid=login:4242
+   ReqNodeList=(null) ExcNodeList=(null)
+   NodeList=
+   StepMgrEnabled=Yes
+   NumNodes=2-2 NumCPUs=16 NumTasks=2 CPUs/Task=8 ReqB:S:C:T=0:0:*:*
+   ReqTRES=cpu=16,mem=2M,node=2,billing=16,gres/gpu=8,gres/gpu:a100=8
+   AllocTRES=(null)
+   Socks/Node=* NtasksPerN:B:S:C=1:0:*:* CoreSpec=*
+   MinCPUsNode=8 MinMemoryNode=0 MinTmpDiskNode=0
+   Features=(null) DelayBoot=00:00:00
+   OverSubscribe=OK Contiguous=0 Licenses=(null) LicensesAlloc=(null) Network=(null)
+   Command=/home/ada/train.sh
+   SubmitLine=sbatch -N2 --gpus-per-node=a100:4 Restarts=4 train.sh
+   WorkDir=/home/ada
+   Comment=hither: model=bert
+   TresPerNode=gres/gpu:a100:4
+   TresPerTask=cpu=8
+
+";
+
+    #[test]
+    fn records_of_a_later_release_are_read() {
+        let record = &records(LATER)["12"];
+        let wants = Wants::Gpus { count: 8, gpu_type: Some("a100".into()), split: Split::even(4) };
+        assert_eq!(record.wants, Some(wants));
+        assert_eq!((record.can_requeue, record.has_dependency), (false, false));
+        assert_eq!((record.comment.as_str(), record.limit_s), ("hither: model=bert", Some(3600.0)));
     }
 
     #[test]
