@@ -117,30 +117,43 @@ fn told_left(job: &JobState, now: Seconds) -> Option<Length> {
     }
 }
 
+/// What the news are worked out from, but for the books.
+struct Ground<'a> {
+    seen: &'a Seen,
+    library: &'a Library,
+    places: Places,
+    learnt: Learnt,
+    now_s: Seconds,
+}
+
+impl Ground<'_> {
+    fn view<'a>(&'a self, state: &'a State, managed: &'a Managed) -> View<'a> {
+        let Self { seen, library, places, learnt, now_s } = self;
+        View { now: 0.0, state, managed, places, seen, library, learnt, epoch_s: *now_s }
+    }
+}
+
 /// The books of a scheduler that would manage all jobs with GPUs of the partitions, held or not. A
 /// job of unknown length takes as long as its time limit allows.
 pub fn books(seen: &Seen, topology: &Topology, library: &Library, now_s: Seconds) -> State {
     let fifo = policy::find("fifo").expect("it is in the table");
     let mut scheduler = Scheduler::new(replay::fresh(topology), (fifo.build)(&Settings::default()));
-    let places = Places::new(topology.machines.iter().map(|m| m.name.clone()).collect());
-    let (learnt, patience) = (Learnt::default(), Patience::default());
-    let view = |state, managed| View {
-        now: 0.0,
-        state,
-        managed,
-        places: &places,
+    let ground = Ground {
         seen,
         library,
-        learnt: &learnt,
-        epoch_s: now_s,
+        places: Places::new(topology.machines.iter().map(|m| m.name.clone()).collect()),
+        learnt: Learnt::default(),
+        now_s,
     };
+    let state = &scheduler.state;
+    let nobody = Managed::new();
     let job = |(key, seen): (&Key, &SeenJob)| {
-        let mut job = news::job(view(&scheduler.state, &Managed::new()), key, seen)?;
+        let mut job = news::job(ground.view(state, &nobody), key, seen)?;
         if let (Length::Unknown, Some(limit_s)) = (job.length, seen.limit_s) {
             let ran_s = seen.started_s.map_or(0.0, |started_s| now_s - started_s);
             job.length = Length::Seconds((limit_s - ran_s).max(1.0));
         }
-        scheduler.state.admits(&job).then(|| Arc::new(job))
+        state.admits(&job).then(|| Arc::new(job))
     };
     let is_here =
         |job: &SeenJob| job.managed && !job.is_early && !matches!(job.stands, Stands::Over(_));
@@ -152,7 +165,8 @@ pub fn books(seen: &Seen, topology: &Topology, library: &Library, now_s: Seconds
     // Progress is news only of jobs that are known to run.
     for _ in 0..2 {
         let managed = news::managed(&scheduler.state);
-        let events = news::news(view(&scheduler.state, &managed), &patience).events();
+        let view = ground.view(&scheduler.state, &managed);
+        let events = news::news(view, &Patience::default()).events();
         for event in events {
             // Slurm's own waiting jobs are not over.
             if !matches!(event, Event::Ended { .. }) {

@@ -86,8 +86,7 @@ impl Room {
     pub fn insert(&mut self, within: &[PlaceId]) {
         let mut part = self.hole(Free::default(), within[0]);
         self.by_free[0].insert(part);
-        for level in 1..self.by_free.len() {
-            let place = within[level];
+        for (level, &place) in within.iter().enumerate().take(self.by_free.len()).skip(1) {
             self.parts[level][place as usize].insert(part);
             part = self.hole(self.place_free[level][place as usize], place);
             self.by_free[level].insert(part);
@@ -111,9 +110,8 @@ impl Room {
             gpus: free.gpus - before.gpus + after.gpus,
         };
         let (mut was, mut is) = (self.hole(before, within[0]), self.hole(after, within[0]));
-        for level in 0..self.by_free.len() {
+        for (level, &place) in within.iter().enumerate().take(self.by_free.len()) {
             if level > 0 {
-                let place = within[level];
                 let parts = &mut self.parts[level][place as usize];
                 parts.remove(&was);
                 parts.insert(is);

@@ -49,7 +49,7 @@ fn gangs_of_every_shape_start_where_they_were_placed() {
         (&["-N2", "--gpus-per-node=4"], &[4, 4]),
         (&["-N3", "--gres=gpu:a100:2"], &[2, 2, 2]),
         (&["--gpus-per-node=3"], &[3]),
-        (&["-N2", "--gpus=6"], &[3, 3]),
+        (&["-N2", "--gpus=8"], &[4, 4]),
         (&["-n4", "--gpus-per-task=2", "--ntasks-per-node=2"], &[4, 4]),
         (&["-n2", "--gpus-per-task=2"], &[4]),
     ];
