@@ -4,6 +4,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+mod fidelity;
 mod gpu;
 mod live;
 mod machine;
@@ -26,6 +27,8 @@ enum What {
     Live(live::Args),
     /// Forecasts for GPUs that need not be here: resources, hit rates and bounds of every variant.
     Gpu(gpu::Args),
+    /// The same small workload simulated, live, and under Slurm's own scheduler.
+    Fidelity(fidelity::Args),
     /// Epochs of training a graph neural network; `bench/train` runs this against its peers.
     Train(train::Args),
 }
@@ -35,6 +38,7 @@ fn main() -> Result<()> {
         What::Schedule(args) => schedule::run(&args),
         What::Live(args) => live::run(&args),
         What::Gpu(args) => gpu::run(&args),
+        What::Fidelity(args) => fidelity::run(&args),
         What::Train(args) => train::run(&args),
     }
 }
