@@ -162,7 +162,7 @@ fn operand(text: &str) -> Option<Operand> {
     if let Some(number) = text.strip_prefix('B').and_then(|n| n.parse().ok()) {
         return Some(Operand::Barrier(number));
     }
-    if text.starts_with('S') {
+    if text.starts_with('S') || text == "PR" {
         return Some(Operand::Special(text.into()));
     }
     number(text)

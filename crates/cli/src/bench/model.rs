@@ -64,9 +64,8 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         };
         plan.mlp = precision;
         plan.threads = common.threads.map_or(plan.threads, usize::from);
-        let load = |done: &(dyn Fn(u64) + Sync)| {
-            crate::plan::load(model, &plan, Options::default(), done, common)
-        };
+        let load =
+            |done: &(dyn Fn(u64) + Sync)| Engine::load(model, &plan, Options::default(), done);
         let engine = super::laying_out(common, model, 1, load)?;
         if args.plan.is_none() {
             engine.self_test(&plan, SELF_TEST_S)?;
