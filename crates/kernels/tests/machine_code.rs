@@ -102,7 +102,7 @@ fn loops_over_rows_have_no_branch_and_fetch_what_they_promise() {
     for (name, body) in &functions {
         assert!(has(body, "prefetchw"), "{name}: output lines are not claimed");
         for row_loop in innermost_loops(body) {
-            let is_integer = has(row_loop, "vpdpbusd") || has(row_loop, "vpmaddubsw");
+            let is_integer = has(row_loop, "vpdpbusd") || has(row_loop, "vpmaddwd");
             let is_float = ["vaddps", "vfmadd", "vmaxps"].iter().any(|op| has(row_loop, op));
             if !is_integer && !is_float || is_loop_over_bags(row_loop) {
                 continue;

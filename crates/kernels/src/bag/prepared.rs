@@ -44,6 +44,8 @@ pub struct Lookup<'l> {
     target: Target<'l>,
     /// Rows are only read, and the output is a sink as wide as the widest table.
     is_touch: bool,
+    /// The first element of a sample that the output has.
+    skip: usize,
 }
 
 /// Rows that are pooled in one go: their list of addresses stays in the second-level cache, and the
@@ -94,7 +96,23 @@ impl<'a> Prepared<'a> {
 
     fn lookup_into<'l>(&'l self, scratch: &'l mut Scratch, target: Target<'l>) -> Lookup<'l> {
         scratch.clear();
-        Lookup { prepared: self, scratch, target, is_touch: false }
+        Lookup { prepared: self, scratch, target, is_touch: false, skip: 0 }
+    }
+
+    /// Begins a lookup of one sample whose results go to `out` from those of table `first` on: threads
+    /// can share the tables of a sample.
+    pub fn lookup_from<'l>(
+        &'l self,
+        first: usize,
+        scratch: &'l mut Scratch,
+        out: &'l mut [f32],
+    ) -> Lookup<'l> {
+        Lookup { skip: self.columns[first], ..self.lookup(scratch, out) }
+    }
+
+    /// The element of a sample's results at which those of a table begin; the width behind the last.
+    pub fn column(&self, table: usize) -> usize {
+        self.columns.get(table).copied().unwrap_or(self.width)
     }
 
     /// Begins a lookup that reads rows and keeps no results.
@@ -162,7 +180,7 @@ impl Lookup<'_> {
     /// this table are undefined; what was added before, and what is added later, is not affected.
     ///
     /// # Panics
-    /// If there is no such table, or the output does not have these samples.
+    /// If there is no such table, or the output does not have these samples or this table.
     pub fn add(
         &mut self,
         table: usize,
@@ -173,11 +191,16 @@ impl Lookup<'_> {
         let Prepared { tables, columns, out_of_range, width, isa } = self.prepared;
         let t = &tables[table];
         bags.check(table, t, samples.clone())?;
+        let begin = columns[table].checked_sub(self.skip);
         let end = match self.is_touch {
             true => Some(t.dim),
-            false => (place + samples.len()).checked_mul(*width),
+            // The last sample's results of this table.
+            false => (place + samples.len().max(1) - 1)
+                .checked_mul(*width)
+                .and_then(|last| last.checked_add(begin? + t.dim)),
         };
-        assert!(end.is_some_and(|end| end <= self.target.len()), "samples beyond the output");
+        let is_inside = samples.is_empty() || end.is_some_and(|end| end <= self.target.len());
+        assert!(is_inside, "results beyond the output");
         if self.scratch.is_weighted != bags.weights.is_some() {
             self.pool();
             self.scratch.is_weighted = bags.weights.is_some();
@@ -189,7 +212,7 @@ impl Lookup<'_> {
             let place = Place {
                 table: table as u32,
                 samples: first..last,
-                out: (place + first - samples.start) * width + columns[table],
+                out: (place + first - samples.start) * width + begin.unwrap_or(0),
                 out_step: *width,
                 out_of_range: out_of_range[table],
             };
