@@ -32,10 +32,9 @@ use case::*;
 pub(super) unsafe trait Lanes {
     type V: Copy;
     const LANES: usize;
-    /// As many sums as registers hold, beside what a row needs on its way.
+    /// As many sums as registers hold, beside what a row needs on its way. Plain sums of fp32 need
+    /// nothing: a row is added straight from memory, and sixteen sums fit always.
     const VECTORS_MAX: usize;
-    /// A constant of its own: functions behind a condition that is one are not compiled in vain.
-    const HAS_SIXTEEN: bool = Self::VECTORS_MAX >= 16;
 
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
@@ -140,7 +139,8 @@ const fn bits(dtype: u8) -> usize {
 unsafe fn by_width<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8>(work: &Work) {
     let (vectors, group) = (vectors::<L>(DTYPE, work.dim), group::<L>(DTYPE));
     // The fewest parts, and of those the narrowest.
-    let fits = |n: &usize| *n <= vectors.min(L::VECTORS_MAX) && n.is_multiple_of(group);
+    let most = if const { DTYPE == F32 && MODE == SUM } { 16 } else { L::VECTORS_MAX };
+    let fits = |n: &usize| *n <= vectors.min(most) && n.is_multiple_of(group);
     let part = PARTS.into_iter().filter(fits).min_by_key(|n| (vectors.div_ceil(*n), *n));
     // SAFETY: see `pool`.
     unsafe {
@@ -152,7 +152,7 @@ unsafe fn by_width<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8>(w
             Some(6) => by_end::<L, DTYPE, MODE, AHEAD, 6>(work),
             Some(8) => by_end::<L, DTYPE, MODE, AHEAD, 8>(work),
             Some(_) => {
-                if L::HAS_SIXTEEN {
+                if const { L::VECTORS_MAX >= 16 || DTYPE == F32 && MODE == SUM } {
                     by_end::<L, DTYPE, MODE, AHEAD, 16>(work);
                 }
             }

@@ -51,9 +51,11 @@ pub struct Lookup<'l> {
 /// Rows that are pooled in one go: their list of addresses stays in the second-level cache, and the
 /// prefetches that a list begins and ends without are few among its own.
 const ROWS_AT_ONCE: usize = 4096;
-/// Up to this many ids per bag, what is written counts as much as what is read: few samples are taken
-/// at a time, so that what was written last is still near.
+/// Up to this many ids per bag, what is written counts as much as what is read.
 const SHORT_BAG_IDS: usize = 4;
+/// Then samples of about so many rows are taken through all tables before the next ones: the pages of
+/// the output that they write to stay in the translation cache.
+const SHORT_ROWS_AT_ONCE: usize = 1024;
 
 impl<'a> Prepared<'a> {
     /// Checks the tables. `out_of_range` has one reaction per table, or is empty: then an id that no
@@ -259,9 +261,9 @@ impl Lookup<'_> {
     }
 }
 
-/// Samples that have about as many rows as are pooled in one go.
+/// Samples with short bags that are taken through all tables at a time.
 fn samples_at_once(bags: &Bags) -> usize {
-    (ROWS_AT_ONCE * bags.batch).checked_div(bags.ids.len()).unwrap_or(bags.batch).max(1)
+    (SHORT_ROWS_AT_ONCE * bags.batch).checked_div(bags.ids.len()).unwrap_or(bags.batch).max(1)
 }
 
 impl<'a> Bags<'a> {
