@@ -322,11 +322,10 @@ pub(super) mod vectors {
                         }
                     }
                     if PLANE == HALVES {
-                        for d in 0..D {
-                            for k in 0..4 {
-                                let own = Q::halves([sums[0][d][k], sums[SETS - 1][d][k]]);
-                                [sums[0][d][k], sums[SETS - 1][d][k]] = own;
-                            }
+                        let (low, high) = sums.split_at_mut(1);
+                        let high = high.as_flattened_mut().as_flattened_mut();
+                        for (low, high) in low[0].as_flattened_mut().iter_mut().zip(high) {
+                            [*low, *high] = Q::halves([*low, *high]);
                         }
                     }
                     for (set, sums) in sums.iter().enumerate() {

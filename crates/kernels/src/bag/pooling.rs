@@ -145,17 +145,15 @@ unsafe fn by_width<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8>(w
     // SAFETY: see `pool`.
     unsafe {
         match part {
-            None => {}
             Some(1) => by_end::<L, DTYPE, MODE, AHEAD, 1>(work),
             Some(2) => by_end::<L, DTYPE, MODE, AHEAD, 2>(work),
             Some(4) => by_end::<L, DTYPE, MODE, AHEAD, 4>(work),
             Some(6) => by_end::<L, DTYPE, MODE, AHEAD, 6>(work),
             Some(8) => by_end::<L, DTYPE, MODE, AHEAD, 8>(work),
-            Some(_) => {
-                if const { L::VECTORS_MAX >= 16 || DTYPE == F32 && MODE == SUM } {
-                    by_end::<L, DTYPE, MODE, AHEAD, 16>(work);
-                }
+            Some(16) if const { L::VECTORS_MAX >= 16 || DTYPE == F32 && MODE == SUM } => {
+                by_end::<L, DTYPE, MODE, AHEAD, 16>(work);
             }
+            _ => {}
         }
     }
 }
