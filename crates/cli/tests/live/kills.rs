@@ -14,17 +14,6 @@ use crate::story::FAST;
 const SEED: u64 = 15;
 const KILLS: u32 = 50;
 
-/// How jobs ask for GPUs, and how many they get.
-const SHAPES: [(&[&str], u32); 7] = [
-    (&["--gpus=1"], 1),
-    (&["--gpus=3"], 3),
-    (&["--gpus=4"], 4),
-    (&["--gpus=8"], 8),
-    (&["--gpus-per-node=4"], 4),
-    (&["-N3", "--gres=gpu:2"], 6),
-    (&["-n4", "--gpus-per-task=1", "--ntasks-per-node=2"], 4),
-];
-
 /// One command in ten fails without effect, one fails after it took effect, one is slow.
 const FAULTS: &str = "\
 case $((RANDOM % 10)) in
@@ -44,12 +33,14 @@ fn fifty_kills_lose_nothing_and_start_nothing_twice() {
     let mut scheduler = bed.schedule(&flags);
     for kill in 0..KILLS {
         if kill % 3 == 0 {
-            let (asks, gpus) = SHAPES[rng.random_range(0..SHAPES.len())];
+            let gpus = [1, 2, 3, 4, 4, 6, 8][rng.random_range(0..7)];
             let steps = rng.random_range(5..60);
             let signal = "--comment=hither: model=bert iterations=1e5 signal=USR1 grace=0.2";
             let more: &[&str] = if rng.random_bool(0.5) { &[signal] } else { &[] };
             let job = until("Slurm to take a job", 20, || {
-                bed.try_submit(&[&["-H", "--requeue"], asks, more].concat(), steps)
+                let gpus = gpus.to_string();
+                let args = ["-H", "--gpus", &gpus, "--requeue"];
+                bed.try_submit(&[&args[..], more].concat(), steps)
             });
             sizes.insert(job, gpus);
         }
