@@ -13,6 +13,7 @@ use hither_data::output::is_stdout;
 use hither_gnn::Dataset;
 use hither_gnn::partition::{self, Method, PARTS_MAX, Partition, Quality, Settings, quality};
 use hither_gnn::parts::PartWriter;
+use hither_report::plural;
 use serde::Serialize;
 
 use crate::dataset::DataArgs;
@@ -93,6 +94,33 @@ fn yes(text: &str) -> Result<bool, String> {
     }
 }
 
+/// Graphs with more edges take long enough to say so first.
+const EDGES_MANY: usize = 2_000_000;
+
+/// Partitions a graph, and says first what it does if that takes long.
+pub fn partition_graph(
+    data: &Dataset,
+    settings: &Settings,
+    common: &Common,
+) -> anyhow::Result<Partition> {
+    let Dataset { graph, labels, split, .. } = data;
+    let Settings { method, parts, .. } = settings;
+    let (nodes, edges, parts) = (graph.nodes(), graph.edges(), plural(*parts, "part"));
+    let work = format!("partitioning {nodes} nodes and {edges} edges into {parts} by {method}");
+    let spinner = common.spinner(work.clone());
+    if edges >= EDGES_MANY {
+        let time = match method {
+            // 0.6 to 1 µs per edge on current server processors.
+            Method::Metis => format!("; allow about {} s", edges.div_ceil(1_000_000)),
+            _ => String::new(),
+        };
+        spinner.suspend(|| common.say(&(work + &time)));
+    }
+    let partition = partition::partition(graph, labels, &split.train, settings);
+    spinner.finish_and_clear();
+    Ok(partition?)
+}
+
 #[derive(Serialize)]
 struct Cut {
     method: Method,
@@ -113,8 +141,8 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let cuts = common.pool()?.install(|| -> anyhow::Result<Vec<Cut>> {
         // A graph to train on must be complete.
         let data = match args.write {
-            Some(_) => args.data.open(args.seed)?,
-            None => args.data.open_graph(args.seed)?,
+            Some(_) => args.data.open(args.seed, common)?,
+            None => args.data.open_graph(args.seed, common)?,
         };
         common.note_changes(&data);
         if data.labels.count() == 0 && methods[..] == [Method::Label] {
@@ -154,7 +182,7 @@ fn cut(
     };
     let Dataset { graph, labels, split, .. } = data;
     let start = Instant::now();
-    let parts = partition::partition(graph, labels, &split.train, &settings)?;
+    let parts = partition_graph(data, &settings, common)?;
     let time_s = start.elapsed().as_secs_f64();
     if let Some(path) = &args.output {
         partition::write(path, &in_original_order(data, &parts))?;

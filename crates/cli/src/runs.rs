@@ -137,7 +137,7 @@ pub struct Case<'a> {
 
 impl Plan {
     pub fn new(args: &PlanArgs) -> anyhow::Result<Self> {
-        let settings = args.policies.table()?;
+        let settings = args.policies.options.table()?;
         // Report wrong options before a long trace is read.
         settings::settings(&settings)?;
         let policies = args.policies.entries()?;
@@ -338,6 +338,12 @@ pub fn header(
     topology: &Topology,
     settings: BTreeMap<String, String>,
 ) -> Header {
+    let hither = env!("CARGO_PKG_VERSION").into();
+    Header { hither, trace, seed, congestion, cluster: cluster_row(topology), settings }
+}
+
+/// The cluster as results record it.
+pub fn cluster_row(topology: &Topology) -> ClusterRow {
     let machines = topology.machines.iter().map(|m| MachineRow {
         name: m.name.clone(),
         parent: m.parent,
@@ -348,13 +354,11 @@ pub fn header(
         name: level.name.clone(),
         places: level.places.iter().map(|place| (place.name.clone(), place.parent)).collect(),
     };
-    let cluster = ClusterRow {
+    ClusterRow {
         name: topology.name.clone(),
         levels: topology.levels.iter().map(level).collect(),
         machines: machines.collect(),
-    };
-    let hither = env!("CARGO_PKG_VERSION").into();
-    Header { hither, trace, seed, congestion, cluster, settings }
+    }
 }
 
 impl Case<'_> {

@@ -15,6 +15,12 @@ pub struct PolicyArgs {
     /// [default: dally,tiresias,fifo,srtf]
     #[arg(long, short, value_name = "NAME,…", value_delimiter = ',')]
     pub policy: Vec<String>,
+    #[command(flatten)]
+    pub options: OptionArgs,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct OptionArgs {
     /// Set an option of a policy, such as dally.score=slowdown; `hither policies --options` lists them
     #[arg(long, value_name = "POLICY.OPTION=VALUE")]
     pub set: Vec<String>,
@@ -48,7 +54,9 @@ impl PolicyArgs {
         }
         Ok(entries)
     }
+}
 
+impl OptionArgs {
     /// The options as a table, before any cell of a sweep changes them.
     pub fn table(&self) -> anyhow::Result<Table> {
         let mut table = match &self.settings {
@@ -65,7 +73,7 @@ impl PolicyArgs {
     }
 }
 
-fn unknown(name: &str) -> String {
+pub fn unknown(name: &str) -> String {
     let names: Vec<&str> = policy::TABLE.iter().map(|e| e.name).collect();
     format!("unknown policy {name:?}; the policies are {} and all", names.join(", "))
 }

@@ -77,7 +77,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     train.check(&[mode])?;
     let pool = common.pool()?;
     if train.run.dry_run {
-        return pool.install(|| dry_run::run(train, &[mode]));
+        return pool.install(|| dry_run::run(train, &[mode], common));
     }
     let mut store = match &train.run.output {
         Some(dir) => Some(Store::open(dir, train.asked(json!(mode)), existing(train))?),
@@ -91,7 +91,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     for run in first..=last {
         let start = Instant::now();
         let record = pool.install(|| {
-            let case = Case::open(train, train.run.seed + u64::from(run) - 1)?;
+            let case = Case::open(train, train.run.seed + u64::from(run) - 1, common)?;
             if run == first {
                 common.note_changes(&case.data);
             }
@@ -109,7 +109,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         common.say(&format!("wrote {}", dir.join(store::REPORT).display()));
     }
     match train.run.json {
-        true => outputs::print_json(&Outcome::of(&records))?,
+        true => outputs::print_json(&Outcome::from_runs(&records))?,
         false => outputs::print(&hither_report::train::table(&records))?,
     }
     Ok(ExitCode::SUCCESS)

@@ -19,6 +19,7 @@ pub struct Axis<'a> {
     pub values: &'a [String],
 }
 
+/// The results of a sweep: a summary per policy and cell of the grid.
 pub struct Sweep<'a> {
     /// Trace and cluster of all cells; seed and congestion where they are not varied.
     pub header: &'a Header,
@@ -177,7 +178,7 @@ impl<'a> Sweep<'a> {
                 .map(metric.value)
                 .filter(|value| value.is_finite())
                 .collect();
-            (!values.is_empty()).then(|| Estimate::of(&values))
+            (!values.is_empty()).then(|| Estimate::from_values(&values))
         };
         let row = |place| (0..self.policies.len()).map(|policy| of(place, policy)).collect();
         grid.places.iter().map(row).collect()

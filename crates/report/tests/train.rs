@@ -6,7 +6,7 @@ mod record;
 use std::path::Path;
 use std::process::Command;
 
-use hither_core::record::train::{Bytes, CriticalPath, Drift, RunRecord, Work, Works};
+use hither_core::record::train::{Bytes, ClassScore, CriticalPath, Drift, RunRecord, Work, Works};
 use hither_report::train::table;
 use record::{MODES, run, runs};
 
@@ -109,6 +109,37 @@ fn the_page_tells_the_settings_and_the_best_round() {
     assert!(text.contains(&format!("\"best\":[{{\"round\":{}", one.summary.best_round)));
     let two = hither_report::train::page(&[one], &[settings(0.01), settings(0.1)]);
     assert!(two.contains(&pair("lr", "0.01 | 0.1")) && two.contains(&pair("dropout", "0.2")));
+}
+
+#[test]
+fn classes_are_scored_one_by_one() {
+    let class = |name: &str, nodes, correct, predicted| {
+        let name = name.into();
+        ClassScore { name, nodes, correct, predicted }
+    };
+    let mut all = runs(&["llcg", "single"], 2, 20);
+    assert!(!page(&all).contains("id=\"classes\""), "records of older versions have none");
+    for run in &mut all {
+        let right = if run.header.mode == "llcg" { 30 } else { 40 };
+        let absent = class("a<b", 0, 0, 0);
+        run.summary.classes = vec![absent, class("rare", 10, 1, 4), class("common", 60, right, 66)];
+    }
+    let compared = page(&all);
+    let cells = |text: &str, name: &str| -> Vec<String> {
+        let row =
+            text.split("<tr>").find(|row| row.contains(&format!(">{name}</th>"))).expect(name);
+        let spans = row.split("<span>").skip(1).filter_map(|rest| rest.split("</span>").next());
+        spans.map(str::to_owned).collect()
+    };
+    assert_eq!(cells(&compared, "common"), ["50.0 %", "66.7 %"]);
+    assert_eq!(cells(&compared, "rare"), ["10.0 %", "10.0 %"]);
+    assert_eq!(cells(&compared, "a&lt;b"), ["–", "–"], "no test node, no score");
+    assert!(compared.find(">common</th>") < compared.find(">rare</th>"), "largest first");
+    // One mode has room for its precision.
+    let alone = page(&all[..2]);
+    assert_eq!(cells(&alone, "rare"), ["10.0 %", "25.0 %"]);
+    all[3].summary.classes.pop();
+    assert!(!page(&all).contains("id=\"classes\""), "other classes are not compared");
 }
 
 #[test]

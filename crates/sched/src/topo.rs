@@ -42,6 +42,10 @@ pub fn read(files: &[(&[u8], &str)], gpus_per_machine: Option<u32>) -> Result<Cl
     let (slurm, others): (Vec<Source<'_>>, Vec<Source<'_>>) =
         sources.iter().partition(|source| yaml::is_yaml(**source) || slurm::is_slurm(**source));
     if !slurm.is_empty() {
+        if let Some(other) = others.iter().find(|other| is_whole_cluster(**other)) {
+            return Err(Error::about(other.file, "describes a whole cluster by itself")
+                .hint("give it alone, or only files of Slurm together"));
+        }
         let mut cluster = slurm::read(&slurm, gpus_per_machine)?;
         // Parts of slurm.conf that are about other things, in files of their own.
         cluster.notes.extend(others.iter().map(|other| {
@@ -70,12 +74,18 @@ pub fn read(files: &[(&[u8], &str)], gpus_per_machine: Option<u32>) -> Result<Cl
     Ok(cluster)
 }
 
-/// Says on how many machines GPUs were assumed, or that the flag was of no use.
+/// Whether a file other than Slurm's describes a cluster: our TOML, or one of the tables.
+fn is_whole_cluster(source: Source<'_>) -> bool {
+    let is_table = |(_, first): (u64, &str)| tables::is_switches(first) || tables::is_spec(first);
+    source.lines().next().is_some_and(is_table) || config::read(source).is_ok()
+}
+
+/// A note that GPUs were assumed on so many machines, or that the flag was of no use.
 fn assumption(machines: Option<usize>, given: Option<u32>, better: &str) -> Option<String> {
     match (machines, given) {
         (Some(count), None) => Some(format!(
-            "GPUs are assumed, {GPUS_ASSUMED} per machine, on {count} of the machines: no file says \
-             how many; give --gpus-per-machine N{better}"
+            "assuming {GPUS_ASSUMED} GPUs on each of {count} machines, because no file says how many \
+             they have; give --gpus-per-machine N{better}"
         )),
         (None, Some(gpus)) => Some(format!(
             "--gpus-per-machine {gpus} is not used: the cluster's files give the GPUs of every \

@@ -107,7 +107,7 @@ fn assumed_gpus_are_told() {
     let leaves = "SwitchName=s Nodes=a[1-4]\n";
     assert_eq!(
         read_all(&[leaves]).notes,
-        ["GPUs are assumed, 8 per machine, on 4 of the machines: no file says how many; \
+        ["assuming 8 GPUs on each of 4 machines, because no file says how many they have; \
           give --gpus-per-machine N, or slurm.conf and gres.conf too"]
     );
     let file = [(leaves.as_bytes(), "f")];
@@ -115,6 +115,25 @@ fn assumed_gpus_are_told() {
     let nodes = b"NodeName=a1 Gres=gpu:2\n";
     let notes = topo::read(&[(nodes, "f")], Some(4)).unwrap().notes;
     assert!(notes[0].starts_with("--gpus-per-machine 4 is not used"), "{notes:?}");
+}
+
+#[test]
+fn our_own_file_and_slurms_do_not_mix() {
+    let ours = "[[rack]]\nmachines = 2\ngpus = 8\n";
+    let switches = "ip,ASW\nh1,S1\n";
+    for other in [ours, switches] {
+        let files = [(other.as_bytes(), "other"), (SLURM.as_bytes(), "slurm.conf")];
+        let error = topo::read(&files, None).unwrap_err().to_string();
+        assert!(error.starts_with("other describes a whole cluster by itself"), "{error}");
+    }
+    let notes = read_all(&["SlurmctldPort=6817\n", SLURM]).notes;
+    assert!(notes.iter().any(|note| note.contains("is not used")), "{notes:?}");
+}
+
+#[test]
+fn a_file_called_yaml_is_read_as_yaml() {
+    let error = topo::read(&[(b"topology:\n", "topology.yaml")], None).unwrap_err().to_string();
+    assert!(error.contains("a list of topologies"), "{error}");
 }
 
 #[test]

@@ -30,8 +30,9 @@ lookup). `auto` measures all sets but renumbered ids and takes the fastest; of s
 the one with the fewest levers.
 
 `touch` is a reference: it resolves the same ids and reads the same rows in the same places, but pools \
-and writes nothing. `of touch` is its time over the variant's, 1 at most. Every timed pass follows an untimed pass \
-of the same variant, so that all find the caches as they leave them themselves.
+and writes nothing. `of touch` is its shortest time over the variant's; if a variant with the same rows was \
+faster, that variant is the reference. Every timed pass follows an untimed pass of the same variant, \
+so each finds the caches as it left them.
 
 Examples:
   hither bench bags --preset micro24 --hotness high --batch 2048 --batches 1

@@ -34,7 +34,7 @@ pub struct Args {
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     args.force.check_file(&args.output)?;
     common.pool()?.install(|| -> anyhow::Result<()> {
-        let data = args.data.open(args.seed)?;
+        let data = args.data.open(args.seed, common)?;
         common.note_changes(&data);
         Ok(load::write(&data, &args.output)?)
     })?;

@@ -72,9 +72,9 @@ struct FeatureInfo {
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
-    let info = common
-        .pool()?
-        .install(|| -> anyhow::Result<Info> { Ok(describe(&args.data.open_graph(args.seed)?)) })?;
+    let info = common.pool()?.install(|| -> anyhow::Result<Info> {
+        Ok(describe(&args.data.open_graph(args.seed, common)?))
+    })?;
     match args.json {
         true => outputs::print_json(&info),
         false => outputs::print(&shown(&info)),

@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
-use hither_data::output::show_bytes;
 use hither_dlrm::generate::{Shape, generate};
 use hither_dlrm::model::{Cross, Interaction, ROWS_MAX};
 use hither_kernels::bag::{Dtype, Pooling};
 
-use super::{dtype, pooling, said, table_bytes, with_bar};
+use super::{dtype, pooling, said, table_bytes, write_tables};
 use crate::Common;
 use crate::outputs::{Force, Kind, OutputDir};
 
@@ -110,9 +109,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let name = args.output.file_name().unwrap_or_default().to_string_lossy();
     let spec = shape.spec(&name);
     output.create()?;
-    let bytes = show_bytes(table_bytes(&spec));
-    common.say(&format!("drawing {bytes} of tables into {}", args.output.display()));
-    with_bar(common, table_bytes(&spec), "drawing, MiB", |done| {
+    write_tables(common, "drawing", table_bytes(&spec), &args.output, |done| {
         generate(&spec, args.seed, &args.output, args.force.force, done)
     })?;
     common.say(&format!("seed {}: {}", args.seed, said(&spec, &args.output)));

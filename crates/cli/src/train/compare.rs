@@ -70,7 +70,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     train.check(&modes)?;
     let pool = common.pool()?;
     if train.run.dry_run {
-        return pool.install(|| dry_run::run(train, &modes));
+        return pool.install(|| dry_run::run(train, &modes, common));
     }
     let mut asked = train.asked(Value::Null);
     asked.remove("mode");
@@ -85,7 +85,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
             continue;
         }
         pool.install(|| {
-            let case = Case::open(train, train.run.seed + u64::from(run) - 1)?;
+            let case = Case::open(train, train.run.seed + u64::from(run) - 1, common)?;
             if pending.is_first {
                 common.note_changes(&case.data);
             }
@@ -233,7 +233,8 @@ fn run_all(
 }
 
 fn compared(entries: &[Entry]) -> Vec<Compared> {
-    let outcomes: Vec<Outcome> = entries.iter().map(|entry| Outcome::of(&entry.runs)).collect();
+    let outcomes: Vec<Outcome> =
+        entries.iter().map(|entry| Outcome::from_runs(&entry.runs)).collect();
     let single = outcomes.iter().find(|outcome| outcome.figures.mode == "single");
     let single = single.map(|outcome| outcome.figures.test.mean);
     outcomes

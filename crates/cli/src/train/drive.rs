@@ -73,9 +73,9 @@ impl Job<'_> {
         self.rounds(&mut trainer, store.as_deref_mut(), common)?;
         let header = trainer.header(env!("CARGO_PKG_VERSION"), &cut, cut_share);
         let summary = trainer.summary();
-        let record = RunRecord { header, rounds: trainer.rounds.clone(), summary };
+        let mut record = RunRecord { header, rounds: trainer.rounds.clone(), summary };
         if let Some(store) = &mut store {
-            write(&trainer, &record, &store.place(self.run))?;
+            write(&trainer, &mut record, &store.place(self.run))?;
             store.finish(record.clone())?;
         }
         Ok(record)
@@ -108,13 +108,15 @@ impl Job<'_> {
     }
 }
 
-/// Writes the model with the best validation score, and its outputs for every node.
-fn write(trainer: &Trainer, record: &RunRecord, place: &Path) -> anyhow::Result<()> {
+/// Writes the model with the best validation score and its outputs for every node, and records the
+/// scores of each class.
+fn write(trainer: &Trainer, record: &mut RunRecord, place: &Path) -> anyhow::Result<()> {
     let Some(best) = &trainer.best else { bail!("no round was evaluated") };
     save::model(&place.join(MODEL), &trainer.model, &best.weights)?;
     let outputs = trainer.model.infer(&best.weights, &trainer.data);
     save::embeddings(&place.join(EMBEDDINGS), &trainer.data, &outputs)?;
     predictions::write(&place.join(PREDICTIONS), &trainer.data, &outputs)?;
+    record.summary.classes = predictions::class_scores(&trainer.data, &outputs);
     write_json(&place.join(PROFILE), &profile(record, current_num_threads()))
 }
 

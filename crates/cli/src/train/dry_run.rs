@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::args::TrainArgs;
 use super::case::Case;
 use super::drive::{Job, Ready};
-use crate::outputs;
+use crate::{Common, outputs};
 
 #[derive(Serialize)]
 struct Planned {
@@ -42,8 +42,8 @@ struct Planned {
     output_bytes: u64,
 }
 
-pub fn run(args: &TrainArgs, modes: &[Mode]) -> anyhow::Result<ExitCode> {
-    let case = Case::open(args, args.run.seed)?;
+pub fn run(args: &TrainArgs, modes: &[Mode], common: &Common) -> anyhow::Result<ExitCode> {
+    let case = Case::open(args, args.run.seed, common)?;
     let planned: Vec<Planned> =
         modes.iter().map(|mode| plan(args, &case, *mode)).collect::<anyhow::Result<_>>()?;
     match args.run.json {

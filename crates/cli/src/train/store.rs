@@ -193,7 +193,8 @@ impl Store {
             file.sync_all().context("cannot write metrics.jsonl")?;
         }
         self.done.push(record);
-        let document = Document { settings: self.asked.clone(), outcome: Outcome::of(&self.done) };
+        let document =
+            Document { settings: self.asked.clone(), outcome: Outcome::from_runs(&self.done) };
         write_json(&self.dir.join(SUMMARY), &document)
     }
 }

@@ -97,7 +97,7 @@ fn slurms_files_together() {
     assert_eq!(levels[2]["places"][1][0], "spine2");
     assert!(!stderr.contains("assumed"), "{stderr}");
     let stderr = stderr_of(&simulate);
-    assert!(stderr.contains("note: GPUs are assumed, 8 per machine, on 13 of"), "{stderr}");
+    assert!(stderr.contains("note: assuming 8 GPUs on each of 13 machines"), "{stderr}");
     let info = ["trace", "info", path.str(), "--cluster", yaml.str(), "--gpus-per-machine", "4"];
     let stderr = stderr_of(&info);
     assert!(!stderr.contains("assumed") && stderr.contains("tree is used"), "{stderr}");

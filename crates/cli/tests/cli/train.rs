@@ -126,8 +126,15 @@ fn a_run_writes_its_files() {
     assert!(summary["test"]["std"].is_null());
     assert_eq!(summary["settings"]["local-steps"], 3);
 
+    // The classes add up to the score, and the page shows them.
+    let classes = summary["runs"][0]["summary"]["classes"].as_array().expect("scores of classes");
+    let sum = |key: &str| classes.iter().filter_map(|class| class[key].as_f64()).sum::<f64>();
+    assert_eq!((classes.len(), sum("nodes")), (4, sum("predicted")));
+    let test = summary["test"]["mean"].as_f64().expect("a score");
+    assert!((sum("correct") / sum("nodes") - test).abs() < 1e-9, "{classes:?}");
+
     let page = String::from_utf8(read(out.join("report.html"))).expect("text");
-    assert!(page.contains("</html>"));
+    assert!(page.contains("</html>") && page.contains("id=\"classes\""));
     for tensors in ["model.safetensors", "embeddings.safetensors", "checkpoint.safetensors"] {
         assert!(read(out.join(tensors)).len() > 1000, "{tensors}");
     }

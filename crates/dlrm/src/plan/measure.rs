@@ -51,6 +51,7 @@ pub struct Group {
     pub timings: Vec<Timing>,
 }
 
+/// What was measured with one number of threads.
 #[derive(Clone, Debug)]
 pub struct Timing {
     pub threads: usize,

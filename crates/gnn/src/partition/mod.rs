@@ -18,7 +18,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use file::{read, write};
-pub use quality::{Part, Quality, Spread, quality};
+pub use quality::{PartQuality, Quality, Spread, quality};
 
 use crate::{Error, Graph, Labels};
 use quota::Quota;
@@ -76,6 +76,7 @@ impl FromStr for Method {
     }
 }
 
+/// How to partition a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Settings {

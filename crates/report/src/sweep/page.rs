@@ -60,7 +60,7 @@ struct MetricData {
 }
 
 impl Sweep<'_> {
-    /// It needs no network, no other file, and no script for its tables.
+    /// The sweep as a page that needs no network, no other file, and no script for its tables.
     pub fn html(&self) -> String {
         let pooled = self.pooled();
         // Where only the seed varies, there is nothing else to draw along.
@@ -134,7 +134,7 @@ impl Sweep<'_> {
         let mut facts = vec![
             ("Trace", vec![header.trace.clone()]),
             ("Jobs", vec![jobs.join(" · ")]),
-            ("Cluster", vec![cluster(header)]),
+            ("Cluster", vec![cluster(&header.cluster)]),
         ];
         let axes = self.axes.iter().map(|axis| format!("{} {}", axis.key, values_text(axis)));
         facts.push(("Varied", axes.collect()));

@@ -60,7 +60,7 @@ impl Means {
     }
 }
 
-/// None where nothing was measured.
+/// Values over the grid; `None` where nothing was measured.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Curve {
     mean: Vec<Option<f64>>,

@@ -15,7 +15,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    fn of(group: &Group, read: fn(&RunRecord) -> f64) -> Option<Self> {
+    fn over_runs(group: &Group, read: fn(&RunRecord) -> f64) -> Option<Self> {
         let mean = group.mean(read)?;
         let values: Vec<f64> =
             group.runs.iter().map(|run| read(run)).filter(|v| v.is_finite()).collect();
@@ -79,7 +79,7 @@ pub fn both(bytes: &Bytes) -> f64 {
     down(bytes) + up(bytes)
 }
 
-/// What the run's rounds do not account for was sent before them.
+/// Bytes that were sent before the first round: all that the rounds do not account for.
 pub fn setup(run: &RunRecord) -> f64 {
     let rounds: f64 = run.rounds.iter().map(|round| both(&round.bytes)).sum();
     if run.rounds.is_empty() { 0.0 } else { (both(&run.summary.bytes) - rounds).max(0.0) }
@@ -110,8 +110,8 @@ fn positive(value: f64) -> f64 {
 pub fn figures(groups: &[Group]) -> Vec<Figures> {
     let own = |group: &Group| Figures {
         runs: group.runs.len(),
-        test: Spread::of(group, |run| run.summary.test),
-        valid: Spread::of(group, |run| run.summary.valid),
+        test: Spread::over_runs(group, |run| run.summary.test),
+        valid: Spread::over_runs(group, |run| run.summary.valid),
         delta: None,
         down_bytes: group.mean(|run| a_round(run, down)).unwrap_or(0.0),
         up_bytes: group.mean(|run| a_round(run, up)).unwrap_or(0.0),
@@ -144,6 +144,7 @@ pub fn figures(groups: &[Group]) -> Vec<Figures> {
     all
 }
 
+/// Which values of a column are good.
 pub enum Best {
     Largest,
     Smallest,
@@ -151,6 +152,7 @@ pub enum Best {
     Neither,
 }
 
+/// A column of the comparison of modes.
 pub struct Column {
     pub name: &'static str,
     /// Shown when the pointer rests on the column.
@@ -200,7 +202,7 @@ impl Column {
     }
 }
 
-/// Without those for which no group has a figure.
+/// The columns for which at least one group has a figure.
 pub fn columns(figures: &[Figures]) -> Vec<&'static Column> {
     COLUMNS.iter().filter(|c| figures.iter().any(|f| (c.value)(f).is_some())).collect()
 }

@@ -61,7 +61,7 @@ pub fn is_cut(header: &Header) -> bool {
     !matches!(header.mode.as_str(), "single" | "server-only")
 }
 
-/// In the order of their first runs.
+/// Groups runs that differ only in their seed, in the order of their first runs.
 pub fn groups(runs: &[RunRecord]) -> Vec<Group<'_>> {
     type Key<'a> = (&'a str, [Option<String>; 5]);
     let mut found: Vec<(Key, Vec<&RunRecord>)> = Vec::new();

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Map;
 
 use super::about::{facts, headline, notes, settings, title};
+use super::classes::classes;
 use super::curve::{Curve, Grid, curve, positions};
 use super::figure::{Best, Column, Figures, both, columns, figures, setup};
 use super::group::{Group, groups};
@@ -170,6 +171,11 @@ pub fn page(runs: &[RunRecord], asked: &[Map<String, serde_json::Value>]) -> Str
         }).collect::<Vec<_>>(),
         rows => rows(&groups, &figures, &columns),
         notes => notes(&groups, &figures),
+        classes => classes(&groups).map(|classes| context! {
+            columns => classes.columns,
+            rows => classes.rows,
+            left_out => classes.left_out,
+        }),
     };
     render(TEMPLATE, STYLE, &SCRIPTS, &json, own)
 }

@@ -74,6 +74,7 @@ enum What {
     Reconcile,
 }
 
+/// A scenario run as on a live cluster: orders are slow, refused, lost or told twice.
 pub struct Live<'a> {
     case: &'a Case,
     bug: Option<Bug>,
