@@ -23,7 +23,7 @@ Examples:
   hither dataset generate --family cut-homophily -o cut.graph.safetensors
   hither dataset info cut.graph.safetensors
   hither dataset info cora/processed/data.pt
-  hither dataset convert my-tables/ -o mine.graph.safetensors
+  hither dataset convert examples/graph -o mine.graph.safetensors
 
 docs/formats/graph.md lists the layouts that are read.")]
 pub enum Command {

@@ -29,7 +29,7 @@ Examples:
   hither model generate --preset mlperf --rows 10000 -o model
   hither model import dlrm.pt -o model
   hither model info model
-  hither model run model --inputs requests.csv -o scores.csv
+  hither model run model --inputs examples/requests.csv -o scores.csv
   hither model quantise model --dtype int8 -o model-int8")]
 pub enum Command {
     Import(import::Args),

@@ -25,10 +25,10 @@ use crate::{Common, outputs};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  hither partition flickr.npz --parts 8 -o flickr.parts
-  hither partition flickr.npz --parts 8 --method all
+  hither partition examples/graph --parts 2 --method all
+  hither partition examples/graph --parts 2 -o graph.parts
+  hither train examples/graph --partition-file graph.parts -o out/
   hither partition soc-network.txt --parts 4 --method ldg    # edges alone
-  hither train flickr.npz --partition-file flickr.parts -o out/
   hither partition products/ --parts 16 --write products-16/
   hither train products-16/ -o out/
 
@@ -122,7 +122,7 @@ pub fn partition_graph(
 }
 
 #[derive(Serialize)]
-struct Cut {
+struct MeasuredPartition {
     method: Method,
     time_s: f64,
     #[serde(flatten)]
@@ -138,7 +138,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let open_dir = |dir: &PathBuf| OutputDir::open(dir, Kind::Parts, args.force.into());
     let mut dir = args.write.as_ref().map(open_dir).transpose()?;
     common.say(&format!("seed {}", args.seed));
-    let cuts = common.pool()?.install(|| -> anyhow::Result<Vec<Cut>> {
+    let cuts = common.pool()?.install(|| -> anyhow::Result<Vec<MeasuredPartition>> {
         // A graph to train on must be complete.
         let data = match args.write {
             Some(_) => args.data.open(args.seed, common)?,
@@ -172,7 +172,7 @@ fn cut(
     data: &Dataset,
     dir: Option<&mut OutputDir>,
     common: &Common,
-) -> anyhow::Result<Cut> {
+) -> anyhow::Result<MeasuredPartition> {
     let settings = Settings {
         method,
         parts: args.parts,
@@ -190,7 +190,7 @@ fn cut(
     if let Some(dir) = dir {
         write(dir, data, &parts, method, common)?;
     }
-    Ok(Cut { method, time_s, quality: quality(graph, labels, &split.train, &parts) })
+    Ok(MeasuredPartition { method, time_s, quality: quality(graph, labels, &split.train, &parts) })
 }
 
 /// The part of each node of the user's files.
@@ -217,7 +217,7 @@ fn write(
     Ok(())
 }
 
-fn shown(cuts: &[Cut]) -> String {
+fn shown(cuts: &[MeasuredPartition]) -> String {
     let mut table = new_table(&[
         "method",
         "cut edges",
@@ -231,7 +231,7 @@ fn shown(cuts: &[Cut]) -> String {
         "copies per node",
         "time",
     ]);
-    for Cut { method, time_s, quality } in cuts {
+    for MeasuredPartition { method, time_s, quality } in cuts {
         table.add_row([
             method.name().to_owned(),
             quality.cut_edges.to_string(),
@@ -248,7 +248,7 @@ fn shown(cuts: &[Cut]) -> String {
     }
     let mut text = format!("{table}\n");
     // A row per part, for one method and few enough parts.
-    if let [Cut { quality, .. }] = cuts
+    if let [MeasuredPartition { quality, .. }] = cuts
         && quality.parts.len() <= 64
     {
         let mut table = new_table(&[

@@ -125,7 +125,7 @@ pub struct Cell {
 }
 
 /// A cell, ready to run under any policy.
-pub struct Case<'a> {
+pub struct SimulationCase<'a> {
     pub header: Header,
     topology: &'a Topology,
     scenario: Scenario,
@@ -172,7 +172,7 @@ impl Plan {
         Cell { seed, congestion, load, rate, settings: self.settings.clone() }
     }
 
-    pub fn case(&self, cell: &Cell, record: bool) -> anyhow::Result<Case<'_>> {
+    pub fn case(&self, cell: &Cell, record: bool) -> anyhow::Result<SimulationCase<'_>> {
         let args = &self.args;
         let pace = match (cell.load, cell.rate) {
             (Some(load), _) => Pace::Load { load, gpus: self.topology.gpus() },
@@ -220,7 +220,7 @@ impl Plan {
         let jobs = jobs.into_iter().map(Arc::new).collect();
         let settings = self.level_timers(settings::settings(&cell.settings)?)?;
         let recorded = self.recorded(&settings)?;
-        Ok(Case {
+        Ok(SimulationCase {
             header: header(name, seed, cell.congestion, &self.topology, recorded),
             topology: &self.topology,
             scenario: Scenario { jobs, faults, ..Scenario::default() },
@@ -361,7 +361,7 @@ pub fn cluster_row(topology: &Topology) -> ClusterRow {
     }
 }
 
-impl Case<'_> {
+impl SimulationCase<'_> {
     /// How many jobs there are to run.
     pub fn jobs(&self) -> usize {
         self.scenario.jobs.len()

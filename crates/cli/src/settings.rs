@@ -101,7 +101,7 @@ pub fn put(table: &mut Table, key: &str, value: &str) -> anyhow::Result<()> {
     let mut at = table;
     for part in path {
         let inner = at.entry(part).or_insert_with(|| Value::Table(Table::new()));
-        at = inner.as_table_mut().with_context(|| format!("{key}: {part} is no table"))?;
+        at = inner.as_table_mut().with_context(|| format!("{key}: {part} is not a table"))?;
     }
     at.insert(last.into(), word(value));
     Ok(())

@@ -20,10 +20,10 @@ use serde_json::json;
 use crate::outputs::Existing;
 use crate::{Common, outputs};
 use args::TrainArgs;
-use case::Case;
+use case::TrainingCase;
 use drive::Job;
 use figures::Outcome;
-use store::Store;
+use store::RunStore;
 pub use store::{holds_run, read};
 
 /// Train a graph neural network on a partitioned graph: learn locally, correct globally
@@ -31,7 +31,7 @@ pub use store::{holds_run, read};
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
 Examples:
-  hither train flickr.npz -o out/
+  hither train examples/graph --parts 2 -o out/
   hither train cora/processed/data.pt --model gcn --dry-run
   hither train flickr.npz --mode psgd-pa --model gcn --parts 8 --runs 5 -o pa/
   hither train products/ --model sage --layers 3 --hidden 256 --batch-norm \\
@@ -80,7 +80,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         return pool.install(|| dry_run::run(train, &[mode], common));
     }
     let mut store = match &train.run.output {
-        Some(dir) => Some(Store::open(dir, train.asked(json!(mode)), existing(train))?),
+        Some(dir) => Some(RunStore::open(dir, train.asked(json!(mode)), existing(train))?),
         None => None,
     };
     let mut records = store.as_ref().map_or(vec![], |store| store.done.clone());
@@ -91,7 +91,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     for run in first..=last {
         let start = Instant::now();
         let record = pool.install(|| {
-            let case = Case::open(train, train.run.seed + u64::from(run) - 1, common)?;
+            let case = TrainingCase::open(train, train.run.seed + u64::from(run) - 1, common)?;
             if run == first {
                 common.note_changes(&case.data);
             }

@@ -55,7 +55,7 @@ struct Copies {
 }
 
 impl Tables {
-    /// Lays out all tables. Those that stay mapped are not read; `done` hears of bytes copied.
+    /// Lays out all tables. Those that stay mapped are not read; `done` is called with the bytes copied.
     pub fn load(model: &Model, plan: &Plan, done: &(dyn Fn(u64) + Sync)) -> Result<Self, Error> {
         let all: Vec<usize> = (0..plan.tables.len()).collect();
         Self::load_some(model, plan, &all, done)

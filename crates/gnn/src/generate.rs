@@ -185,7 +185,8 @@ impl Settings {
         let groups = self.classes.saturating_mul(self.communities);
         if groups > self.nodes {
             return bad(format!(
-                "{} nodes are too few for {} classes in each of {} communities",
+                "{} nodes are too few for {} classes in each of {} communities: expected at least \
+                 {groups} nodes, or fewer communities",
                 self.nodes, self.classes, self.communities
             ));
         }

@@ -119,7 +119,7 @@ pub fn tiers(cluster: &ClusterRow) -> Vec<String> {
     below_network.iter().map(inside).chain(across).collect()
 }
 
-fn gpus(cluster: &ClusterRow) -> usize {
+pub fn gpus(cluster: &ClusterRow) -> usize {
     cluster.machines.iter().map(|m| m.gpus as usize).sum()
 }
 

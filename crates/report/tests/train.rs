@@ -1,10 +1,8 @@
 //! What must hold of every page and table of training runs, and some opened in a real browser.
 
+mod opened;
 #[path = "train_record/mod.rs"]
 mod record;
-
-use std::path::Path;
-use std::process::Command;
 
 use hither_core::record::train::{Bytes, ClassScore, CriticalPath, Drift, RunRecord, Work, Works};
 use hither_report::train::table;
@@ -282,23 +280,8 @@ fn absent_figures_leave_no_trace() {
     }
 }
 
-/// Runs the checker, or tells how to get it. Skipping is for machines without a browser.
 fn check(name: &str, page: &str, flags: &[&str]) {
-    if std::env::var_os("HITHER_SKIP_BROWSER").is_some_and(|v| v == "1") {
-        eprintln!("HITHER_SKIP_BROWSER=1: {name} was not opened in a browser");
-        return;
-    }
-    let checker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e/report");
-    let missing = "a browser or its driver is missing: run ./test.sh, which installs it";
-    assert!(checker.join("node_modules/playwright-core").is_dir(), "{missing}");
-    assert!(Path::new("/usr/bin/chromium").exists(), "{missing}");
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::write(&file, page).unwrap();
-    let script = checker.join("check-train.mjs");
-    let output = Command::new("node").arg(script).arg(&file).args(flags).output().expect(missing);
-    let out = String::from_utf8_lossy(&output.stdout);
-    println!("{out}");
-    assert!(output.status.success(), "{out}{}", String::from_utf8_lossy(&output.stderr));
+    opened::check("check-train.mjs", name, page, flags);
 }
 
 #[test]

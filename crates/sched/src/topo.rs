@@ -27,7 +27,7 @@ pub const GPUS_ASSUMED: u32 = 8;
 
 /// A cluster, and what its reader had to decide.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cluster {
+pub struct ClusterDescription {
     pub topology: Topology,
     /// GPUs assumed, nodes left out, switches joined.
     pub notes: Vec<String>,
@@ -36,7 +36,10 @@ pub struct Cluster {
 /// Reads a cluster from one file, or from several of Slurm's, each with its display name; the form is
 /// recognised from the content. `gpus_per_machine` is for forms that do not say how many GPUs a
 /// machine has; none: [`GPUS_ASSUMED`], with a note.
-pub fn read(files: &[(&[u8], &str)], gpus_per_machine: Option<u32>) -> Result<Cluster, Error> {
+pub fn read(
+    files: &[(&[u8], &str)],
+    gpus_per_machine: Option<u32>,
+) -> Result<ClusterDescription, Error> {
     let sources: Vec<Source<'_>> =
         files.iter().map(|(bytes, file)| Source::new(bytes, file)).collect::<Result<_, _>>()?;
     let (slurm, others): (Vec<Source<'_>>, Vec<Source<'_>>) =
@@ -209,7 +212,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Puts the places of each level in the order of the places around them, and the machines too.
-    fn finish(mut self, notes: Vec<String>) -> Result<Cluster, Error> {
+    fn finish(mut self, notes: Vec<String>) -> Result<ClusterDescription, Error> {
         if self.topology.machines.is_empty() {
             return Err(self.source.error("at least one machine with GPUs"));
         }
@@ -226,6 +229,6 @@ impl<'a> Builder<'a> {
         }
         machines.iter_mut().for_each(|machine| machine.parent = moved[machine.parent as usize]);
         machines.sort_by_key(|machine| machine.parent);
-        Ok(Cluster { topology: self.topology, notes })
+        Ok(ClusterDescription { topology: self.topology, notes })
     }
 }

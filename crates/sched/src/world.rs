@@ -67,7 +67,7 @@ impl Beliefs {
         *self == Self::default()
     }
 
-    /// The job as the scheduler hears of it. `iterations` is its true length. The errors depend on
+    /// The job as the scheduler is told of it. `iterations` is its true length. The errors depend on
     /// the seed and the job's name alone, so that every policy is told the same.
     fn told_of(&self, job: &Job, iterations: f64, seed: u64) -> Job {
         let rng = &mut stream(seed, &format!("beliefs about job {}", job.name));

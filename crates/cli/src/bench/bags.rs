@@ -16,7 +16,7 @@ use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::detect;
 use serde_json::{Map, Value, json};
 
-use super::rounds::{self, Pass, RoundArgs, Variant, Work};
+use super::rounds::{self, Pass, PassWork, RoundArgs, Variant};
 use super::{Needs, Subject, write_tensors};
 use crate::Common;
 use crate::machine::Machine;
@@ -114,7 +114,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         layouts: &layouts,
         meter: &meter,
         asked: Asked { plain: lookups, renumbered: renumbered.as_ref() },
-        work: Work {
+        work: PassWork {
             samples: (lookups.batch * lookups.len()) as u64,
             rows: lookups.ids() as u64,
             bytes: (sizes.iter().enumerate())
@@ -157,7 +157,7 @@ struct Bags<'a> {
     layouts: &'a Layouts,
     meter: &'a Meter,
     asked: Asked<'a>,
-    work: Work,
+    work: PassWork,
 }
 
 impl<'a> Bags<'a> {

@@ -13,7 +13,7 @@ use crate::outputs::Force;
 #[command(after_help = "\
 Examples:
   hither dataset convert products/ -o products.graph.safetensors
-  hither dataset convert my-tables/ --draw-split -o mine.graph.safetensors
+  hither dataset convert examples/graph --seed 3 -o mine.graph.safetensors
 
 The file holds the split, either the dataset's own or the drawn one, and the names of nodes and \
 classes.")]

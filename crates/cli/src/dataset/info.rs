@@ -13,7 +13,7 @@ use crate::{Common, outputs};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  hither dataset info flickr.npz
+  hither dataset info examples/graph
   hither dataset info products/ --json
   hither dataset info soc-network.txt        # a list of edges alone")]
 pub struct Args {

@@ -19,7 +19,7 @@ Examples:
 Quantised tables become bytes named emb_l.{t}.weight; other tensors are copied. Rows that \
 features share are written once per feature.")]
 pub struct Args {
-    /// Directory of the model
+    /// Model directory
     model: PathBuf,
     /// Row layout: fbgemm (fp16 scale, fp16 bias, elements) or torch (elements, scale, bias)
     #[arg(long)]

@@ -19,7 +19,7 @@ Examples:
 
 Each row of int8 and int4 has its own scale and bias. MLPs are not converted.")]
 pub struct Args {
-    /// Directory of the model
+    /// Model directory
     model: PathBuf,
     /// Element type: int8, int4, fp16, bf16 or fp32
     #[arg(long, value_parser = dtype)]

@@ -26,7 +26,7 @@ use crate::{Common, inputs};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  hither model run model --inputs requests.csv
+  hither model run model --inputs examples/requests.csv
   hither model run model --inputs requests.jsonl -o scores.npy
   hither model run model --inputs requests.safetensors --plan model \\
       -o scores.safetensors

@@ -24,7 +24,7 @@ pub struct Args {
     /// Seed for drawing models where the trace names none [default: 0, or the generator's own]
     #[arg(long, value_name = "N", env = "HITHER_SEED")]
     seed: Option<u64>,
-    /// Print the result as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

@@ -14,7 +14,7 @@ use crate::partition::partition_graph;
 
 const PARTS: usize = 8;
 
-pub struct Case<'a> {
+pub struct TrainingCase<'a> {
     args: &'a TrainArgs,
     common: &'a Common,
     pub seed: u64,
@@ -29,7 +29,7 @@ pub struct Cut {
     pub share: f64,
 }
 
-impl<'a> Case<'a> {
+impl<'a> TrainingCase<'a> {
     pub fn open(args: &'a TrainArgs, seed: u64, common: &'a Common) -> anyhow::Result<Self> {
         let data = Arc::new(args.data.open(seed, common)?);
         Ok(Self { args, common, seed, data, cut: OnceLock::new() })

@@ -15,9 +15,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rayon::current_num_threads;
 
 use super::args::TrainArgs;
-use super::case::Case;
+use super::case::TrainingCase;
 use super::profile::profile;
-use super::store::{CHECKPOINT, EMBEDDINGS, MODEL, PREDICTIONS, PROFILE, Store, write_json};
+use super::store::{CHECKPOINT, EMBEDDINGS, MODEL, PREDICTIONS, PROFILE, RunStore, write_json};
 use super::{estimate, predictions};
 use crate::Common;
 
@@ -30,7 +30,7 @@ const BAR: &str = "{msg} [{bar:30}] {pos}/{len}  {elapsed} elapsed{prefix}";
 /// One run that is to be done.
 pub struct Job<'a> {
     pub args: &'a TrainArgs,
-    pub case: &'a Case<'a>,
+    pub case: &'a TrainingCase<'a>,
     pub mode: Mode,
     /// From 1.
     pub run: u32,
@@ -58,7 +58,7 @@ impl Job<'_> {
     pub fn run(
         &self,
         ready: Ready,
-        mut store: Option<&mut Store>,
+        mut store: Option<&mut RunStore>,
         common: &Common,
     ) -> anyhow::Result<RunRecord> {
         let Ready { mut trainer, cut, cut_share } = ready;
@@ -84,7 +84,7 @@ impl Job<'_> {
     fn rounds(
         &self,
         trainer: &mut Trainer,
-        mut store: Option<&mut Store>,
+        mut store: Option<&mut RunStore>,
         common: &Common,
     ) -> anyhow::Result<()> {
         let start = Instant::now();

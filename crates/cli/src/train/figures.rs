@@ -49,7 +49,7 @@ pub struct Figures {
 
 /// A finished run, without its rounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Finished {
+pub struct FinishedRun {
     pub header: Header,
     pub summary: Summary,
 }
@@ -59,13 +59,15 @@ pub struct Finished {
 pub struct Outcome {
     #[serde(flatten)]
     pub figures: Figures,
-    pub runs: Vec<Finished>,
+    pub runs: Vec<FinishedRun>,
 }
 
 impl Outcome {
     pub fn from_runs(runs: &[RunRecord]) -> Self {
-        let finished =
-            |run: &RunRecord| Finished { header: run.header.clone(), summary: run.summary.clone() };
+        let finished = |run: &RunRecord| FinishedRun {
+            header: run.header.clone(),
+            summary: run.summary.clone(),
+        };
         Self { figures: Figures::from_runs(runs), runs: runs.iter().map(finished).collect() }
     }
 }

@@ -49,7 +49,11 @@ fn imported_models_are_described() {
         ("torchrec_quantised.pt", 4, "dot", false),
     ] {
         let (file, dir) = (fixture(file), place.path(file));
-        assert_eq!(stdout_of(&["model", "import", file.str(), "-o", dir.str()]), "");
+        let output = hither(&["model", "import", file.str(), "-o", dir.str()]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && output.stdout.is_empty(), "{told}");
+        let (announced, wrote) = (told.find("importing "), told.find("wrote "));
+        assert!(announced.is_some() && announced < wrote, "{told}");
         let mut of_file = json_of(&["model", "info", file.str(), "--json"]);
         let mut of_model = json_of(&["model", "info", dir.str(), "--json"]);
         of_file["notes"].take();

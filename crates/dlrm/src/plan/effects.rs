@@ -1,4 +1,4 @@
-//! What each lever brings on the cores of this machine, with given lookups.
+//! How much each lever gains on the cores of this machine, with given lookups.
 
 use std::cell::RefCell;
 

@@ -7,7 +7,7 @@ use hither_data::pickle::numpy::{self, Csr};
 use hither_data::pickle::{Node, Pickle, Value};
 use hither_data::{Bytes, Tensor};
 
-use super::arrays::Named;
+use super::arrays::NamedArray;
 use super::labels;
 use super::sparse::{Parts, SparseMatrix};
 use super::text::Lines;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use hither_data::{Bytes, Checkpoint, Npz, Tensor, npz};
 
-use super::arrays::Named;
+use super::arrays::NamedArray;
 use super::masks::mask;
 use super::sparse::dense;
 use super::{Options, bad, name_of};

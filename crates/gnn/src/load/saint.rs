@@ -7,7 +7,7 @@ use hither_data::{Bytes, Npz, npy};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::arrays::Named;
+use super::arrays::NamedArray;
 use super::labels;
 use super::sparse::{Parts, dense};
 use super::text::reader;

@@ -5,7 +5,7 @@ use rand::seq::SliceRandom;
 use rand_pcg::Pcg64Mcg;
 
 use super::level::Level;
-use super::quota::Size;
+use super::quota::KindCounts;
 use super::tally::Tally;
 
 const PASSES: usize = 3;

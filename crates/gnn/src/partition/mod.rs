@@ -135,7 +135,7 @@ pub fn partition(
         Method::Metis => multilevel::cut(graph, &quota, settings)?,
         Method::Ldg => stream::cut(graph, &quota, settings, stream::Price::Ldg),
         Method::Fennel => stream::cut(graph, &quota, settings, stream::Price::fennel(graph, parts)),
-        Method::Random => deal::by_lot(graph.nodes(), &quota, settings),
+        Method::Random => deal::random(graph.nodes(), &quota, settings),
         Method::Label => deal::by_label(labels, parts),
     };
     // Balancing the training nodes would undo the order by label.

@@ -53,7 +53,7 @@ impl<'a> PartWriter<'a> {
     }
 
     /// Writes both files, after a check that there is room for them. Each appears when it is whole;
-    /// files of different writes are told apart on opening. `told` hears of the bytes written.
+    /// files of different writes are told apart on opening. `told` is called with the bytes written.
     pub fn write(&self, dir: &Path, told: &dyn Fn(u64)) -> Result<(), Error> {
         check_space(dir, self.bytes())?;
         self.write_whole(&dir.join(WHOLE), told)?;

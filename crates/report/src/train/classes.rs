@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use hither_core::record::train::{ClassScore, RunRecord};
 use minijinja::{Value, context};
 
-use super::group::Group;
+use super::group::ModeGroup;
 use crate::format::{count, percent};
 
 /// Rows of the table; of more classes, those with the most test nodes are shown.
@@ -22,7 +22,7 @@ pub struct Classes {
 
 /// The classes with the most test nodes first; `None` where runs have no classes, or not the same ones.
 /// Recall by group, and the precision too if there is only one group.
-pub fn classes(groups: &[Group]) -> Option<Classes> {
+pub fn classes(groups: &[ModeGroup]) -> Option<Classes> {
     let runs = || groups.iter().flat_map(|group| group.runs.iter().copied());
     let names = class_names(runs().next()?);
     if names.is_empty() || runs().any(|run| class_names(run) != names) {
@@ -37,7 +37,7 @@ pub fn classes(groups: &[Group]) -> Option<Classes> {
     let left_out = order.len().saturating_sub(SHOWN_MAX);
     order.truncate(SHOWN_MAX);
     let row = |&class: &usize| {
-        let of_group = |group: &Group| Counts::over(group.runs.iter().copied(), class);
+        let of_group = |group: &ModeGroup| Counts::over(group.runs.iter().copied(), class);
         let cells: Vec<f64> = match groups {
             [one] => vec![of_group(one).recall(), of_group(one).precision()],
             _ => groups.iter().map(|group| of_group(group).recall()).collect(),
