@@ -10,6 +10,7 @@ mod figures;
 mod predictions;
 mod profile;
 mod store;
+mod unused;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -75,6 +76,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     }
     let (mode, train) = (args.mode, &args.train);
     train.check(&[mode])?;
+    unused::note(train, &[mode], common);
     let pool = common.pool()?;
     if train.run.dry_run {
         return pool.install(|| dry_run::run(train, &[mode], common));

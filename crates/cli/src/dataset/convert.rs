@@ -36,7 +36,10 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     common.pool()?.install(|| -> anyhow::Result<()> {
         let data = args.data.open(args.seed, common)?;
         common.note_changes(&data);
-        Ok(load::write(&data, &args.output)?)
+        let spinner = common.spinner(format!("writing {}", args.output.display()));
+        let written = load::write(&data, &args.output);
+        spinner.finish_and_clear();
+        Ok(written?)
     })?;
     common.say(&format!("wrote {}", args.output.display()));
     Ok(())

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::builder::RangedU64ValueParser;
 use hither_dlrm::generate::{Shape, generate};
 use hither_dlrm::model::{Cross, Interaction, ROWS_MAX};
@@ -45,12 +46,12 @@ pub struct Args {
     /// Interaction of features: dot, cat or dcn [default: the preset's, dot]
     #[arg(long, value_name = "KIND")]
     interaction: Option<Interaction>,
-    /// Number of cross layers, for dcn
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    cross_layers: usize,
-    /// Rank of the cross layers, for dcn
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    cross_rank: usize,
+    /// Number of cross layers, for dcn [default: 3]
+    #[arg(long, value_name = "N")]
+    cross_layers: Option<usize>,
+    /// Rank of the cross layers, for dcn [default: 512]
+    #[arg(long, value_name = "N")]
+    cross_rank: Option<usize>,
     /// Element type of the tables: fp32, fp16, bf16, int8 or int4
     #[arg(long, default_value = "fp32", value_parser = dtype)]
     dtype: Dtype,
@@ -95,7 +96,10 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     shape.pooling = args.pooling;
     shape.interaction = args.interaction.unwrap_or(shape.interaction);
     if shape.interaction == Interaction::Dcn {
-        shape.cross = Some(Cross { layers: args.cross_layers, rank: args.cross_rank });
+        let (layers, rank) = (args.cross_layers.unwrap_or(3), args.cross_rank.unwrap_or(512));
+        shape.cross = Some(Cross { layers, rank });
+    } else if args.cross_layers.is_some() || args.cross_rank.is_some() {
+        bail!("--cross-layers and --cross-rank are for --interaction dcn");
     }
     match (&args.bottom, shape.bottom.last_mut()) {
         (Some(Sizes(sizes)), _) => shape.bottom = sizes.clone(),
@@ -108,6 +112,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     }
     let name = args.output.file_name().unwrap_or_default().to_string_lossy();
     let spec = shape.spec(&name);
+    spec.check().map_err(anyhow::Error::msg)?;
     output.create()?;
     write_tables(common, "drawing", table_bytes(&spec), &args.output, |done| {
         generate(&spec, args.seed, &args.output, args.force.force, done)

@@ -16,7 +16,7 @@ use super::case::TrainingCase;
 use super::drive::Job;
 use super::figures::Outcome;
 use super::store::{self, REPORT, RunStore, SUMMARY, write_json};
-use super::{dry_run, existing, note_unsaved, say_rest};
+use super::{dry_run, existing, note_unsaved, say_rest, unused};
 use crate::{Common, outputs};
 
 /// Train in several modes on the same splits, partitions and seeds, and compare the results
@@ -68,6 +68,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let modes = modes(&args.modes)?;
     let train = &args.train;
     train.check(&modes)?;
+    unused::note(train, &modes, common);
     let pool = common.pool()?;
     if train.run.dry_run {
         return pool.install(|| dry_run::run(train, &modes, common));

@@ -431,6 +431,18 @@ fn predictions_have_the_names_of_nodes_and_classes() {
 }
 
 #[test]
+fn options_that_change_nothing_are_noted() {
+    let place = Place::new();
+    let unused = notes(&place.train(&["--mode", "psgd-pa", "--heads", "4", "--server-steps", "2"]));
+    assert!(unused.contains("note: --heads, --server-steps are not used here\n"), "{unused}");
+    let one =
+        notes(&place.compare(&["--modes", "single,psgd-sa", "--copies", "0.2", "--alpha", "0.5"]));
+    assert!(one.contains("note: --alpha is not used here\n"), "{one}");
+    let used = notes(&place.train(&["--model", "gat", "--heads", "2", "--server-steps", "2"]));
+    assert!(!used.contains("not used"), "{used}");
+}
+
+#[test]
 fn a_run_that_keeps_nothing_says_so_before_it_starts() {
     let place = Place::new();
     let without = notes(&place.train(&[]));
