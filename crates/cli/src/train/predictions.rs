@@ -48,8 +48,12 @@ pub fn write(path: &Path, data: &Dataset, outputs: &Inference) -> anyhow::Result
 /// How well the test nodes of each class are classified. Empty if nodes have several labels.
 pub fn class_scores(data: &Dataset, outputs: &Inference) -> Vec<ClassScore> {
     let Labels::Classes { of, count } = &data.labels else { return vec![] };
-    let empty =
-        |class| ClassScore { name: data.class_name(class), nodes: 0, correct: 0, predicted: 0 };
+    let empty = |class| ClassScore {
+        name: data.class_name(class).into(),
+        nodes: 0,
+        correct: 0,
+        predicted: 0,
+    };
     let mut scores: Vec<ClassScore> = (0..*count as u32).map(empty).collect();
     for &node in &data.split.test {
         let label = of[node as usize];
