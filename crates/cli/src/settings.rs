@@ -54,6 +54,14 @@ impl PolicyArgs {
         }
         Ok(entries)
     }
+
+    /// The options, once policies and options are known to be right.
+    pub fn checked(&self) -> anyhow::Result<Table> {
+        let table = self.options.table()?;
+        settings(&table)?;
+        self.entries()?;
+        Ok(table)
+    }
 }
 
 impl OptionArgs {
