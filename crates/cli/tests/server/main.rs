@@ -1,0 +1,7 @@
+//! The inference server, started by the tests, with Triton's own clients and with plain sockets.
+
+mod bed;
+mod clients;
+mod hot_rows;
+mod operation;
+mod reload;
