@@ -30,7 +30,7 @@ use crate::{Common, outputs};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  hither plan model --ids requests.safetensors
+  hither plan model --ids examples/requests.csv
   hither plan model --ids ids.txt --batch 2048 --pooling 150 -o plan
   hither plan model --ids requests.csv --pages mapped --packing off --threads 4
 

@@ -16,7 +16,7 @@ use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::detect;
 use serde_json::{Map, Value, json};
 
-use super::rounds::{self, Pass, RoundArgs, Variant, Work};
+use super::rounds::{self, Pass, PassWork, RoundArgs, Variant};
 use super::{Needs, Subject, write_tensors};
 use crate::Common;
 use crate::machine::Machine;
@@ -30,8 +30,9 @@ lookup). `auto` measures all sets but renumbered ids and takes the fastest; of s
 the one with the fewest levers.
 
 `touch` is a reference: it resolves the same ids and reads the same rows in the same places, but pools \
-and writes nothing. `of touch` is its time over the variant's, 1 at most. Every timed pass follows an untimed pass \
-of the same variant, so that all find the caches as they leave them themselves.
+and writes nothing. `of touch` is its shortest time over the variant's; if a variant with the same rows was \
+faster, that variant is the reference. Every timed pass follows an untimed pass of the same variant, \
+so each finds the caches as it left them.
 
 Examples:
   hither bench bags --preset micro24 --hotness high --batch 2048 --batches 1
@@ -113,7 +114,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         layouts: &layouts,
         meter: &meter,
         asked: Asked { plain: lookups, renumbered: renumbered.as_ref() },
-        work: Work {
+        work: PassWork {
             samples: (lookups.batch * lookups.len()) as u64,
             rows: lookups.ids() as u64,
             bytes: (sizes.iter().enumerate())
@@ -156,7 +157,7 @@ struct Bags<'a> {
     layouts: &'a Layouts,
     meter: &'a Meter,
     asked: Asked<'a>,
-    work: Work,
+    work: PassWork,
 }
 
 impl<'a> Bags<'a> {

@@ -14,7 +14,7 @@ use hither_kernels::bag::Dtype;
 use hither_kernels::gemm::Precision;
 use serde_json::Map;
 
-use super::rounds::{self, RoundArgs, Variant, Work};
+use super::rounds::{self, PassWork, RoundArgs, Variant};
 use super::{Needs, Subject, write_tensors};
 use crate::Common;
 
@@ -84,7 +84,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let halved = halved(model, scratch.path())?;
     let (half, _) = load(halved.as_ref().unwrap_or(model), Precision::Bf16)?;
 
-    let work = Work { samples: samples as u64, rows: lookups.ids() as u64, bytes: 0, flops: 0 };
+    let work = PassWork { samples: samples as u64, rows: lookups.ids() as u64, bytes: 0, flops: 0 };
     let crew = Crew { worker: RefCell::default(), threads: common.helpers(0)? };
     let times = Rc::new(RefCell::new(Vec::new()));
     let engines = [("fp32", &full), ("bf16", &half)].into_iter();
@@ -156,7 +156,7 @@ fn variant<'a>(
     crew: &'a Crew,
     lookups: &'a Lookups,
     dense: &'a [f32],
-    work: Work,
+    work: PassWork,
     times: Times,
 ) -> Variant<'a> {
     let width = dense.len() / (lookups.batch * lookups.len()).max(1);
