@@ -50,7 +50,7 @@ pub struct Args {
     /// Prefetch scheme: off or HINT:BYTES:LINES, such as l2:32K:all [default: the fastest]
     #[arg(long, value_name = "SCHEME")]
     prefetch: Option<Prefetch>,
-    /// Memory for all copies of hot rows, in MiB [default: half of the last-level cache]
+    /// Memory for all copies of hot rows, in MiB [default: half of the last-level cache that a core keeps]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
     hot_mib: Option<u32>,
     #[command(flatten)]
@@ -74,8 +74,6 @@ fn wanted(text: &str) -> Result<Levers, String> {
     Ok(Levers(sets))
 }
 
-/// The size of the last-level cache where the system does not tell.
-const L3_BYTES: usize = 32 << 20;
 /// The share of the measuring time that goes into choosing schemes and sets.
 const TRIAL_SHARE: f64 = 0.4;
 
@@ -100,8 +98,10 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let all: Vec<usize> = (0..model.spec.tables.len()).collect();
     let histogram = |t: &usize| Arc::new(planned.histogram(*t));
     let histograms: Vec<Arc<Histogram>> = all.iter().map(histogram).collect();
-    let l3_bytes = Machine::read().l3_bytes.unwrap_or(L3_BYTES);
-    let cache_bytes = args.hot_mib.map_or(l3_bytes, |mib| (mib as usize) << 21);
+    let cache_bytes = match args.hot_mib {
+        Some(mib) => (mib as usize) << 21,
+        None => Machine::read().measured_caches().1,
+    };
     let packed = hot_rows(model, &histograms, cache_bytes);
     let hot = HotRows { histograms: &histograms, packed: &packed };
     let layouts = super::laying_out(common, model, copies, |done| {
