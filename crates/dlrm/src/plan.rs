@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::Spec;
 use crate::run::Device;
 
+/// How a model runs on one machine, as `plan.toml` holds it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -56,6 +57,7 @@ pub struct Plan {
     pub hot: Vec<Vec<u32>>,
 }
 
+/// The levers of one table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TablePlan {

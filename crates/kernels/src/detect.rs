@@ -30,6 +30,7 @@ pub enum Bf16 {
     Amx,
 }
 
+/// The instruction sets that the kernels use.
 #[derive(Clone, Copy, Debug)]
 pub struct Cpu {
     pub isa: Isa,
@@ -120,6 +121,7 @@ impl FromStr for Isa {
     }
 }
 
+/// A word that names no instruction set.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "unknown instruction set `{0}`: expected reference, avx2, avx512 or avx512vnni, and `-amx` behind a comma to leave AMX out"

@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -190,25 +191,61 @@ impl<S: Default + 'static> Threads<S> {
         helpers_max: usize,
         work: &(dyn Fn(usize, &mut [T], &mut S) + Sync),
     ) {
-        /// The start of `out`, sent to threads that each take chunks of their own.
-        struct Start<T>(*mut T);
-        // SAFETY: chunks do not overlap, and `T` may be sent.
-        unsafe impl<T: Send> Sync for Start<T> {}
-        impl<T> Start<T> {
-            fn at(&self, offset: usize) -> *mut T {
-                self.0.wrapping_add(offset)
-            }
-        }
         assert!(len > 0, "chunks of no elements");
-        let (start, total) = (Start(out.as_mut_ptr()), out.len());
+        let total = out.len();
+        let out = Chunks::new(out);
         self.split(own, total.div_ceil(len), helpers_max, &|part, scratch| {
-            let first = part * len;
-            let count = len.min(total - first);
-            // SAFETY: inside of `out`, which this call borrows until all parts are done; each part
-            // is run once, and no other has elements of this chunk.
-            let chunk = unsafe { std::slice::from_raw_parts_mut(start.at(first), count) };
+            // SAFETY: each part is run once, and no two parts have elements in common.
+            let chunk = unsafe { out.chunk(part * len..(part * len + len).min(total)) };
             work(part, chunk, scratch);
         });
+    }
+
+    /// As [`Threads::split_chunks`], with chunks that end where `ends` says.
+    ///
+    /// # Panics
+    /// If `ends` fall or go beyond `out`, or a chunk's work panics.
+    pub fn split_at<T: Send>(
+        &self,
+        own: &mut S,
+        out: &mut [T],
+        ends: &[usize],
+        helpers_max: usize,
+        work: &(dyn Fn(usize, &mut [T], &mut S) + Sync),
+    ) {
+        let is_in_order = ends.is_sorted() && ends.last().is_none_or(|end| *end <= out.len());
+        assert!(is_in_order, "ends of chunks");
+        let out = Chunks::new(out);
+        self.split(own, ends.len(), helpers_max, &|part, scratch| {
+            let start = part.checked_sub(1).map_or(0, |before| ends[before]);
+            // SAFETY: each part is run once, and no two parts have elements in common.
+            let chunk = unsafe { out.chunk(start..ends[part]) };
+            work(part, chunk, scratch);
+        });
+    }
+}
+
+/// A slice of which threads take chunks of their own.
+struct Chunks<T> {
+    start: *mut T,
+    len: usize,
+}
+
+// SAFETY: whoever takes chunks sees that they do not overlap, and `T` may be sent.
+unsafe impl<T: Send> Sync for Chunks<T> {}
+
+impl<T> Chunks<T> {
+    fn new(out: &mut [T]) -> Self {
+        Self { start: out.as_mut_ptr(), len: out.len() }
+    }
+
+    /// # Safety
+    /// The slice is borrowed for as long as the chunk, and no other chunk has an element of it.
+    #[expect(clippy::mut_from_ref)]
+    unsafe fn chunk(&self, range: Range<usize>) -> &mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "a chunk of the slice");
+        // SAFETY: inside of the slice, as was just seen; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 }
 
@@ -371,6 +408,12 @@ mod tests {
                 }
                 let wanted: Vec<usize> = (0..len).map(|at| 20 * (at / chunk + 1)).collect();
                 assert_eq!(out, wanted, "{count} threads, {len} in chunks of {chunk}");
+                let ends: Vec<usize> =
+                    (chunk..=len).step_by(chunk).flat_map(|end| [end, end]).collect();
+                threads.split_at(&mut own, &mut out, &ends, 2, &|_, out, _| out.fill(7));
+                let whole = len / chunk * chunk;
+                assert!(out[..whole].iter().all(|value| *value == 7));
+                assert_eq!(out[whole..], wanted[whole..]);
             }
         }
     }
