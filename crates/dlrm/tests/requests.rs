@@ -322,7 +322,7 @@ fn a_self_test_leaves_scores_alone() {
 }
 
 #[test]
-fn devices_have_names_and_this_build_runs_on_the_cpu() {
+fn devices_have_names_and_the_cpu_is_the_way_out() {
     for (text, device) in [("cpu", Device::Cpu), ("cuda:3", Device::Cuda(3))] {
         assert_eq!(text.parse::<Device>().expect(text), device);
         assert_eq!(device.to_string(), text);
@@ -330,6 +330,11 @@ fn devices_have_names_and_this_build_runs_on_the_cpu() {
     assert!("cuda".parse::<Device>().is_err() && "cuda:x".parse::<Device>().is_err());
     let (_dir, model) = model();
     let plan = Plan { device: Device::Cuda(0), ..Plan::standard(&model.spec) };
-    let error = Engine::load(&model, &plan, Options::default(), &|_| {}).err().expect("no CUDA");
-    assert!(error.to_string().contains("`cuda:0`"), "{error}");
+    // Machines that run tests have no GPU; on one that has, there is nothing to fall back from.
+    if let Err(error) = Engine::load(&model, &plan, Options::default(), &|_| {}) {
+        assert!(error.to_string().contains("CUDA"), "{error}");
+        let loaded = Engine::load_or_cpu(&model, &plan, Options::default(), &|_| {});
+        let (_, problem) = loaded.expect("loaded on the CPU");
+        assert!(problem.is_some());
+    }
 }

@@ -54,6 +54,7 @@ pub struct Signature {
     /// Dense features per sample.
     dense: usize,
     tables: Vec<String>,
+    table_rows: Vec<usize>,
     /// Ids per bag of each table, where they are fixed; else empty.
     ids_per_bag: Vec<usize>,
     /// Scores per sample.
@@ -119,6 +120,7 @@ impl Signature {
             form,
             dense: spec.dense_features(),
             tables: spec.tables.iter().map(|table| table.name.clone()).collect(),
+            table_rows: spec.tables.iter().map(|table| table.rows).collect(),
             ids_per_bag,
             outputs: spec.top.last().copied().unwrap_or(1),
             samples_max,
@@ -166,6 +168,17 @@ impl Signature {
         let shape = vec![-1, self.outputs as i64];
         let name = SCORES.to_owned();
         vec![TensorInfo { name, datatype: Datatype::Fp32, shape, is_optional: false }]
+    }
+
+    /// What shapes do not tell a client that draws requests: the rows of each table, and where bags have
+    /// fixed lengths the ids per bag.
+    pub fn parameters(&self) -> Vec<(&'static str, String)> {
+        let list = |numbers: &[usize]| {
+            numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+        };
+        let known = [("table_rows", &self.table_rows), ("ids_per_bag", &self.ids_per_bag)];
+        let known = known.into_iter().filter(|(_, numbers)| !numbers.is_empty());
+        known.map(|(name, numbers)| (name, list(numbers))).collect()
     }
 
     /// Ids of a sample in all tables, where bags have fixed lengths.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use axum::extract::State;
-use axum::response::IntoResponse;
+use axum::response::{Html, IntoResponse};
 use axum::routing::get;
 
 use crate::backend::Served;
@@ -16,9 +16,13 @@ use crate::stats::{BUCKETS_US, STAGES};
 /// The content type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// Shows the metrics to people; it reads the same text.
+const PAGE: &str = include_str!("page.html");
+
 /// The metrics port.
 pub fn router(server: Arc<Server>) -> axum::Router {
-    axum::Router::new().route("/metrics", get(metrics)).with_state(server)
+    let page = async || Html(PAGE);
+    axum::Router::new().route("/", get(page)).route("/metrics", get(metrics)).with_state(server)
 }
 
 async fn metrics(State(server): State<Arc<Server>>) -> impl IntoResponse {
