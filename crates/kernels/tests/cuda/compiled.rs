@@ -20,8 +20,10 @@ fn marks(toolchain: &Toolchain, compiled: &Compiled) -> BTreeSet<&'static str> {
     let programs = parse(&toolchain.disassemble(compiled)).expect("readable machine code");
     let mut marks = BTreeSet::new();
     for code in programs.iter().filter(|p| p.name.starts_with("bags_")).flat_map(|p| &p.code) {
-        // The upper word of the descriptor that createpolicy makes for evict_last.
-        let evict_last = Operand::Integer(0x14f0_0000);
+        // The upper word of the descriptor that createpolicy makes for evict_last is 0x14f00000: a
+        // constant on sm_8x, put together from 0x140 and 0xf on later architectures.
+        let has = |number| code.operands.contains(&Operand::Integer(number));
+        let is_evict_last = has(0x14f0_0000) || code.name == "UMOV" && has(0x140);
         let known = [
             ("STS", code.name == "STS"),
             ("LDGSTS", code.name == "LDGSTS"),
@@ -29,7 +31,7 @@ fn marks(toolchain: &Toolchain, compiled: &Compiled) -> BTreeSet<&'static str> {
             ("PF1", code.name == "CCTL" && code.has("PF1")),
             ("PF2", code.name == "CCTL" && code.has("PF2")),
             ("PML2", code.name == "CCTL" && code.has("PML2")),
-            ("evict_last", code.operands.contains(&evict_last)),
+            ("evict_last", is_evict_last),
             ("LDG.128", code.name == "LDG" && code.has("128")),
             ("STG.128", code.name == "STG" && code.has("128")),
         ];
