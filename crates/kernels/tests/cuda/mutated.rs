@@ -78,12 +78,11 @@ fn a_wait_for_too_few_groups_is_caught() {
 fn a_misaligned_load_is_caught() {
     let shift = |program: &mut Program| {
         let loads = program.code.iter_mut().filter(|code| code.name == "LDG" && code.has("128"));
-        loads
-            .filter_map(|code| match &mut code.operands[1] {
-                Operand::Address(address) => Some(address.offset += 4),
-                _ => None,
-            })
-            .count()
+        let addresses = loads.filter_map(|code| match &mut code.operands[1] {
+            Operand::Address(address) => Some(address),
+            _ => None,
+        });
+        addresses.map(|address| address.offset += 4).count()
     };
     for result in passes("register", shift) {
         let fault = result.expect_err("a fault");
