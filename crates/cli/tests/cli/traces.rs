@@ -264,9 +264,10 @@ fn examples_of_the_help_run() {
         let help = stdout_of(&[command, &["--help"]].concat());
         let lines = commands(&help, "  ");
         assert!(lines.len() > 2, "{help}");
-        for line in lines {
+        // The tests of the live scheduler run `--from`: it needs a cluster.
+        for line in lines.iter().filter(|line| !line.contains("--from")) {
             // Words after a gap explain the line.
-            run_line(line.split("   ").next().unwrap_or(&line));
+            run_line(line.split("   ").next().unwrap_or(line));
         }
     }
 }
