@@ -72,6 +72,16 @@ impl Budget {
         spent_s + self.machine.seconds(last.work.judge) <= JUDGING * self.earned_s(past)
     }
 
+    /// Whether stored sums are computed anew after these rounds, which takes the whole budget: at once
+    /// at first, then whenever it pays for it.
+    pub fn refreshes(&self, past: &[Round]) -> bool {
+        let Some(last) = past.iter().rev().find(|round| round.work.server.total() > 0) else {
+            return true;
+        };
+        let spent_s = self.spent_s(past, |round| round.work.server);
+        spent_s + self.machine.seconds(last.work.server) <= self.earned_s(past)
+    }
+
     /// What steps may take after these rounds and, if it is known, this round's slowest worker.
     pub fn left_s(&self, past: &[Round], slowest: Option<Work>) -> Seconds {
         let now_s = slowest.map_or(0.0, |work| self.share * self.machine.seconds(work));
