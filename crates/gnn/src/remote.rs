@@ -78,10 +78,7 @@ impl Remote {
         partition: &Partition,
     ) -> (Vec<(Dataset, RemoteSums)>, u64) {
         assert!(is_supported(model), "sums over neighbours that the model does not read");
-        let features = match model.stages[0].layer.norm() {
-            Some(norm) => Some(self.feature_sums(norm, data)),
-            None => None,
-        };
+        let features = model.stages[0].layer.norm().map(|norm| self.feature_sums(norm, data));
         let mut bytes = 4 * data.graph.nodes() as u64;
         bytes += match &features {
             Some(Rows::Dense { dim, .. }) => self.boundary * 4 * *dim as u64,
@@ -93,7 +90,7 @@ impl Remote {
             let roots = nodes.iter().map(|node| roots[*node as usize]).collect();
             part.graph = part.graph.with_roots(roots);
             let degrees = nodes.iter().map(|node| data.graph.degree(*node) as u32).collect();
-            let hidden = self.hidden_layers(model).map(|(_, _, dim)| Rows::Dense {
+            let hidden = hidden_layers(model).map(|(_, _, dim)| Rows::Dense {
                 values: vec![0.0; nodes.len() * dim].into(),
                 dim,
             });
@@ -113,36 +110,28 @@ impl Remote {
     ) -> (Vec<HiddenSums>, Work) {
         let mut sums = vec![vec![]; self.nodes_of.len()];
         let mut work = Work::default();
-        let layers: Vec<(usize, Norm, usize)> = self.hidden_layers(model).collect();
-        work += model.infer_seeing(weights, data, |stage, rows| {
+        let layers: Vec<(usize, Norm, usize)> = hidden_layers(model).collect();
+        let pass = model.infer_seeing(weights, data, |stage, rows| {
             let wanted = layers.iter().find(|(at, ..)| *at == stage);
             if let (Some((_, norm, dim)), Rows::Dense { values, .. }) = (wanted, rows) {
                 let all = self.dense_sums(*norm, values, *dim, data);
                 for (part, nodes) in sums.iter_mut().zip(&self.nodes_of) {
-                    let rows = nodes.iter().map(|node| *node as usize * dim);
-                    let picked = rows.flat_map(|at| all[at..at + dim].iter().copied());
-                    part.push(picked.collect());
+                    let mut picked = Vec::with_capacity(nodes.len() * dim);
+                    for at in nodes.iter().map(|node| *node as usize * dim) {
+                        picked.extend_from_slice(&all[at..at + dim]);
+                    }
+                    part.push(picked);
                 }
                 work += Work::sums(self.columns.len(), *dim);
             }
         });
         self.at = Some(weights.clone());
-        (sums, work)
+        (sums, pass + work)
     }
 
     /// Bytes of one refresh, over all workers.
     pub fn refresh_bytes(&self, model: &Model) -> u64 {
-        self.hidden_layers(model).map(|(.., dim)| self.boundary * 4 * dim as u64).sum()
-    }
-
-    /// The graph layers that read hidden rows: stage, factors, and elements of a row.
-    fn hidden_layers<'a>(
-        &self,
-        model: &'a Model,
-    ) -> impl Iterator<Item = (usize, Norm, usize)> + use<'a> {
-        let stages = model.stages.iter().enumerate().skip(1);
-        stages
-            .filter_map(|(at, stage)| Some((at, stage.layer.norm()?, model.stages[at - 1].outputs)))
+        hidden_layers(model).map(|(.., dim)| self.boundary * 4 * dim as u64).sum()
     }
 
     /// Factors of the sources, if they have any, and of the targets.
@@ -201,6 +190,12 @@ impl Remote {
             dim,
         }
     }
+}
+
+/// The graph layers that read hidden rows: stage, factors, and elements of a row.
+fn hidden_layers(model: &Model) -> impl Iterator<Item = (usize, Norm, usize)> {
+    let stages = model.stages.iter().enumerate().skip(1);
+    stages.filter_map(|(at, stage)| Some((at, stage.layer.norm()?, model.stages[at - 1].outputs)))
 }
 
 /// Whether every layer that reads neighbours is a weighted sum: attention weighs each neighbour by

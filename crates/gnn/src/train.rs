@@ -171,10 +171,11 @@ impl Trainer {
         let (drift, probe) = self.measure_drift(round, &start, &answers).unzip();
         let probe_s = watch.lap();
 
-        let kept = self.average(&start, &answers, judge.as_mut());
+        let (average, kept) = self.average(&start, &answers, judge.as_mut());
         let slowest = self.slowest(&answers);
         let (corrected, gain) =
             self.correct_globally(round, &start, kept, slowest, meanwhile, judge.as_mut());
+        let kept = self.undo_harm(gain, average, kept);
         let server_s = watch.lap();
 
         let loss = self.loss(round, &answers, corrected.as_ref())?;
@@ -252,7 +253,7 @@ impl Trainer {
                 let budget = settings.budget();
                 let until =
                     settings.server_steps.until(round, rounds, &budget, None, judge.is_some());
-                corrected = Some(correct(server, settings, model, start, round, until, without));
+                corrected = Some(correct(server, settings, model, start, rounds, until, without));
             }
         };
         let answers = workers.round(&order, &mut meanwhile)?;
@@ -301,10 +302,15 @@ impl Trainer {
     }
 
     /// Averages the workers' models and moves the global model there, as far as a judgement of this
-    /// round or an earlier one found it worth going. Returns the share of the way.
-    fn average(&mut self, start: &Weights, answers: &[Answer], judge: Option<&mut Judge>) -> f64 {
+    /// round or an earlier one found it worth going. Returns the average and the share of the way.
+    fn average(
+        &mut self,
+        start: &Weights,
+        answers: &[Answer],
+        judge: Option<&mut Judge>,
+    ) -> (Weights, f64) {
         if answers.is_empty() {
-            return 1.0;
+            return (start.clone(), 1.0);
         }
         let models: Vec<&Weights> = answers.iter().map(|answer| &answer.learnt.weights).collect();
         let average = average(&models, &self.shares(answers));
@@ -313,11 +319,21 @@ impl Trainer {
             None => last_kept(&self.rounds),
         };
         self.global = between(start, &average, kept as f32);
+        (average, kept)
+    }
+
+    /// Where corrections harm, the round becomes one of psgd-pa: the whole average and nothing else. To
+    /// stop short of the average pays only if corrections make up for it. Returns the share of the way.
+    fn undo_harm(&mut self, gain: Option<f64>, average: Weights, kept: f64) -> f64 {
+        if gain.is_some_and(harms) {
+            self.global = average;
+            return 1.0;
+        }
         kept
     }
 
-    /// The server's steps on the whole graph. A judge undoes them if they harm. Returns
-    /// what was learnt and, if it was judged, what was gained.
+    /// The server's steps on the whole graph. Returns what was learnt and, if it was judged, what was
+    /// gained.
     fn correct_globally(
         &mut self,
         round: u32,
@@ -328,7 +344,7 @@ impl Trainer {
         mut judge: Option<&mut Judge>,
     ) -> (Option<Learnt>, Option<f64>) {
         let Self { settings, model, server, rounds, global, .. } = self;
-        let before = judge.as_mut().map(|judge| (judge.kept_loss(kept, global), global.clone()));
+        let before = judge.as_mut().map(|judge| judge.kept_loss(kept, global));
         let corrected = match settings.mode.does().corrects {
             Corrects::Never => return (None, None),
             Corrects::Average => {
@@ -336,7 +352,7 @@ impl Trainer {
                 let steps = &settings.server_steps;
                 let until = steps.until(round, rounds, &budget, Some(slowest), is_judged);
                 let without = judge.as_ref().map_or(&[][..], |judge| &judge.nodes);
-                let corrected = correct(server, settings, model, global, round, until, without);
+                let corrected = correct(server, settings, model, global, rounds, until, without);
                 *global = corrected.weights.clone();
                 corrected
             }
@@ -347,14 +363,10 @@ impl Trainer {
             }
         };
         let mut gain = None;
-        if let (Some(judge), Some((loss, uncorrected))) = (judge, before)
+        if let (Some(judge), Some(loss)) = (judge, before)
             && corrected.steps > 0
         {
-            let gained = 1.0 - judge.loss(global) / loss.max(f64::MIN_POSITIVE);
-            if harms(gained) {
-                *global = uncorrected;
-            }
-            gain = Some(gained);
+            gain = Some(1.0 - judge.loss(global) / loss.max(f64::MIN_POSITIVE));
         }
         (Some(corrected), gain)
     }
@@ -450,12 +462,15 @@ fn correct(
     settings: &Settings,
     model: &Model,
     start: &Weights,
-    round: u32,
+    past: &[Round],
     until: Until,
     without: &[u32],
 ) -> Learnt {
+    let round = past.len() as u32 + 1;
+    let batch = settings.server_steps.batch(settings.server.batch, round, past);
+    let pace = Pace { batch, ..settings.server.clone() };
     let steps = Steps { seed: settings.seed, who: "server", round, until, without };
-    server.learn(model, start, &settings.server, &steps)
+    server.learn(model, start, &pace, &steps)
 }
 
 /// New sums over remote neighbours, one entry per part, and what they cost.

@@ -101,11 +101,12 @@ impl<C: Channel> Workers for Processes<C> {
             (weights.params.len(), weights.stats.len())
         };
         let expected = (order.start.params.len(), order.start.stats.len());
+        let parts = 0..self.channels.len();
         let answer = |part| match self.receive(part)? {
             Reply::Learnt(answer) if answer.part == part && size(&answer) == expected => Ok(answer),
             _ => Err(lost(part, &"its answer is of another part or model")),
         };
-        (0..self.parts.len()).map(answer).collect()
+        parts.map(answer).collect()
     }
 
     fn save(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error> {

@@ -372,7 +372,7 @@ mod tests {
             answer.prop_map(|(part, learnt, probed)| {
                 Reply::Learnt(Answer { part: part as usize, learnt, probed })
             }),
-            Just(Reply::Done),
+            Just(()).prop_map(|()| Reply::Done),
             ".{0,20}".prop_map(Reply::Failed),
         ]
     }
