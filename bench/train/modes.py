@@ -148,36 +148,45 @@ def spread(values):
 
 
 def tables(args):
+    """Scores, then paths and bytes; one line per graph, means over the seeds that both modes have."""
     found = {}
     for r in rows(args):
         found.setdefault(r["graph"], {}).setdefault(r["mode"], {})[r["seed"]] = r
-    print("| graph | mode | seeds | test | valid | to single | recovered | server steps | server share "
-          "| path | single's by it | MB per round | reached by | path until then | MB until then |")
-    print("|" + "---|" * 15)
-    for graph, modes in found.items():
-        single, local = modes.get("single", {}), modes.get("psgd-pa", {})
-        for mode, runs in modes.items():
-            def mean(key, of=runs, seeds=runs):
-                return statistics.mean(of[s][key] for s in seeds if s in of)
+    names = [*MODES.split(","), "single-sampled", "ggs"]
 
-            both = [s for s in runs if s in single and s in local]
-            gap = mean("test", single, both) - mean("test", local, both) if both else 0
-            won = mean("test", runs, both) - mean("test", local, both) if both else 0
-            done = [r["reached"] for r in runs.values() if r["reached"]]
-            cells = [
-                graph, mode, len(runs), spread([r["test"] for r in runs.values()]),
-                f"{mean('valid'):.2f}",
-                f"{mean('test', runs, both) - mean('test', single, both):+.2f}" if both else "–",
-                f"{100 * won / gap:.0f} %" if gap else "–",
-                f"{mean('server_steps_per_round'):.0f}", f"{100 * mean('server_share'):.0f} %",
-                f"{mean('path_s'):.3f}",
-                f"{mean('path_s', single) / mean('path_s'):.2f}" if single else "–",
-                f"{mean('bytes_per_round') / 1e6:.2f}",
-                f"{len(done)} of {len(runs)}",
-                f"{statistics.mean(r['path_s'] for r in done):.3f}" if done else "–",
-                f"{statistics.mean(r['bytes'] for r in done) / 1e6:.1f}" if done else "–",
-            ]
-            print("| " + " | ".join(str(cell) for cell in cells) + " |")
+    def mean(runs, key):
+        return statistics.mean(r[key] for r in runs.values())
+
+    def line(cells):
+        print("| " + " | ".join(cells) + " |")
+
+    line(["graph", "seeds", *names, "llcg to single", "recovered", "server steps", "server share"])
+    line(["---"] * (len(names) + 6))
+    for graph, modes in found.items():
+        scores = [spread([r["test"] for r in modes[m].values()]) if m in modes else "–" for m in names]
+        cells = [graph, str(max(len(runs) for runs in modes.values())), *scores]
+        if all(m in modes for m in ["single", "psgd-pa", "llcg"]):
+            single, local, llcg = (mean(modes[m], "test") for m in ["single", "psgd-pa", "llcg"])
+            cells += [f"{llcg - single:+.2f}", f"{100 * (llcg - local) / (single - local):.0f} %",
+                      f"{mean(modes['llcg'], 'server_steps_per_round'):.0f}",
+                      f"{100 * mean(modes['llcg'], 'server_share'):.0f} %"]
+        line(cells)
+    print()
+    line(["graph", "figure", *names])
+    line(["---"] * (len(names) + 2))
+    for graph, modes in found.items():
+        def each(figure, text):
+            line([graph, figure, *[text(modes[m]) if m in modes else "–" for m in names]])
+
+        def reached(runs, key, digits):
+            done = [r["reached"][key] for r in runs.values() if r["reached"]]
+            share = "" if len(done) == len(runs) else f" ({len(done)} of {len(runs)})"
+            return f"{statistics.mean(done) / (1e6 if key == 'bytes' else 1):.{digits}f}{share}" if done else "never"
+
+        each("path of all rounds, s", lambda runs: f"{mean(runs, 'path_s'):.3f}")
+        each("path until single − 0.5, s", lambda runs: reached(runs, "path_s", 3))
+        each("MB per round", lambda runs: f"{mean(runs, 'bytes_per_round') / 1e6:.2f}")
+        each("MB until single − 0.5", lambda runs: reached(runs, "bytes", 1))
 
 
 def main():
