@@ -48,6 +48,7 @@ Modes:
   llcg-stale   as llcg, but the server corrects the model of the round before
   psgd-pa      local steps and averaging, no correction
   psgd-sa      as psgd-pa, with copies of some remote neighbours (--copies)
+  psgd-sums    as psgd-pa, with the sums over remote neighbours as last known
   ggs          workers sample the whole graph and fetch remote features
   single       one machine with the whole graph
   server-only  the server's steps alone
@@ -58,7 +59,8 @@ the same model for any number of threads, and after a kill and --resume. See doc
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Training mode: llcg, llcg-stale, psgd-pa, psgd-sa, ggs, single or server-only
+    /// Training mode: llcg, llcg-stale, psgd-pa, psgd-sa, psgd-sums, ggs, single or
+    /// server-only
     #[arg(long, value_name = "NAME", default_value = "llcg")]
     mode: Mode,
     #[command(flatten)]

@@ -22,6 +22,13 @@ pub enum Error {
     #[error("cannot resume from {}: {problem}", path.display())]
     Resume { path: PathBuf, problem: String },
     #[error(
+        "the worker of part {part} stopped: {why}; start the same command with --resume to go on from the \
+         last checkpoint"
+    )]
+    Worker { part: usize, why: String },
+    #[error("the server stopped: {0}; its own message says why")]
+    Server(String),
+    #[error(
         "training diverged in round {round}: {what} is not finite; try a smaller learning rate"
     )]
     Diverged { round: u32, what: &'static str },

@@ -215,9 +215,7 @@ fn run_all(
         let like = model_of_server_only(&modes).filter(|_| mode == Mode::ServerOnly);
         let model = entries.iter().find(|entry| Some(entry.mode) == like);
         let steps = match model.and_then(|entry| entry.runs.get(run as usize - 1)) {
-            Some(record) => {
-                ServerSteps::Like(record.rounds.iter().map(|round| round.server_steps).collect())
-            }
+            Some(record) => ServerSteps::like(train.server.server_batch.0, &record.rounds),
             None => train.server.server_steps.clone(),
         };
         let job = Job { args: train, case, mode, run, steps };

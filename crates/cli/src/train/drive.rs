@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use hither_core::record::train::{Round, RunRecord};
 use hither_gnn::correct::ServerSteps;
+use hither_gnn::mode::Sees;
 use hither_gnn::model::Model;
 use hither_gnn::train::{Mode, Trainer};
-use hither_gnn::{checkpoint, save};
+use hither_gnn::{checkpoint, remote, save};
 use hither_report::plural;
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::current_num_threads;
@@ -48,6 +49,14 @@ impl Job<'_> {
     pub fn ready(&self) -> anyhow::Result<Ready> {
         let Self { args, case, mode, .. } = self;
         let model = Model::new(args.spec(&case.data)?)?;
+        if mode.does().workers == Some(Sees::PartAndSums) && !remote::is_supported(&model) {
+            bail!(
+                "--mode {} stores sums over neighbours, which --model {} does not read; use sage, gcn \
+                 or mlp layers, or another mode",
+                mode.name(),
+                args.model.model
+            );
+        }
         let settings = args.settings(*mode, case.seed, case.workers()?, self.steps.clone());
         let cut = case.cut(*mode)?;
         let trainer = Trainer::new(settings, model, case.data.clone(), &cut.partition);

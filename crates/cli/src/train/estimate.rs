@@ -38,8 +38,8 @@ pub fn left(settings: &Settings, rounds: &[Round]) -> Option<TimeLeft> {
         let mut seconds = match &settings.server_steps {
             _ if !settings.mode.corrects() => round_s,
             ServerSteps::Fixed(steps) => steps_s(*steps),
-            ServerSteps::Like(steps) => {
-                steps_s(steps.get(round as usize - 1).copied().unwrap_or(0))
+            ServerSteps::Like(taken) => {
+                steps_s(taken.get(round as usize - 1).map_or(0, |(steps, _)| *steps))
             }
             ServerSteps::Auto => local * auto_s,
         };

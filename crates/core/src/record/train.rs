@@ -64,7 +64,7 @@ pub struct Bytes {
     pub model_down_bytes: u64,
     /// Models from workers.
     pub model_up_bytes: u64,
-    /// Features of nodes that other workers hold.
+    /// Features of nodes that other workers hold, or sums over these nodes.
     pub features_down_bytes: u64,
     /// Ids of the nodes whose features were requested.
     pub requests_up_bytes: u64,
@@ -138,7 +138,7 @@ pub struct Works {
     pub workers: Work,
     /// Local steps of the worker that takes longest.
     pub slowest: Work,
-    /// The server's steps.
+    /// The server's steps, or its refresh of stored sums.
     pub server: Work,
     /// Comparing losses to decide what is kept.
     pub judge: Work,

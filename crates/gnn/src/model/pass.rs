@@ -138,17 +138,36 @@ impl Model {
 
     /// The mean loss over the batch, as it counts when the model is used.
     pub fn loss(&self, weights: &Weights, data: &Dataset, batch: &Batch) -> f64 {
-        let logits = self.outputs(weights, data, batch).logits;
+        let logits = self.outputs(weights, data, batch, |_, _| {}).logits;
         loss::value(&logits, &data.labels, &batch.rows, &batch.nodes)
     }
 
     /// What the model says of every node of the graph, all neighbours seen, layer by layer: the
     /// embeddings (the input of the last layer) and the outputs.
     pub fn infer(&self, weights: &Weights, data: &Dataset) -> Inference {
-        self.outputs(weights, data, &Batch::whole(data, &[], self.needs()))
+        self.outputs(weights, data, &Batch::whole(data, &[], self.needs()), |_, _| {})
     }
 
-    fn outputs(&self, weights: &Weights, data: &Dataset, batch: &Batch) -> Inference {
+    /// As [`Model::infer`], but shows the input of every layer instead of the outputs. Returns the
+    /// work that it takes.
+    pub fn infer_seeing(
+        &self,
+        weights: &Weights,
+        data: &Dataset,
+        see: impl FnMut(usize, &Rows),
+    ) -> Work {
+        let batch = Batch::whole(data, &[], self.needs());
+        self.outputs(weights, data, &batch, see);
+        self.work(&batch, false)
+    }
+
+    fn outputs(
+        &self,
+        weights: &Weights,
+        data: &Dataset,
+        batch: &Batch,
+        mut see: impl FnMut(usize, &Rows),
+    ) -> Inference {
         let mut embeddings: Option<Vec<f32>> = None;
         let mut hops = &batch.hops[..];
         let mut outputs = vec![];
@@ -160,6 +179,7 @@ impl Model {
                 (Some(values), Some(dim)) => Rows::dense(values, dim),
                 _ => batch.input.borrow(),
             };
+            see(index, &input);
             let (mut y, _) = stage.layer.forward(&weights.params, &input, here, false);
             if let Some(norm) = &stage.batch_norm {
                 norm.apply(&weights.params, &weights.stats, &mut y);

@@ -1,13 +1,15 @@
 //! How the server talks to its workers: one order out, one answer back from each.
 //!
 //! [`Workers`] is all that the trainer knows of where workers run. [`Threads`] has them in this
-//! process. An implementation for other processes sends the fields of [`Order`] and [`Answer`], which
-//! are plain numbers, and nothing else: the model, the options and the parts are the same on both
-//! sides from the start.
+//! process, [`Processes`] in others. Only the messages of [`wire`] are sent: the model, the options and
+//! the parts are the same on both sides from the start.
 
+mod processes;
 mod threads;
+pub mod wire;
 mod worker;
 
+pub use processes::{Channel, Framed, Processes, serve};
 pub use threads::Threads;
 pub use worker::Worker;
 
@@ -17,6 +19,7 @@ use crate::Error;
 use crate::drift::Probed;
 use crate::local::Learnt;
 use crate::model::Weights;
+use crate::remote::HiddenSums;
 
 /// What every worker is told in a round.
 #[derive(Clone, Copy, Debug)]
@@ -29,9 +32,12 @@ pub struct Order<'a> {
     pub start: &'a Weights,
     /// Whether to measure the worker's half of the drift.
     pub probe: bool,
+    /// New sums over remote neighbours, one entry per part; `None`: the old ones hold.
+    pub sums: Option<&'a [HiddenSums]>,
 }
 
 /// What a worker gives back.
+#[derive(Debug)]
 pub struct Answer {
     /// The number of its part.
     pub part: usize,
@@ -63,7 +69,7 @@ pub trait Workers: Send {
 
     /// Has every worker write the state of its optimiser to its own file in `folder`. `run` names
     /// the run, `round` the last finished round.
-    fn save(&self, folder: &Path, run: &str, round: u32) -> Result<(), Error>;
+    fn save(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error>;
 
     /// Has every worker read the state that it wrote after `round`.
     fn restore(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error>;

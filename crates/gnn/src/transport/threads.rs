@@ -10,6 +10,7 @@ use crate::local::Learner;
 use crate::mode::Sees;
 use crate::model::Model;
 use crate::partition::Partition;
+use crate::remote::{Remote, RemoteSums};
 use crate::train::Settings;
 use crate::{Dataset, Error, parts};
 
@@ -22,12 +23,14 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Gives each worker what it sees of the dataset.
+    /// Gives each worker what it sees of the dataset. `remote` is needed where that includes sums over
+    /// remote neighbours.
     pub fn new(
         settings: &Settings,
         model: &Arc<Model>,
         data: &Arc<Dataset>,
         partition: &Partition,
+        remote: Option<&Remote>,
     ) -> Self {
         let alone = |part: Dataset| settings.learner(model, Arc::new(part));
         let mut setup_bytes = 0;
@@ -40,6 +43,17 @@ impl Threads {
                 let (parts, bytes) = parts::cut_with_copies(data, partition, count, settings.seed);
                 setup_bytes = bytes;
                 parts.into_iter().map(alone).collect()
+            }
+            Some(Sees::PartAndSums) => {
+                let parts = remote.map(|remote| remote.parts(model, data, partition));
+                let (parts, bytes) = parts.unwrap_or_default();
+                setup_bytes = bytes;
+                let with_sums = |(part, sums): (Dataset, RemoteSums)| {
+                    let mut learner = alone(part);
+                    learner.remote = Some(sums);
+                    learner
+                };
+                parts.into_iter().map(with_sums).collect()
             }
             Some(Sees::WholeByFetching) => parts::homes(data, partition)
                 .into_iter()
@@ -69,12 +83,15 @@ impl Workers for Threads {
         meanwhile: &mut (dyn FnMut() + Send),
     ) -> Result<Vec<Answer>, Error> {
         let answer = |worker: &mut Worker| worker.answer(order);
-        let (answers, ()) =
-            rayon::join(|| self.workers.par_iter_mut().map(answer).collect(), meanwhile);
+        // No more workers at once than threads: a thread that waits inside a step would begin another
+        // worker's, and the activations of both would be in memory.
+        let at_once = self.workers.chunks_mut(rayon::current_num_threads());
+        let learn = |some: &mut [Worker]| some.par_iter_mut().map(answer).collect::<Vec<_>>();
+        let (answers, ()) = rayon::join(|| at_once.flat_map(learn).collect(), meanwhile);
         Ok(answers)
     }
 
-    fn save(&self, folder: &Path, run: &str, round: u32) -> Result<(), Error> {
+    fn save(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error> {
         self.workers.iter().try_for_each(|worker| worker.save(folder, run, round))
     }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::{Answer, Order};
 use crate::drift::{self, Probed};
 use crate::local::{Learner, Pace, Steps, Until};
-use crate::model::Model;
+use crate::model::{Model, Weights};
+use crate::remote::HiddenSums;
 use crate::train::Settings;
 use crate::{Error, checkpoint};
 
@@ -26,6 +27,9 @@ impl Worker {
 
     /// Takes the steps of a round, then measures drift if that is asked for.
     pub fn answer(&mut self, order: &Order) -> Answer {
+        if let Some(sums) = order.sums {
+            self.refresh(sums[self.part].clone());
+        }
         let who = format!("local/{}", self.part);
         let steps = Steps {
             seed: self.seed,
@@ -37,6 +41,25 @@ impl Worker {
         let learnt = self.learner.learn(&self.model, order.start, &self.pace, &steps);
         let probed = order.probe.then(|| self.probe(order));
         Answer { part: self.part, learnt, probed }
+    }
+
+    /// Replaces the stored sums over remote neighbours.
+    pub fn refresh(&mut self, sums: HiddenSums) {
+        if let Some(remote) = &mut self.learner.remote {
+            remote.refresh(sums);
+        }
+    }
+
+    /// Whether the server's model is of the same shape, or what to do about it.
+    pub fn check(&self, start: &Weights) -> Result<(), String> {
+        let (theirs, ours) = (start.params.len(), self.model.params_len());
+        if theirs == ours && start.stats.len() == self.model.stats_len() {
+            return Ok(());
+        }
+        Err(format!(
+            "the server's model has {theirs} parameters, this worker's {ours}; give all processes the \
+             same options and dataset"
+        ))
     }
 
     fn probe(&mut self, order: &Order) -> Probed {
