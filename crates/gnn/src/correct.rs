@@ -7,9 +7,9 @@
 //! steps. It decides
 //!
 //! - how far to go to the average: to where a parabola through the first three losses is lowest;
-//! - whether corrections harm: if they raised the loss by more than a twentieth, the round becomes one of
-//!   psgd-pa, the whole average and no steps, and so do all until the next judgement. A smaller rise is
-//!   the noise of few nodes and steps.
+//! - whether corrections harm: if they raised the loss by more than a twentieth, they are undone, and
+//!   no more are taken until the next judgement. A smaller rise is the noise of few nodes and steps.
+//!   (To take the whole average then was tried, and lost where parts mislead.)
 //!
 //! Steps shrink where they are dear: as long as a round pays for fewer server steps than local ones,
 //! their nodes are halved.

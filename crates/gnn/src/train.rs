@@ -173,11 +173,10 @@ impl Trainer {
         let (drift, probe) = self.measure_drift(round, &start, &answers).unzip();
         let probe_s = watch.lap();
 
-        let (average, kept) = self.average(&start, &answers, judge.as_mut());
+        let kept = self.average(&start, &answers, judge.as_mut());
         let slowest = self.slowest(&answers);
         let (corrected, gain) =
             self.correct_globally(round, &start, kept, slowest, meanwhile, judge.as_mut());
-        let kept = self.undo_harm(gain, average, kept);
         let server_s = watch.lap();
 
         let loss = self.loss(round, &answers, corrected.as_ref())?;
@@ -304,15 +303,10 @@ impl Trainer {
     }
 
     /// Averages the workers' models and moves the global model there, as far as a judgement of this
-    /// round or an earlier one found it worth going. Returns the average and the share of the way.
-    fn average(
-        &mut self,
-        start: &Weights,
-        answers: &[Answer],
-        judge: Option<&mut Judge>,
-    ) -> (Weights, f64) {
+    /// round or an earlier one found it worth going. Returns the share of the way.
+    fn average(&mut self, start: &Weights, answers: &[Answer], judge: Option<&mut Judge>) -> f64 {
         if answers.is_empty() {
-            return (start.clone(), 1.0);
+            return 1.0;
         }
         let models: Vec<&Weights> = answers.iter().map(|answer| &answer.learnt.weights).collect();
         let average = average(&models, &self.shares(answers));
@@ -321,21 +315,11 @@ impl Trainer {
             None => last_kept(&self.rounds),
         };
         self.global = between(start, &average, kept as f32);
-        (average, kept)
-    }
-
-    /// Where corrections harm, the round becomes one of psgd-pa: the whole average and nothing else. To
-    /// stop short of the average pays only if corrections make up for it. Returns the share of the way.
-    fn undo_harm(&mut self, gain: Option<f64>, average: Weights, kept: f64) -> f64 {
-        if gain.is_some_and(harms) {
-            self.global = average;
-            return 1.0;
-        }
         kept
     }
 
-    /// The server's steps on the whole graph. Returns what was learnt and, if it was judged, what was
-    /// gained.
+    /// The server's steps on the whole graph. A judge undoes them if they harm. Returns what was
+    /// learnt and, if it was judged, what was gained.
     fn correct_globally(
         &mut self,
         round: u32,
@@ -346,7 +330,7 @@ impl Trainer {
         mut judge: Option<&mut Judge>,
     ) -> (Option<Learnt>, Option<f64>) {
         let Self { settings, model, server, rounds, global, .. } = self;
-        let before = judge.as_mut().map(|judge| judge.kept_loss(kept, global));
+        let before = judge.as_mut().map(|judge| (judge.kept_loss(kept, global), global.clone()));
         let corrected = match settings.mode.does().corrects {
             Corrects::Never => return (None, None),
             Corrects::Average => {
@@ -365,10 +349,14 @@ impl Trainer {
             }
         };
         let mut gain = None;
-        if let (Some(judge), Some(loss)) = (judge, before)
+        if let (Some(judge), Some((loss, uncorrected))) = (judge, before)
             && corrected.steps > 0
         {
-            gain = Some(1.0 - judge.loss(global) / loss.max(f64::MIN_POSITIVE));
+            let gained = 1.0 - judge.loss(global) / loss.max(f64::MIN_POSITIVE);
+            if harms(gained) {
+                *global = uncorrected;
+            }
+            gain = Some(gained);
         }
         (Some(corrected), gain)
     }

@@ -22,7 +22,7 @@ fn graph(is_sparse: bool) -> (Dataset, Partition) {
     let settings = generate::Settings {
         communities: 6,
         feature_dim: 12,
-        ..generate::Settings::of(Family::NoisyFeatures, NODES, 3)
+        ..generate::Settings::for_family(Family::NoisyFeatures, NODES, 3)
     };
     let mut data = generate::generate(&settings).expect("a graph");
     if is_sparse {
@@ -151,7 +151,7 @@ fn written_out(rows: &Rows) -> Vec<f32> {
 #[test]
 fn attention_and_propagation_read_rows_that_no_sum_replaces() {
     let (data, _) = graph(false);
-    for layers in [&[Kind::Gat][..], &[Kind::Linear, Kind::Propagate]] {
+    for layers in [&[Kind::Gat][..], &[Kind::Linear, Kind::Propagate, Kind::Linear]] {
         assert!(!is_supported(&model(&data, layers, Norm::Symmetric)));
     }
 }

@@ -20,7 +20,7 @@ use hither_gnn::{Dataset, Error, checkpoint, parts};
 const PARTS: usize = 3;
 
 fn graph() -> (Arc<Dataset>, Partition) {
-    let family = generate::Settings::of(Family::CutHomophily, 600, 1);
+    let family = generate::Settings::for_family(Family::CutHomophily, 600, 1);
     let data = generate::generate(&generate::Settings { communities: 6, ..family });
     let of = (0..600_u32).map(|node| node.wrapping_mul(2_654_435_761) >> 8).map(|of| of % 3);
     (Arc::new(data.expect("a graph")), Partition { of: of.collect(), parts: PARTS })

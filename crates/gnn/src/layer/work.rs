@@ -101,7 +101,7 @@ fn entries(hop: &Hop) -> usize {
 /// Stored sums through the layer's matrix, and their part of its gradient.
 fn remote(hop: &Hop, outputs: usize, passes: Passes) -> Work {
     let Some(sums) = hop.remote_sums() else { return Work::default() };
-    repeat(Shape::of(sums).project(hop.targets(), outputs), Work::default(), passes)
+    repeat(Shape::from_rows(sums).project(hop.targets(), outputs), Work::default(), passes)
 }
 
 /// A product with parameters: forward, for their gradient, and for that of the input.
