@@ -21,10 +21,8 @@ pub enum Error {
     /// A checkpoint that does not belong to the run that would go on from it.
     #[error("cannot resume from {}: {problem}", path.display())]
     Resume { path: PathBuf, problem: String },
-    #[error(
-        "the worker of part {part} stopped: {why}; start the same command with --resume to go on from the \
-         last checkpoint"
-    )]
+    /// A worker in another process.
+    #[error("the worker of part {part}: {why}")]
     Worker { part: usize, why: String },
     #[error("the server stopped: {0}; its own message says why")]
     Server(String),

@@ -126,6 +126,19 @@ impl Trainer {
         let stores_sums = settings.mode.does().workers == Some(Sees::PartAndSums);
         let remote = stores_sums.then(|| Remote::new(&data, partition));
         let threads = Threads::new(&settings, &model, &data, partition, remote.as_ref());
+        let setup_bytes = threads.setup_bytes;
+        let trainer = Self::with_workers(settings, model, data, partition, Box::new(threads));
+        Self { setup_bytes, remote, ..trainer }
+    }
+
+    /// A trainer whose workers are elsewhere: each has what its mode sees of its part of `partition`.
+    pub fn with_workers(
+        settings: Settings,
+        model: Arc<Model>,
+        data: Arc<Dataset>,
+        partition: &Partition,
+        workers: Box<dyn Workers>,
+    ) -> Self {
         let mut train_of_parts = vec![vec![]; partition.parts];
         for node in &data.split.train {
             train_of_parts[partition.of[*node as usize] as usize].push(*node);
@@ -137,9 +150,9 @@ impl Trainer {
             server: settings.learner(&model, data.clone()),
             best: None,
             rounds: vec![],
-            setup_bytes: threads.setup_bytes,
-            workers: Box::new(threads),
-            remote,
+            setup_bytes: 0,
+            workers,
+            remote: None,
             sums_are_lost: false,
             settings,
             model,
@@ -205,7 +218,13 @@ impl Trainer {
             drift,
             path: self.critical_path(&answers, &works, &bytes, sums_bytes),
             work: works,
-            time: Times { local_s, server_s, probe_s, evaluate_s: watch.lap() },
+            time: Times {
+                local_s,
+                exposed_s: self.workers.exposed_s(),
+                server_s,
+                probe_s,
+                evaluate_s: watch.lap(),
+            },
         };
         self.rounds.push(row.clone());
         Ok(row)

@@ -1,9 +1,11 @@
 //! Workers behind sockets end with the same bytes as workers in threads.
 
+use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use hither_core::Seconds;
 use hither_core::record::train::Machine;
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::generate::{self, Family};
@@ -14,10 +16,11 @@ use hither_gnn::optim::Method;
 use hither_gnn::partition::Partition;
 use hither_gnn::sample::Fanout;
 use hither_gnn::train::{Mode, Settings, Trainer};
-use hither_gnn::transport::{Framed, PartFacts, Processes, Worker, serve};
+use hither_gnn::transport::{Framed, Home, ProcessFacts, Processes, Threads, Workers, serve};
 use hither_gnn::{Dataset, Error, checkpoint, parts};
 
 const PARTS: usize = 3;
+const ISA: &str = "isa";
 
 fn graph() -> (Arc<Dataset>, Partition) {
     let family = generate::Settings::for_family(Family::CutHomophily, 600, 1);
@@ -64,24 +67,77 @@ fn model(data: &Dataset, hidden: usize) -> Model {
     .expect("a model")
 }
 
-type Served = Vec<JoinHandle<Result<(), Error>>>;
+/// A process that holds some parts; here it is a thread.
+struct Process {
+    settings: Settings,
+    parts: Range<usize>,
+    hidden: usize,
+    isa: &'static str,
+}
 
-/// A trainer whose workers sit behind sockets and have `hidden` units, and what became of them.
-fn over_sockets(settings: &Settings, hidden: usize) -> (Trainer, Served) {
-    let (data, partition) = graph();
-    let mut served = vec![];
-    let mut ends = vec![];
-    for (number, part) in parts::cut(&data, &partition).into_iter().enumerate() {
-        let (server, worker) = UnixStream::pair().expect("a pair of sockets");
-        let model = Arc::new(model(&data, hidden));
-        let learner = settings.learner(&model, Arc::new(part));
-        ends.push((Framed(server), PartFacts { train_nodes: learner.train.len() }));
-        let mut worker_side = Worker::new(number, learner, model, settings);
-        served.push(thread::spawn(move || serve(&mut worker_side, &mut Framed(worker))));
+fn options(settings: &Settings) -> String {
+    format!("{settings:?}")
+}
+
+impl Home for Process {
+    fn workers(&mut self, seed: u64, asked: &str) -> Result<Threads, Error> {
+        assert_eq!((seed, asked), (self.settings.seed, &*options(&self.settings)));
+        let (data, partition) = graph();
+        let model = Arc::new(model(&data, self.hidden));
+        let all = parts::cut(&data, &partition).into_iter().map(Arc::new).enumerate();
+        let own = all.filter(|(part, _)| self.parts.contains(part));
+        Ok(Threads::from_parts(&self.settings, &model, own))
     }
-    let mut trainer = Trainer::new(settings.clone(), model(&data, 16), data, &partition);
-    trainer.workers = Box::new(Processes::new(ends));
-    (trainer, served)
+
+    fn facts(&self) -> ProcessFacts {
+        ProcessFacts { host: "here".into(), place: "rack.here".into(), isa: self.isa.into() }
+    }
+
+    fn now_s(&self) -> Seconds {
+        0.0
+    }
+
+    fn peak_bytes(&self) -> u64 {
+        7
+    }
+}
+
+type Served = Vec<JoinHandle<Result<(), Error>>>;
+type Sockets = Processes<Framed<UnixStream>>;
+
+/// Processes behind sockets, the parts that the server expects of each, and what becomes of them.
+fn sockets(
+    processes: Vec<Process>,
+    parts: &[Range<usize>],
+    settings: &Settings,
+) -> (Result<Sockets, Error>, Served) {
+    let (mut served, mut channels) = (vec![], vec![]);
+    for (mut process, parts) in processes.into_iter().zip(parts) {
+        let (server, worker) = UnixStream::pair().expect("a pair of sockets");
+        channels.push((Framed(server), parts.clone()));
+        served.push(thread::spawn(move || serve(&mut process, &mut Framed(worker))));
+    }
+    let run = (settings.seed, options(settings));
+    (Processes::begin(channels, run, ISA, Box::new(|| 0.0)), served)
+}
+
+fn processes(settings: &Settings, parts: &[Range<usize>], hidden: usize) -> Vec<Process> {
+    let process = |parts: &Range<usize>| Process {
+        settings: settings.clone(),
+        parts: parts.clone(),
+        hidden,
+        isa: ISA,
+    };
+    parts.iter().map(process).collect()
+}
+
+/// A trainer whose workers sit behind sockets, each process with some of the parts.
+fn over_sockets(settings: &Settings, parts: &[Range<usize>], hidden: usize) -> (Trainer, Served) {
+    let (data, partition) = graph();
+    let (workers, served) = sockets(processes(settings, parts, hidden), parts, settings);
+    let workers = Box::new(workers.expect("all are ready"));
+    let model = Arc::new(model(&data, 16));
+    (Trainer::with_workers(settings.clone(), model, data, &partition, workers), served)
 }
 
 fn over_threads(settings: &Settings) -> Trainer {
@@ -95,35 +151,37 @@ fn run(trainer: &mut Trainer, rounds: usize) {
     }
 }
 
+/// One process per part, and fewer processes than parts.
+const DEALT: [&[Range<usize>]; 2] = [&[0..1, 1..2, 2..3], &[0..2, 2..3]];
+
 #[test]
 fn sockets_and_threads_end_with_the_same_model() {
     for mode in [Mode::PsgdPa, Mode::Llcg, Mode::LlcgStale] {
         let settings = settings(mode);
         let mut threads = over_threads(&settings);
         run(&mut threads, 4);
-        let (mut sockets, served) = over_sockets(&settings, 16);
-        run(&mut sockets, 4);
-        assert_eq!(sockets.global, threads.global, "{}", mode.name());
-        assert_eq!(sockets.rounds, threads.rounds);
-        drop(sockets);
-        for worker in served {
-            worker.join().expect("no panic").expect("an orderly end");
+        for dealt in DEALT {
+            let (mut sockets, _) = over_sockets(&settings, dealt, 16);
+            run(&mut sockets, 4);
+            assert_eq!(sockets.global, threads.global, "{} {dealt:?}", mode.name());
+            assert_eq!(sockets.rounds, threads.rounds);
         }
     }
 }
 
 #[test]
-fn a_run_over_sockets_resumes_and_may_go_on_with_threads() {
+fn a_run_over_sockets_resumes_with_other_processes_or_threads() {
     let settings = settings(Mode::Llcg);
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("checkpoint.safetensors");
     let mut whole = over_threads(&settings);
     run(&mut whole, 4);
-    let (mut first, _) = over_sockets(&settings, 16);
+    let (mut first, _) = over_sockets(&settings, DEALT[0], 16);
     run(&mut first, 2);
     checkpoint::write(&mut first, &path).expect("written");
-    let (mut again, _) = over_sockets(&settings, 16);
-    for second in [&mut again, &mut over_threads(&settings)] {
+    let (mut same, _) = over_sockets(&settings, DEALT[0], 16);
+    let (mut fewer, _) = over_sockets(&settings, DEALT[1], 16);
+    for second in [&mut same, &mut fewer, &mut over_threads(&settings)] {
         checkpoint::restore(second, &path).expect("restored");
         run(second, 4);
         assert_eq!(second.global, whole.global);
@@ -131,23 +189,56 @@ fn a_run_over_sockets_resumes_and_may_go_on_with_threads() {
 }
 
 #[test]
-fn a_lost_worker_ends_the_run_and_is_named() {
+fn processes_report_what_they_sent_and_used() {
+    // Without measuring drift, only models are sent.
+    let settings = Settings { probe_every: 0, ..settings(Mode::PsgdPa) };
+    let (mut trainer, _) = over_sockets(&settings, DEALT[1], 16);
+    run(&mut trainer, 2);
+    let report = trainer.workers.report().expect("a report");
+    assert_eq!(report.len(), 2);
+    assert_eq!(report[0].parts, 0..2);
+    assert_eq!((&*report[0].facts.place, report[0].peak_bytes), ("rack.here", 7));
+    // Two models come back from the first process in each round, but one is sent to it.
+    let model_bytes = trainer.global.bytes();
+    let rounds = 2;
+    let models = |bytes: u64| bytes / model_bytes / rounds;
+    assert_eq!((models(report[0].down_bytes), models(report[0].up_bytes)), (1, 2));
+    assert_eq!((models(report[1].down_bytes), models(report[1].up_bytes)), (1, 1));
+}
+
+#[test]
+fn a_lost_process_ends_the_run_and_is_named() {
     let settings = settings(Mode::PsgdPa);
-    let (data, partition) = graph();
-    let mut trainer = Trainer::new(settings, model(&data, 16), data, &partition);
-    let facts = PartFacts { train_nodes: 1 };
-    let (alive, _other_end) = UnixStream::pair().expect("a pair of sockets");
+    let (alive, mut served) = sockets(processes(&settings, &[0..2], 16), &[0..2], &settings);
+    drop(alive);
+    // Its server is gone, which a process of workers says.
+    let gone = served.remove(0).join().expect("no panic").expect_err("no server");
+    assert!(gone.to_string().starts_with("the server stopped"), "{gone}");
+
     let (lost, other_end) = UnixStream::pair().expect("a pair of sockets");
     drop(other_end);
-    trainer.workers = Box::new(Processes::new([(Framed(alive), facts), (Framed(lost), facts)]));
-    let error = trainer.round(&|| 0.0).expect_err("a lost worker").to_string();
-    assert!(error.starts_with("the worker of part 1 stopped: it is lost"), "{error}");
+    let run = (settings.seed, options(&settings));
+    let begun = Processes::begin([(Framed(lost), 2..3)], run, ISA, Box::new(|| 0.0));
+    let error = begun.err().expect("a lost worker").to_string();
+    assert!(error.starts_with("the worker of part 2: it is lost"), "{error}");
     assert!(error.contains("--resume"), "{error}");
 }
 
 #[test]
-fn a_worker_with_other_options_says_so() {
-    let (mut trainer, _) = over_sockets(&settings(Mode::PsgdPa), 8);
+fn a_process_with_other_options_parts_or_instructions_says_so() {
+    let settings = settings(Mode::PsgdPa);
+    let (mut trainer, _) = over_sockets(&settings, DEALT[0], 8);
     let error = trainer.round(&|| 0.0).expect_err("another model").to_string();
     assert!(error.contains("give all processes the same options"), "{error}");
+
+    let refusal = |change: fn(&mut Process)| {
+        let mut all = processes(&settings, DEALT[0], 16);
+        change(&mut all[1]);
+        let (begun, _) = sockets(all, DEALT[0], &settings);
+        begun.err().expect("a refusal").to_string()
+    };
+    let error = refusal(|process| process.isa = "another");
+    assert!(error.contains("computes with another") && error.contains("HITHER_ISA"), "{error}");
+    let error = refusal(|process| process.parts = 0..3);
+    assert!(error.contains("it has 3 parts, not 1"), "{error}");
 }

@@ -149,6 +149,7 @@ mod tests {
             path: CriticalPath::default(),
             time: Times {
                 local_s: 1.0,
+                exposed_s: 0.0,
                 server_s: 0.5 + 0.2 * f64::from(server_steps),
                 probe_s: 0.0,
                 evaluate_s: 1.0,

@@ -225,8 +225,12 @@ pub struct Drift {
 /// Wall-clock times: the only figures that differ between equal runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Times {
-    /// Local steps of all workers, on this machine's threads.
+    /// Local steps of all workers, on this machine's threads or in other processes.
     pub local_s: Seconds,
+    /// The part of `local_s` in which neither a worker nor the server computed: messages between
+    /// processes that nothing hides.
+    #[serde(default)]
+    pub exposed_s: Seconds,
     pub server_s: Seconds,
     /// Time spent measuring drift.
     pub probe_s: Seconds,
@@ -236,6 +240,7 @@ pub struct Times {
 impl Times {
     pub fn add(&mut self, other: &Self) {
         self.local_s += other.local_s;
+        self.exposed_s += other.exposed_s;
         self.server_s += other.server_s;
         self.probe_s += other.probe_s;
         self.evaluate_s += other.evaluate_s;

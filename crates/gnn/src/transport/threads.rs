@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::{Answer, Order, PartFacts, Worker, Workers};
 use crate::local::Learner;
 use crate::mode::Sees;
-use crate::model::Model;
+use crate::model::{Model, Weights};
 use crate::partition::Partition;
 use crate::remote::{Remote, RemoteSums};
 use crate::train::Settings;
@@ -64,11 +64,36 @@ impl Threads {
                 })
                 .collect(),
         };
-        let facts = |learner: &Learner| PartFacts { train_nodes: learner.train.len() };
-        let parts = learners.iter().map(facts).collect();
-        let worker = |(part, learner)| Worker::new(part, learner, model.clone(), settings);
-        let workers = learners.into_iter().enumerate().map(worker).collect();
-        Self { workers, parts, setup_bytes }
+        let learners = learners.into_iter().enumerate();
+        Self { setup_bytes, ..Self::from_learners(settings, model, learners) }
+    }
+
+    /// Some of the workers of a run, each with its part: those of a process that has no more.
+    pub fn from_parts(
+        settings: &Settings,
+        model: &Arc<Model>,
+        parts: impl IntoIterator<Item = (usize, Arc<Dataset>)>,
+    ) -> Self {
+        let learner = |(part, data)| (part, settings.learner(model, data));
+        Self::from_learners(settings, model, parts.into_iter().map(learner))
+    }
+
+    fn from_learners(
+        settings: &Settings,
+        model: &Arc<Model>,
+        learners: impl Iterator<Item = (usize, Learner)>,
+    ) -> Self {
+        let worker = |(part, learner): (usize, Learner)| {
+            let facts = PartFacts { train_nodes: learner.train.len(), bytes: learner.data.bytes() };
+            (Worker::new(part, learner, model.clone(), settings), facts)
+        };
+        let (workers, parts) = learners.map(worker).unzip();
+        Self { workers, parts, setup_bytes: 0 }
+    }
+
+    /// Whether a model of the server is of the workers' shape, or what to do about it.
+    pub fn check(&self, start: &Weights) -> Result<(), Error> {
+        self.workers.iter().try_for_each(|worker| worker.check(start))
     }
 }
 

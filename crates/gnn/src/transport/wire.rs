@@ -5,34 +5,43 @@
 //! carry their length. This module does no I/O: a transport sends what it writes, one message at a
 //! time, and whatever arrives is checked before it is used.
 
+use hither_core::Seconds;
 use hither_core::record::train::{Bytes, Work};
 
-use super::{Answer, Order};
+use super::{Answer, Order, PartFacts, ProcessFacts};
 use crate::drift::Probed;
 use crate::local::Learnt;
 use crate::model::Weights;
-use crate::remote::HiddenSums;
 
-/// What the server asks of a worker.
+/// What the server asks of a process of workers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    /// Learn; the fields of an [`Order`], and of its sums the worker's own.
-    Learn { round: u32, steps: u32, probe: bool, start: Weights, sums: Option<HiddenSums> },
-    /// Write the state after `round` to the worker's file in `folder`.
+    /// Make the workers of a run ready. `options` tells runs apart: both sides must have the same.
+    Begin { seed: u64, options: String },
+    /// Learn; the fields of an [`Order`].
+    Learn { round: u32, steps: u32, probe: bool, start: Weights },
+    /// Write the state after `round` to the workers' files in `folder`.
     Save { folder: String, run: String, round: u32 },
     /// Read that state back.
     Restore { folder: String, run: String, round: u32 },
-    /// The run has ended.
+    /// Say how much memory was used.
+    Report,
+    /// All runs have ended.
     Stop,
 }
 
-/// What a worker replies.
+/// What a process of workers replies.
 #[derive(Debug)]
 pub enum Reply {
-    Learnt(Answer),
+    /// The workers are ready: where they run, and what each holds.
+    Ready { facts: ProcessFacts, parts: Vec<PartFacts> },
+    /// One answer per worker, and the seconds that they took together.
+    Learnt { answers: Vec<Answer>, busy_s: Seconds },
     /// The state is written, or read back.
     Done,
-    /// The worker cannot go on; the text says why.
+    /// The most memory that the process has had so far.
+    Report { peak_bytes: u64 },
+    /// The process cannot do it; the text says why.
     Failed(String),
 }
 
@@ -56,30 +65,19 @@ const STOP: u8 = 4;
 const LEARNT: u8 = 5;
 const DONE: u8 = 6;
 const FAILED: u8 = 7;
+const BEGIN: u8 = 8;
+const READY: u8 = 9;
+const REPORT: u8 = 10;
+const REPORTED: u8 = 11;
 
-/// The order to the worker of a part, as bytes. [`Request::read`] gives [`Request::Learn`] back.
-pub fn write_order(order: &Order, part: usize) -> Vec<u8> {
-    let Order { round, steps, probe, start, sums } = *order;
-    write_learn(round, steps, probe, start, sums.map(|sums| &sums[part]))
-}
-
-fn write_learn(
-    round: u32,
-    steps: u32,
-    probe: bool,
-    start: &Weights,
-    sums: Option<&HiddenSums>,
-) -> Vec<u8> {
+/// An order as bytes. [`Request::read`] gives [`Request::Learn`] back.
+pub fn write_order(order: &Order) -> Vec<u8> {
+    let Order { round, steps, probe, start, .. } = *order;
     let mut out = Writer(vec![LEARN]);
     out.u32(round);
     out.u32(steps);
     out.flag(probe);
     out.weights(start);
-    out.flag(sums.is_some());
-    if let Some(layers) = sums {
-        out.u32(layers.len() as u32);
-        layers.iter().for_each(|layer| out.floats(layer));
-    }
     out.0
 }
 
@@ -93,11 +91,22 @@ impl Request {
             out.0
         };
         match self {
-            Self::Learn { round, steps, probe, start, sums } => {
-                write_learn(*round, *steps, *probe, start, sums.as_ref())
+            Self::Begin { seed, options } => {
+                let mut out = Writer(vec![BEGIN]);
+                out.u64(*seed);
+                out.text(options);
+                out.0
             }
+            Self::Learn { round, steps, probe, start } => write_order(&Order {
+                round: *round,
+                steps: *steps,
+                probe: *probe,
+                start,
+                sums: None,
+            }),
             Self::Save { folder, run, round } => state(SAVE, folder, run, *round),
             Self::Restore { folder, run, round } => state(RESTORE, folder, run, *round),
+            Self::Report => vec![REPORT],
             Self::Stop => vec![STOP],
         }
     }
@@ -105,17 +114,18 @@ impl Request {
     pub fn read(bytes: &[u8]) -> Result<Self, WireError> {
         let mut from = Reader(bytes);
         let request = match from.u8()? {
+            BEGIN => Self::Begin { seed: from.u64()?, options: from.text()? },
             LEARN => Self::Learn {
                 round: from.u32()?,
                 steps: from.u32()?,
                 probe: from.flag()?,
                 start: from.weights()?,
-                sums: from.sums()?,
             },
             SAVE => Self::Save { folder: from.text()?, run: from.text()?, round: from.u32()? },
             RESTORE => {
                 Self::Restore { folder: from.text()?, run: from.text()?, round: from.u32()? }
             }
+            REPORT => Self::Report,
             STOP => Self::Stop,
             kind => return Err(WireError::Kind(kind)),
         };
@@ -126,21 +136,50 @@ impl Request {
 
 impl Reply {
     pub fn write(&self) -> Vec<u8> {
+        let mut out = Writer(vec![]);
         match self {
-            Self::Learnt(answer) => write_answer(answer),
-            Self::Done => vec![DONE],
+            Self::Ready { facts: ProcessFacts { host, place, isa }, parts } => {
+                out.0.push(READY);
+                [host, place, isa].into_iter().for_each(|text| out.text(text));
+                out.u32(parts.len() as u32);
+                for PartFacts { train_nodes, bytes } in parts {
+                    out.u64(*train_nodes as u64);
+                    out.u64(*bytes);
+                }
+            }
+            Self::Learnt { answers, busy_s } => {
+                out.0.push(LEARNT);
+                out.f64(*busy_s);
+                out.u32(answers.len() as u32);
+                answers.iter().for_each(|answer| out.answer(answer));
+            }
+            Self::Done => out.0.push(DONE),
+            Self::Report { peak_bytes } => {
+                out.0.push(REPORTED);
+                out.u64(*peak_bytes);
+            }
             Self::Failed(why) => {
-                let mut out = Writer(vec![FAILED]);
+                out.0.push(FAILED);
                 out.text(why);
-                out.0
             }
         }
+        out.0
     }
 
     pub fn read(bytes: &[u8]) -> Result<Self, WireError> {
         let mut from = Reader(bytes);
         let reply = match from.u8()? {
-            LEARNT => Self::Learnt(read_answer(&mut from)?),
+            READY => Self::Ready {
+                facts: ProcessFacts { host: from.text()?, place: from.text()?, isa: from.text()? },
+                parts: from.list(|from| {
+                    Ok(PartFacts { train_nodes: from.u64()? as usize, bytes: from.u64()? })
+                })?,
+            },
+            LEARNT => {
+                let busy_s = from.f64()?;
+                Self::Learnt { answers: from.list(Reader::answer)?, busy_s }
+            }
+            REPORTED => Self::Report { peak_bytes: from.u64()? },
             DONE => Self::Done,
             FAILED => Self::Failed(from.text()?),
             kind => return Err(WireError::Kind(kind)),
@@ -148,55 +187,6 @@ impl Reply {
         from.end()?;
         Ok(reply)
     }
-}
-
-fn write_answer(answer: &Answer) -> Vec<u8> {
-    let Answer { part, learnt, probed } = answer;
-    let Learnt { weights, steps, loss, gradient_squared, bytes, work } = learnt;
-    let mut out = Writer(vec![LEARNT]);
-    out.u64(*part as u64);
-    out.weights(weights);
-    out.u32(*steps);
-    out.f64(*loss);
-    out.f64(*gradient_squared);
-    let Bytes { model_down_bytes, model_up_bytes, features_down_bytes, requests_up_bytes } = bytes;
-    for count in [model_down_bytes, model_up_bytes, features_down_bytes, requests_up_bytes] {
-        out.u64(*count);
-    }
-    out.work(work);
-    out.flag(probed.is_some());
-    if let Some(Probed { gradients, bias_squared, work }) = probed {
-        gradients.iter().for_each(|half| out.floats(half));
-        out.f64(*bias_squared);
-        out.work(work);
-    }
-    out.0
-}
-
-fn read_answer(from: &mut Reader) -> Result<Answer, WireError> {
-    let part = from.u64()? as usize;
-    let learnt = Learnt {
-        weights: from.weights()?,
-        steps: from.u32()?,
-        loss: from.f64()?,
-        gradient_squared: from.f64()?,
-        bytes: Bytes {
-            model_down_bytes: from.u64()?,
-            model_up_bytes: from.u64()?,
-            features_down_bytes: from.u64()?,
-            requests_up_bytes: from.u64()?,
-        },
-        work: from.work()?,
-    };
-    let mut probed = None;
-    if from.flag()? {
-        probed = Some(Probed {
-            gradients: [from.floats()?, from.floats()?],
-            bias_squared: from.f64()?,
-            work: from.work()?,
-        });
-    }
-    Ok(Answer { part, learnt, probed })
 }
 
 /// Appends fields to a message.
@@ -238,6 +228,28 @@ impl Writer {
     fn work(&mut self, work: &Work) {
         self.u64(work.sums);
         self.u64(work.products);
+    }
+
+    fn answer(&mut self, answer: &Answer) {
+        let Answer { part, learnt, probed } = answer;
+        let Learnt { weights, steps, loss, gradient_squared, bytes, work } = learnt;
+        self.u64(*part as u64);
+        self.weights(weights);
+        self.u32(*steps);
+        self.f64(*loss);
+        self.f64(*gradient_squared);
+        let Bytes { model_down_bytes, model_up_bytes, features_down_bytes, requests_up_bytes } =
+            bytes;
+        for count in [model_down_bytes, model_up_bytes, features_down_bytes, requests_up_bytes] {
+            self.u64(*count);
+        }
+        self.work(work);
+        self.flag(probed.is_some());
+        if let Some(Probed { gradients, bias_squared, work }) = probed {
+            gradients.iter().for_each(|half| self.floats(half));
+            self.f64(*bias_squared);
+            self.work(work);
+        }
     }
 }
 
@@ -297,12 +309,39 @@ impl<'a> Reader<'a> {
         Ok(Weights { params: self.floats()?, stats: self.floats()? })
     }
 
-    fn sums(&mut self) -> Result<Option<HiddenSums>, WireError> {
-        if !self.flag()? {
-            return Ok(None);
+    /// Reserves nothing for elements that a message only claims to have.
+    fn list<T>(
+        &mut self,
+        element: impl Fn(&mut Self) -> Result<T, WireError>,
+    ) -> Result<Vec<T>, WireError> {
+        let count = self.u32()?;
+        (0..count).map(|_| element(self)).collect()
+    }
+
+    fn answer(&mut self) -> Result<Answer, WireError> {
+        let part = self.u64()? as usize;
+        let learnt = Learnt {
+            weights: self.weights()?,
+            steps: self.u32()?,
+            loss: self.f64()?,
+            gradient_squared: self.f64()?,
+            bytes: Bytes {
+                model_down_bytes: self.u64()?,
+                model_up_bytes: self.u64()?,
+                features_down_bytes: self.u64()?,
+                requests_up_bytes: self.u64()?,
+            },
+            work: self.work()?,
+        };
+        let mut probed = None;
+        if self.flag()? {
+            probed = Some(Probed {
+                gradients: [self.floats()?, self.floats()?],
+                bias_squared: self.f64()?,
+                work: self.work()?,
+            });
         }
-        let layers = self.u32()?;
-        (0..layers).map(|_| self.floats()).collect::<Result<_, _>>().map(Some)
+        Ok(Answer { part, learnt, probed })
     }
 
     fn work(&mut self) -> Result<Work, WireError> {
@@ -335,15 +374,16 @@ mod tests {
     }
 
     fn request() -> impl Strategy<Value = Request> {
-        let sums = proptest::option::of(vec(floats(), 0..3));
-        let learn = (any::<[u32; 2]>(), any::<bool>(), weights(), sums);
+        let learn = (any::<[u32; 2]>(), any::<bool>(), weights());
         let state = || (".{0,9}", ".{0,9}", any::<u32>());
         prop_oneof![
-            learn.prop_map(|([round, steps], probe, start, sums)| {
-                Request::Learn { round, steps, probe, start, sums }
+            (any::<u64>(), ".{0,9}").prop_map(|(seed, options)| Request::Begin { seed, options }),
+            learn.prop_map(|([round, steps], probe, start)| {
+                Request::Learn { round, steps, probe, start }
             }),
             state().prop_map(|(folder, run, round)| Request::Save { folder, run, round }),
             state().prop_map(|(folder, run, round)| Request::Restore { folder, run, round }),
+            Just(Request::Report),
             Just(Request::Stop),
         ]
     }
@@ -367,11 +407,24 @@ mod tests {
         let probed = (floats(), floats(), any::<u64>(), work()).prop_map(|(a, b, bits, work)| {
             Probed { gradients: [a, b], bias_squared: f64::from_bits(bits), work }
         });
-        let answer = (any::<u32>(), learnt, proptest::option::of(probed));
+        let answer = (any::<u32>(), learnt, proptest::option::of(probed))
+            .prop_map(|(part, learnt, probed)| Answer { part: part as usize, learnt, probed });
+        let facts = (".{0,9}", ".{0,9}", ".{0,9}").prop_map(|(host, place, isa)| ProcessFacts {
+            host,
+            place,
+            isa,
+        });
+        let part = any::<[u32; 2]>().prop_map(|[nodes, bytes]| PartFacts {
+            train_nodes: nodes as usize,
+            bytes: bytes.into(),
+        });
         prop_oneof![
-            answer.prop_map(|(part, learnt, probed)| {
-                Reply::Learnt(Answer { part: part as usize, learnt, probed })
+            (facts, vec(part, 0..3)).prop_map(|(facts, parts)| Reply::Ready { facts, parts }),
+            (vec(answer, 0..3), any::<u64>()).prop_map(|(answers, bits)| Reply::Learnt {
+                answers,
+                busy_s: f64::from_bits(bits),
             }),
+            any::<u64>().prop_map(|peak_bytes| Reply::Report { peak_bytes }),
             Just(()).prop_map(|()| Reply::Done),
             ".{0,20}".prop_map(Reply::Failed),
         ]
@@ -424,8 +477,8 @@ mod tests {
         let expected = [
             vec![1, 2, 0, 0, 0, 3, 0, 0, 0, 1],
             vec![1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3f],
-            vec![0; 8 + 1],
+            vec![0; 8],
         ];
-        assert_eq!(write_order(&order, 0), expected.concat());
+        assert_eq!(write_order(&order), expected.concat());
     }
 }

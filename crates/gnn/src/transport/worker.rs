@@ -7,7 +7,6 @@ use super::{Answer, Order};
 use crate::drift::{self, Probed};
 use crate::local::{Learner, Pace, Steps, Until};
 use crate::model::{Model, Weights};
-use crate::remote::HiddenSums;
 use crate::train::Settings;
 use crate::{Error, checkpoint};
 
@@ -27,8 +26,8 @@ impl Worker {
 
     /// Takes the steps of a round, then measures drift if that is asked for.
     pub fn answer(&mut self, order: &Order) -> Answer {
-        if let Some(sums) = order.sums {
-            self.refresh(sums[self.part].clone());
+        if let (Some(sums), Some(remote)) = (order.sums, &mut self.learner.remote) {
+            remote.refresh(sums[self.part].clone());
         }
         let who = format!("local/{}", self.part);
         let steps = Steps {
@@ -43,23 +42,16 @@ impl Worker {
         Answer { part: self.part, learnt, probed }
     }
 
-    /// Replaces the stored sums over remote neighbours.
-    pub fn refresh(&mut self, sums: HiddenSums) {
-        if let Some(remote) = &mut self.learner.remote {
-            remote.refresh(sums);
-        }
-    }
-
     /// Whether the server's model is of the same shape, or what to do about it.
-    pub fn check(&self, start: &Weights) -> Result<(), String> {
+    pub fn check(&self, start: &Weights) -> Result<(), Error> {
         let (theirs, ours) = (start.params.len(), self.model.params_len());
         if theirs == ours && start.stats.len() == self.model.stats_len() {
             return Ok(());
         }
-        Err(format!(
+        Err(Error::Settings(format!(
             "the server's model has {theirs} parameters, this worker's {ours}; give all processes the \
              same options and dataset"
-        ))
+        )))
     }
 
     fn probe(&mut self, order: &Order) -> Probed {
