@@ -126,7 +126,6 @@ impl Case {
                 beliefs: random_beliefs(rng),
                 check: true,
                 record: true,
-                ..Options::default()
             },
             live: rng.random_bool(0.5),
         }
