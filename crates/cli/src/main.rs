@@ -6,6 +6,7 @@ mod dataset;
 mod demo;
 mod doctor;
 mod inputs;
+mod load;
 mod machine;
 mod model;
 mod muri;
@@ -100,6 +101,7 @@ enum Command {
     #[command(subcommand)]
     Model(model::Command),
     Plan(plan::Args),
+    Load(Box<load::Args>),
     Policies(policies::Args),
     Vopr(vopr::Args),
     #[command(subcommand)]
@@ -167,6 +169,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Partition(args) => partition::run(&args, common),
         Command::Model(command) => model::run(&command, common),
         Command::Plan(args) => plan::run(&args, common),
+        Command::Load(args) => load::run(&args, common),
         Command::Policies(args) => policies::run(&args),
         Command::Vopr(args) => vopr::run(&args, common),
         Command::Bench(command) => bench::run(&command, common),

@@ -1,5 +1,6 @@
 //! Turns records into tables for the terminal and into self-contained HTML pages: simulations
-//! ([`table()`], [`html`]), sweeps ([`sweep`]), training runs ([`train`]) and plans ([`plan`]).
+//! ([`table()`], [`html`]), sweeps ([`sweep`]), training runs ([`train`]), plans ([`plan`])
+//! and servers under load ([`load`]).
 //!
 //! Nothing here reads or writes files, and nothing depends on clock, locale or hash order: the same
 //! rows give the same bytes.
@@ -9,6 +10,7 @@ mod data;
 mod format;
 mod history;
 mod label;
+pub mod load;
 mod metric;
 mod pack;
 mod page;

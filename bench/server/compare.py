@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""Hither's server against Triton and FastAPI, on one core each for server and client.
+
+    target/server-venv/bin/python bench/server/compare.py --hither target/release/hither
+
+For every model each server is started in turn, and `hither load` searches the highest rate that it
+keeps with p99 within the SLO, for requests of 1, 16 and 64 samples. Beside it a closed loop tells the
+throughput at saturation and the server's CPU time per request. Rows go to
+bench/results/server-compare.jsonl, in place of older rows of the same processor, model and server.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "bench/serve"))
+
+import machine
+from triton import Triton, await_ready, environment
+
+RESULTS = ROOT / "bench/results/server-compare.jsonl"
+SERVER_CORE, CLIENT_CORE = 0, 1
+TICKS = os.sysconf("SC_CLK_TCK")
+
+# Rows are fewer than the presets' (1M, 500K, 1M), so that several copies fit into memory.
+MODELS = {
+    "mlperf": {"rows": 100_000, "tables": 26, "ids_per_bag": 1, "dense": 13},
+    "rm1": {"rows": 100_000, "tables": 32, "ids_per_bag": 80, "dense": 2048},
+    "rm2_1": {"rows": 50_000, "tables": 60, "ids_per_bag": 120, "dense": 256},
+}
+SERVERS = {
+    "hither-fp32": {"kind": "hither", "mlp": "fp32"},
+    "hither-bf16": {"kind": "hither", "mlp": "bf16"},
+    "triton-torch-fp32": {"kind": "triton", "engine": "torch-fp32"},
+    "triton-torch-bf16": {"kind": "triton", "engine": "torch-bf16"},
+    "triton-onnx": {"kind": "triton", "engine": "onnx"},
+    "fastapi-torch-fp32": {"kind": "fastapi", "engine": "torch-fp32"},
+}
+
+
+def run(command, **more):
+    return subprocess.run([str(word) for word in command], check=True, text=True, **more)
+
+
+def make_model(hither, name, work):
+    shape, directory = MODELS[name], work / f"model-{name}"
+    if not (directory / "model.safetensors").exists():
+        run([hither, "model", "generate", "--preset", name, "--rows", shape["rows"], "--seed", 1, "-o", directory])
+    return directory
+
+
+def peer_environment(shape, model, engine, samples, facts):
+    env = environment()
+    env.update(
+        DLRM_MODEL=str(model),
+        DLRM_IDS_PER_BAG=str(shape["ids_per_bag"]),
+        DLRM_ENGINE=engine,
+        DLRM_SAMPLES=str(samples),
+        DLRM_FACTS=str(facts),
+        DLRM_DENSE=str(shape["dense"]),
+        DLRM_WIDTH=str(shape["tables"] * shape["ids_per_bag"]),
+        DLRM_TABLE_ROWS=",".join([str(shape["rows"])] * shape["tables"]),
+        # PyTorch's own switch for huge pages: its best setting here.
+        THP_MEM_ALLOC_ENABLE="1",
+    )
+    env["PYTHONPATH"] = f"{HERE}:{env['PYTHONPATH']}"
+    return env
+
+
+class Hither:
+    """`hither serve` on one core, as a user starts it."""
+
+    def __init__(self, hither, shape, model, mlp, work, more=""):
+        repository = work / f"repository-{mlp}"
+        shutil.rmtree(repository, ignore_errors=True)
+        (repository / "dlrm").mkdir(parents=True)
+        (repository / "dlrm/1").symlink_to(model.resolve())
+        config = f'ids_per_bag = {shape["ids_per_bag"]}\nmlp = "{mlp}"\n{more}'
+        (repository / "dlrm/config.toml").write_text(config)
+        log = work / f"hither-{mlp}.log"
+        ports = ["--http-port", 18100, "--grpc-port", 18101, "--metrics-port", 18102]
+        command = ["taskset", "-c", SERVER_CORE, hither, "serve", repository, "--threads", 1, *ports]
+        self.process = subprocess.Popen([str(w) for w in command], stdout=open(log, "w"), stderr=subprocess.STDOUT)
+        await_ready("http://127.0.0.1:18100/v2/health/ready", self.process, log)
+        self.url, self.facts = "grpc://127.0.0.1:18101", {"mlp": mlp}
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+class TritonDlrm:
+    """Triton with its Python backend: one instance, dynamic batching."""
+
+    def __init__(self, shape, model, engine, samples, work):
+        repository = work / "repository-triton"
+        shutil.rmtree(repository, ignore_errors=True)
+        (repository / "dlrm/1").mkdir(parents=True)
+        shutil.copy(HERE / "triton_model.py", repository / "dlrm/1/model.py")
+        shutil.copy(HERE / "dlrm.py", repository / "dlrm/1")  # the stub's path has nothing else
+        rows = ",".join([str(shape["rows"])] * shape["tables"])
+        width = shape["tables"] * shape["ids_per_bag"]
+        (repository / "dlrm/config.pbtxt").write_text(
+            f"""backend: "python"
+max_batch_size: 4096
+input [
+  {{ name: "dense" data_type: TYPE_FP32 dims: [ {shape["dense"]} ] }},
+  {{ name: "sparse" data_type: TYPE_INT64 dims: [ {width} ] }}
+]
+output [ {{ name: "scores" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+dynamic_batching {{ }}
+instance_group [ {{ count: 1 kind: KIND_CPU }} ]
+parameters {{ key: "table_rows" value: {{ string_value: "{rows}" }} }}
+parameters {{ key: "ids_per_bag" value: {{ string_value: "{shape["ids_per_bag"]}" }} }}
+"""
+        )
+        facts = work / "facts.json"
+        env = peer_environment(shape, model, engine, samples, facts)
+        self.server = Triton(repository, work / "triton.log", http=18200, core=SERVER_CORE, env=env)
+        self.process = self.server.process
+        self.url, self.facts = "grpc://127.0.0.1:18201", json.loads(facts.read_text())
+
+    def stop(self):
+        self.server.stop()
+
+
+class FastApi:
+    def __init__(self, shape, model, engine, samples, work):
+        facts, log = work / "facts.json", work / "fastapi.log"
+        env = peer_environment(shape, model, engine, samples, facts)
+        command = ["taskset", "-c", str(SERVER_CORE), sys.executable, "-m", "uvicorn", "fastapi_app:app"]
+        command += ["--host", "127.0.0.1", "--port", "18300", "--no-access-log"]
+        self.process = subprocess.Popen(command, env=env, cwd=HERE, stdout=open(log, "w"), stderr=subprocess.STDOUT)
+        await_ready("http://127.0.0.1:18300/v2/health/ready", self.process, log)
+        self.url, self.facts = "http://127.0.0.1:18300", json.loads(facts.read_text())
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def start(name, hither, shape, model, samples, work):
+    server = SERVERS[name]
+    if server["kind"] == "hither":
+        return Hither(hither, shape, model, server["mlp"], work)
+    kind = {"triton": TritonDlrm, "fastapi": FastApi}[server["kind"]]
+    return kind(shape, model, server["engine"], samples, work)
+
+
+def family(pid):
+    """A process and all that it started."""
+    found, todo = [], [pid]
+    while todo:
+        pid = todo.pop()
+        found.append(pid)
+        for children in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+            todo += [int(child) for child in children.read_text().split()]
+    return found
+
+
+def cpu_s(pid):
+    """CPU seconds of a server and its children."""
+    total = 0
+    for one in family(pid):
+        fields = pathlib.Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / TICKS
+
+
+def memory_mb(pid):
+    total = 0
+    for one in family(pid):
+        kb = machine.field(f"/proc/{one}/smaps_rollup", "Pss")
+        total += int(kb.split()[0])
+    return total // 1024
+
+
+def load(args, url, samples, hotness, *words):
+    command = ["taskset", "-c", CLIENT_CORE, args.hither, "load", url, "-m", "dlrm", "--samples", samples]
+    command += ["--hotness", hotness, "--threads", 1, "--slo", f"{args.slo_ms}ms", "--json", "--quiet", *words]
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True)
+    if done.returncode not in (0, 1):  # 1: no rate kept the SLO
+        raise RuntimeError(f"{command} ended with {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def client_cpu():
+    usage = os.times()
+    return usage.children_user + usage.children_system
+
+
+def measure(args, server, samples):
+    """The highest rate under the SLO, and a closed loop with four callers."""
+    busy = (cpu_s(server.process.pid), client_cpu(), time.monotonic())
+    closed = load(args, server.url, samples, args.hotness, "--concurrency", 4, "--warmup", "500ms", "--window", f"{args.window_ms}ms", "--windows-max", 4)
+    closed_level = closed["levels"][0]
+    spent = (cpu_s(server.process.pid) - busy[0], client_cpu() - busy[1], time.monotonic() - busy[2])
+    search = load(args, server.url, samples, args.hotness, "--search", "--warmup", "500ms", "--window", f"{args.window_ms}ms", "--windows-max", 3, "--precision", args.precision)
+    rate = search["search"]["rate"]
+    kept = [level for level in search["levels"] if level["level"]["rate"] == rate] if rate else []
+    return {
+        "samples": samples,
+        "request_bytes": search["request_bytes"],
+        "rate_max_per_s": rate,
+        "samples_max_per_s": rate * samples if rate else None,
+        "p50_us": kept[0]["latency"]["p50_us"] if kept else None,
+        "p99_us": kept[0]["latency"]["p99_us"] if kept else None,
+        "trials": len(search["levels"]),
+        "closed_samples_per_s": closed_level["samples_per_s"],
+        "closed_p50_us": closed_level["latency"]["p50_us"],
+        "closed_p99_us": closed_level["latency"]["p99_us"],
+        "closed_server": closed_level["server"],
+        "closed_server_cpu_share": spent[0] / spent[2],
+        "closed_client_cpu_share": spent[1] / spent[2],
+        "memory_mb": memory_mb(server.process.pid),
+    }
+
+
+def keep(row):
+    """Adds a row in place of an older one of the same kind."""
+    key = lambda row: tuple(row.get(k) for k in ("bench", "cpu", "model", "server", "samples", "hotness"))
+    rows = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    rows = [old for old in rows if key(old) != key(row)] + [row]
+    RESULTS.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hither", type=pathlib.Path, default=ROOT / "target/release/hither")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--servers", nargs="+", default=list(SERVERS), choices=SERVERS)
+    parser.add_argument("--samples", nargs="+", type=int, default=[1, 16, 64])
+    parser.add_argument("--hotness", default="medium")
+    parser.add_argument("--slo-ms", type=float, default=10)
+    parser.add_argument("--window-ms", type=int, default=800)
+    parser.add_argument("--precision", type=float, default=0.08)
+    parser.add_argument("--work", type=pathlib.Path, default=ROOT / "target/server-bench")
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    facts = machine.facts()
+    version = run([args.hither, "--version"], stdout=subprocess.PIPE).stdout.strip()
+    keep({"bench": "machine", "cpu": facts["cpu"], "facts": facts, "hither": version, "triton": "2.51.0"})
+    for name in args.models:
+        model = make_model(args.hither, name, args.work)
+        for which in args.servers:
+            try:
+                server = start(which, args.hither, MODELS[name], model, 16, args.work)
+            except RuntimeError as error:
+                print(f"{name} {which}: {error}", file=sys.stderr)
+                continue
+            try:
+                for samples in args.samples:
+                    row = measure(args, server, samples)
+                    keep({
+                        "bench": "server-compare", "cpu": facts["cpu"], "model": name, "server": which,
+                        "hotness": args.hotness, **MODELS[name], "slo_ms": args.slo_ms, **row,
+                        "facts": server.facts, "load_average": os.getloadavg()[0],
+                    })
+                    show = lambda value: "–" if value is None else f"{value:,.0f}"
+                    print(f"{name:7} {which:19} {samples:3} samples: {show(row['samples_max_per_s']):>9} samples/s with p99 <= {args.slo_ms} ms; closed {show(row['closed_samples_per_s'])}, client {row['closed_client_cpu_share']:.0%} of its core", flush=True)
+            finally:
+                server.stop()
+
+
+if __name__ == "__main__":
+    main()

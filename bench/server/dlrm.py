@@ -1,0 +1,225 @@
+"""The DLRM that the peers serve: one of our model directories, in PyTorch or ONNX Runtime.
+
+Every peer gets its fastest set-up. All tables are one tensor and all bags one call, which is faster
+than a call per table at every batch; the way that MLPs run is chosen by a trial when a server starts.
+A request is `dense` FP32 [B, n] and `sparse` INT64 [B, ids of all tables], table after table.
+"""
+
+import json
+import mmap
+import os
+import pathlib
+import struct
+import time
+
+import numpy
+import torch
+
+torch.set_num_threads(1)
+
+
+class Weights:
+    """The tensors of model.safetensors; tables of one shape as one tensor."""
+
+    def __init__(self, directory):
+        path = pathlib.Path(directory) / "model.safetensors"
+        self.file = open(path, "rb")
+        self.bytes = mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ)
+        (length,) = struct.unpack("<Q", self.bytes[:8])
+        self.head = json.loads(self.bytes[8 : 8 + length])
+        self.start = 8 + length
+        self.tables = sum(name.startswith("emb_l.") for name in self.head)
+        self.rows, self.dim = self.head["emb_l.0.weight"]["shape"]
+
+    def tensor(self, name):
+        entry = self.head[name]
+        assert entry["dtype"] == "F32", f"{name} is {entry['dtype']}; peers take fp32"
+        first, last = (self.start + at for at in entry["data_offsets"])
+        array = numpy.frombuffer(self.bytes, numpy.float32, (last - first) // 4, first)
+        return array.reshape(entry["shape"])
+
+    def embeddings(self):
+        """All tables below each other, in memory of the process."""
+        whole = torch.empty(self.tables * self.rows, self.dim)
+        for t in range(self.tables):
+            whole[t * self.rows : (t + 1) * self.rows] = torch.from_numpy(
+                self.tensor(f"emb_l.{t}.weight").copy()
+            )
+        return whole
+
+    def mlp(self, prefix):
+        layers = []
+        while f"{prefix}.{2 * len(layers)}.weight" in self.head:
+            at = f"{prefix}.{2 * len(layers)}"
+            layers.append([torch.from_numpy(self.tensor(f"{at}.{p}").copy()) for p in ("weight", "bias")])
+        return layers
+
+
+def eager(layers, last, dtype):
+    modules = []
+    for weight, bias in layers:
+        linear = torch.nn.Linear(weight.shape[1], weight.shape[0])
+        linear.weight.data, linear.bias.data = weight, bias
+        modules += [linear, torch.nn.ReLU()]
+    modules[-1] = last
+    return torch.nn.Sequential(*modules).eval().to(dtype).requires_grad_(False)
+
+
+def frozen(layers, last, dtype):
+    traced = torch.jit.trace(eager(layers, last, dtype), torch.zeros(16, layers[0][0].shape[1], dtype=dtype))
+    return torch.jit.optimize_for_inference(torch.jit.freeze(traced))
+
+
+def packed(layers, last, dtype):
+    """oneDNN's linear with weights packed once and a fused activation."""
+    reorder = torch.ops.mkldnn._reorder_linear_weight
+    ready = [(reorder(w.to(dtype).contiguous(), 64), b.to(dtype)) for w, b in layers]
+    linear = torch.ops.mkldnn._linear_pointwise.default
+    names = ["relu"] * (len(ready) - 1) + ["relu" if isinstance(last, torch.nn.ReLU) else "sigmoid"]
+
+    def run(x):
+        for (weight, bias), name in zip(ready, names):
+            x = linear(x, weight, bias, name, [], "")
+        return x
+
+    return run
+
+
+STACKS = {"eager": eager, "frozen": frozen, "packed": packed}
+
+
+class Torch:
+    """The model in PyTorch; `dtype` is that of MLPs and interaction, tables stay fp32."""
+
+    def __init__(self, weights, ids_per_bag, dtype=torch.float32, samples=16):
+        self.ids_per_bag, self.dtype = ids_per_bag, dtype
+        self.tables, self.vectors = weights.tables, weights.tables + 1
+        self.embeddings = weights.embeddings()
+        self.first = (torch.arange(self.tables) * weights.rows).view(1, self.tables, 1)
+        row, column = torch.tril_indices(self.vectors, self.vectors, offset=-1)
+        self.lower = row * self.vectors + column
+        layers = weights.mlp("bot_l"), weights.mlp("top_l")
+        width = layers[0][0][0].shape[1]
+        self.took_us = {}
+        # Fused kernels of oneDNN do not run in every type on every processor.
+        for name, make in STACKS.items():
+            try:
+                self.bottom, self.top = make(layers[0], torch.nn.ReLU(), dtype), make(layers[1], torch.nn.Sigmoid(), dtype)
+                self.took_us[name] = self.trial(samples, width)
+            except RuntimeError as error:
+                self.took_us[name] = f"does not run: {str(error).splitlines()[0]}"
+        timed = {name: us for name, us in self.took_us.items() if isinstance(us, float)}
+        self.kind = min(timed, key=timed.get)
+        make = STACKS[self.kind]
+        self.bottom, self.top = make(layers[0], torch.nn.ReLU(), dtype), make(layers[1], torch.nn.Sigmoid(), dtype)
+
+    def trial(self, samples, width):
+        dense = torch.randn(samples, width)
+        ids = torch.randint(0, 1000, (samples, self.tables * self.ids_per_bag))
+        best = float("inf")
+        for _ in range(12):
+            start = time.perf_counter()
+            self(dense, ids)
+            best = min(best, (time.perf_counter() - start) * 1e6)
+        return best
+
+    @torch.inference_mode()
+    def __call__(self, dense, sparse):
+        x = self.bottom(dense.to(self.dtype))
+        samples, dim = x.shape
+        ids = sparse.view(samples, self.tables, self.ids_per_bag) + self.first
+        if self.ids_per_bag == 1:
+            pooled = torch.nn.functional.embedding(ids.view(samples, self.tables), self.embeddings)
+        else:
+            pooled = torch.nn.functional.embedding_bag(
+                ids.view(samples * self.tables, self.ids_per_bag), self.embeddings, mode="sum"
+            )
+        pooled = pooled.view(samples, self.tables, dim).to(self.dtype)
+        stacked = torch.cat([x.unsqueeze(1), pooled], dim=1)
+        products = torch.bmm(stacked, stacked.transpose(1, 2)).view(samples, -1)
+        features = torch.cat([x, products.index_select(1, self.lower)], dim=1)
+        return self.top(features).float()
+
+
+class Onnx:
+    """The same graph in ONNX Runtime. It has no operator for bags: a bag is a Gather and a sum."""
+
+    def __init__(self, weights, ids_per_bag):
+        import onnxruntime
+        from onnx import TensorProto, helper
+
+        self.kind = "onnxruntime " + onnxruntime.__version__
+        self.took_us = {}
+        floats, longs = TensorProto.FLOAT, TensorProto.INT64
+        value = helper.make_tensor_value_info
+        nodes, constants = [], []
+        tables, dim, vectors = weights.tables, weights.dim, weights.tables + 1
+
+        def constant(name, array):
+            array = numpy.ascontiguousarray(array)
+            kind = floats if array.dtype == numpy.float32 else longs
+            constants.append(helper.make_tensor(name, kind, array.shape, array.tobytes(), raw=True))
+            return name
+
+        def node(kind, *names, out, **attributes):
+            nodes.append(helper.make_node(kind, names, [out], **attributes))
+            return out
+
+        def mlp(x, prefix, layers, last):
+            for i, (weight, bias) in enumerate(layers):
+                w, b = constant(f"{prefix}{i}w", weight.numpy()), constant(f"{prefix}{i}b", bias.numpy())
+                x = node("Gemm", x, w, b, out=f"{prefix}{i}y", transB=1)
+                x = node(last if i + 1 == len(layers) else "Relu", x, out=f"{prefix}{i}a")
+            return x
+
+        bottom = weights.mlp("bot_l")
+        self.embeddings = weights.embeddings().numpy()
+        x = mlp("dense", "bottom", bottom, "Relu")
+        shape = constant("bags", numpy.array([-1, tables, ids_per_bag]))
+        ids = node("Reshape", "sparse", shape, out="ids")
+        first = constant("first", (numpy.arange(tables) * weights.rows).reshape(1, tables, 1))
+        rows = node("Gather", "tables", node("Add", ids, first, out="at"), out="rows")
+        pooled = node("ReduceSum", rows, constant("two", numpy.array([2])), out="pooled", keepdims=0)
+        stacked = node("Concat", node("Unsqueeze", x, constant("one", numpy.array([1])), out="x1"), pooled, out="stacked", axis=1)
+        products = node("MatMul", stacked, node("Transpose", stacked, out="turned", perm=[0, 2, 1]), out="products")
+        flat = node("Reshape", products, constant("flat", numpy.array([-1, vectors * vectors])), out="flatter")
+        row, column = numpy.tril_indices(vectors, -1)
+        pairs = node("Gather", flat, constant("lower", (row * vectors + column).astype(numpy.int64)), out="pairs", axis=1)
+        score = mlp(node("Concat", x, pairs, out="met", axis=1), "top", weights.mlp("top_l"), "Sigmoid")
+        inputs = [
+            value("dense", floats, [None, bottom[0][0].shape[1]]),
+            value("sparse", longs, [None, tables * ids_per_bag]),
+            value("tables", floats, list(self.embeddings.shape)),
+        ]
+        graph = helper.make_graph(nodes, "dlrm", inputs, [value(score, floats, None)], constants)
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        # Bound once: the tables are never copied.
+        self.bound = onnxruntime.OrtValue.ortvalue_from_numpy(self.embeddings)
+        self.value = onnxruntime.OrtValue.ortvalue_from_numpy
+        self.score = score
+
+    def __call__(self, dense, sparse):
+        inputs = {"dense": self.value(dense.numpy()), "sparse": self.value(sparse.numpy()), "tables": self.bound}
+        return torch.from_numpy(self.session.run_with_ort_values([self.score], inputs)[0].numpy())
+
+
+def load(directory, ids_per_bag, engine, samples):
+    """`engine`: torch-fp32, torch-bf16 or onnx."""
+    weights = Weights(directory)
+    if engine == "onnx":
+        return Onnx(weights, ids_per_bag)
+    dtype = {"torch-fp32": torch.float32, "torch-bf16": torch.bfloat16}[engine]
+    return Torch(weights, ids_per_bag, dtype, samples)
+
+
+def load_from_environment():
+    """The server's processes are told by their environment what to load."""
+    env = os.environ
+    model = load(env["DLRM_MODEL"], int(env["DLRM_IDS_PER_BAG"]), env["DLRM_ENGINE"], int(env["DLRM_SAMPLES"]))
+    if "DLRM_FACTS" in env:
+        facts = {"stack": model.kind, "trial_us": model.took_us, "torch": torch.__version__}
+        pathlib.Path(env["DLRM_FACTS"]).write_text(json.dumps(facts))
+    return model
