@@ -21,6 +21,11 @@ need slurmd || [ -x /usr/sbin/slurmd ] || packages+=(slurmd)
 need scontrol || packages+=(slurm-client)
 need munged || [ -x /usr/sbin/munged ] || packages+=(munge)
 need hostname || packages+=(hostname)
+# The inference server is tested with Triton's own clients; perf_analyzer needs libb64.
+need python3 || packages+=(python3)
+python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
+need curl || packages+=(curl)
+ldconfig -p | grep -q 'libb64\.so\.0d' || packages+=(libb64-0d)
 if [ ${#packages[@]} -gt 0 ]; then
   sudo=()
   [ "$(id -u)" = 0 ] || sudo=(sudo)
@@ -28,6 +33,15 @@ if [ ${#packages[@]} -gt 0 ]; then
   "${sudo[@]}" apt-get install -y -q --no-install-recommends "${packages[@]}"
 fi
 [ -d e2e/report/node_modules/playwright-core ] || (cd e2e/report && npm ci --no-audit --no-fund)
+clients=${CARGO_TARGET_DIR:-target}/clients
+if ! cat e2e/server/*.txt | cmp -s - "$clients/installed"; then
+  rm -rf "$clients"
+  python3 -m venv "$clients/venv"
+  pip=("$clients/venv/bin/pip" install -q --disable-pip-version-check)
+  "${pip[@]}" -r e2e/server/requirements.txt
+  "${pip[@]}" --no-deps --target "$clients/perf_analyzer" -r e2e/server/perf_analyzer.txt
+  cat e2e/server/*.txt > "$clients/installed"
+fi
 need cargo-nextest || cargo install --locked cargo-nextest
 
 cargo fmt --all --check

@@ -20,6 +20,7 @@ mod record;
 mod report;
 mod runs;
 mod schedule;
+mod serve;
 mod settings;
 mod simulate;
 mod sweep;
@@ -101,6 +102,7 @@ enum Command {
     #[command(subcommand)]
     Model(model::Command),
     Plan(plan::Args),
+    Serve(Box<serve::Args>),
     Load(Box<load::Args>),
     Policies(policies::Args),
     Vopr(vopr::Args),
@@ -150,7 +152,10 @@ fn status(error: &anyhow::Error) -> u8 {
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     detect::requested().context("HITHER_ISA")?;
     detect::cpu();
-    scratch::remove_on_signal().context("cannot handle signals")?;
+    // The server handles signals by itself: it reloads or ends in order.
+    if !matches!(cli.command, Command::Serve(_)) {
+        scratch::remove_on_signal().context("cannot handle signals")?;
+    }
     let common = &cli.common;
     match cli.command {
         Command::Demo(args) => demo::run(&args, common),
@@ -169,6 +174,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Partition(args) => partition::run(&args, common),
         Command::Model(command) => model::run(&command, common),
         Command::Plan(args) => plan::run(&args, common),
+        Command::Serve(args) => serve::run(&args, common),
         Command::Load(args) => load::run(&args, common),
         Command::Policies(args) => policies::run(&args),
         Command::Vopr(args) => vopr::run(&args, common),

@@ -1,0 +1,207 @@
+//! Starting, stopping, restarting, and who may ask.
+
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::bed::{Server, hither, raw_request, repository, request, sample};
+
+#[test]
+fn a_request_in_json_is_answered_and_a_stop_lets_it_end() {
+    let models = repository();
+    let mut server = Server::start(&[models.path().to_str().unwrap()]);
+    let (status, answer) = server.post("/v2/models/dlrm/infer", &sample());
+    assert_eq!(status, 200, "{answer}");
+    let score = answer["outputs"][0]["data"][0].as_f64().unwrap();
+    assert!((0.0..1.0).contains(&score) && answer["outputs"][0]["shape"] == json!([1, 1]));
+    assert_eq!(server.get("/v2/health/ready").0, 200);
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+}
+
+#[test]
+fn a_kept_connection_does_not_hold_up_the_end() {
+    let models = repository();
+    let mut server = Server::start(&[models.path().to_str().unwrap()]);
+    let _idle = std::net::TcpStream::connect(&server.http).unwrap();
+    let mut half = std::net::TcpStream::connect(&server.http).unwrap();
+    half.write_all(b"GET /v2 HTTP/1.1\r\n").unwrap();
+    server.get("/v2");
+    server.signal("TERM");
+    let start = Instant::now();
+    assert_eq!(server.wait(), Some(0));
+    assert!(start.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_timeout_of_the_request_is_kept() {
+    let models = repository();
+    // A batch that waits a second for more: the request's own time is over first.
+    std::fs::write(models.path().join("dlrm/config.toml"), "[batching]\nwindow_us = 1000000\n").unwrap();
+    let server = Server::start(&[models.path().to_str().unwrap()]);
+    let mut asked = sample();
+    asked["parameters"] = json!({ "timeout": 20_000 });
+    asked["id"] = json!("late");
+    let start = Instant::now();
+    let (status, answer) = server.post("/v2/models/dlrm/infer", &asked);
+    assert!(start.elapsed() < Duration::from_millis(900));
+    assert_eq!((status, &answer["error"]), (503, &json!("[request id: late] Request timeout expired")));
+    assert_eq!(server.metric(r#"hither_requests_refused{model="dlrm",version="1",reason="timeout"}"#), 1.0);
+}
+
+#[test]
+fn requests_gather_in_a_window() {
+    let models = repository();
+    let config = "[batching]\nwindow_us = 300000\nsamples_preferred = [4]\n";
+    std::fs::write(models.path().join("dlrm/config.toml"), config).unwrap();
+    let server = Server::start(&[models.path().to_str().unwrap()]);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_eq!(server.post("/v2/models/dlrm/infer", &sample()).0, 200));
+        }
+    });
+    let batches = server.metric(r#"nv_inference_exec_count{model="dlrm",version="1"}"#);
+    assert_eq!(batches, 1.0, "four requests in one batch");
+}
+
+#[test]
+fn a_token_is_asked_for_but_not_by_health() {
+    let models = repository();
+    let token = models.path().join(".token");
+    std::fs::write(&token, "secret\n").unwrap();
+    let server =
+        Server::start(&[models.path().to_str().unwrap(), "--token-file", token.to_str().unwrap()]);
+    let (status, answer) = server.get("/v2");
+    assert_eq!(status, 401, "{answer}");
+    assert!(answer["error"].as_str().unwrap().contains("Bearer"));
+    assert_eq!(server.get("/v2/health/ready").0, 200);
+    for (given, expected) in [("secret", 200), ("Secret", 401), ("secre", 401)] {
+        let header = format!("Authorization: Bearer {given}");
+        assert_eq!(request(&server.http, "GET", "/v2", &[&header], b"").0, expected, "{given}");
+    }
+}
+
+#[test]
+fn settings_come_from_a_file_then_the_environment_then_flags() {
+    let models = repository();
+    let file = models.path().join(".serve.toml");
+    let text = format!("model_repository = {:?}\nrequest_bytes_max = 1\n", models.path());
+    std::fs::write(&file, text).unwrap();
+    let body = sample();
+    let asked = |args: &[&str], variable: Option<&str>| {
+        let server = Server::start_with(args, |command| {
+            if let Some(value) = variable {
+                command.env("HITHER_REQUEST_BYTES_MAX", value);
+            }
+        });
+        server.post("/v2/models/dlrm/infer", &body).0
+    };
+    let config = ["--config", file.to_str().unwrap()];
+    assert_eq!(asked(&config, None), 413, "the file's limit");
+    assert_eq!(asked(&config, Some("100000")), 200, "the environment's");
+    let flag = [&config[..], &["--request-bytes-max", "2"]].concat();
+    assert_eq!(asked(&flag, Some("100000")), 413, "the flag's");
+}
+
+#[test]
+fn a_killed_server_serves_a_large_model_again_at_once() {
+    let dir = TempDir::new().unwrap();
+    let model = dir.path().join("large/1");
+    large_model(&model, 10 << 30);
+    let config = "pages = \"mapped\"\nids_per_bag = 1\n";
+    std::fs::write(dir.path().join("large/config.toml"), config).unwrap();
+    let asked = json!({ "inputs": [
+        { "name": "dense", "datatype": "FP32", "shape": [1, 2], "data": [0.5, 0.25] },
+        { "name": "sparse", "datatype": "INT64", "shape": [1, 1], "data": [12_345_678] },
+    ] });
+    let path = dir.path().to_str().unwrap();
+    let server = Server::start(&[path]);
+    let (status, first) = server.post("/v2/models/large/infer", &asked);
+    assert_eq!(status, 200, "{first}");
+    server.signal("KILL");
+    drop(server);
+    let start = Instant::now();
+    let server = Server::start(&[path]);
+    let (status, again) = server.post("/v2/models/large/infer", &asked);
+    let time = start.elapsed();
+    assert_eq!((status, &again["outputs"]), (200, &first["outputs"]));
+    assert!(time < Duration::from_secs(1), "{time:?} from start to answer");
+}
+
+/// A model whose one table is a hole in its file.
+fn large_model(dir: &std::path::Path, bytes: u64) {
+    let (rows, dim) = (bytes / 64, 16);
+    std::fs::create_dir_all(dir).unwrap();
+    let toml = format!(
+        "name = \"large\"\ninteraction = \"dot\"\nsigmoid = true\nbottom = [2, {dim}]\n\
+         top = [{}, 1]\n[[table]]\nname = \"t0\"\nrows = {rows}\ndim = {dim}\n\
+         dtype = \"fp32\"\npooling = \"sum\"\n",
+        dim + 1
+    );
+    std::fs::write(dir.join("model.toml"), toml).unwrap();
+    let mut offset = 0u64;
+    let mut header = serde_json::Map::new();
+    for (name, shape) in [
+        ("bot_l.0.weight", vec![dim, 2]),
+        ("bot_l.0.bias", vec![dim]),
+        ("top_l.0.weight", vec![1, dim + 1]),
+        ("top_l.0.bias", vec![1]),
+        ("emb_l.0.weight", vec![rows, dim]),
+    ] {
+        let end = offset + shape.iter().product::<u64>() * 4;
+        let entry = json!({ "dtype": "F32", "shape": shape, "data_offsets": [offset, end] });
+        header.insert(name.into(), entry);
+        offset = end;
+    }
+    let mut header = Value::Object(header).to_string();
+    header += &" ".repeat(header.len().next_multiple_of(8) - header.len());
+    let mut file = std::fs::File::create(dir.join("model.safetensors")).unwrap();
+    file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
+    file.write_all(header.as_bytes()).unwrap();
+    let weights = vec![0.125f32; 2 * dim as usize];
+    file.write_all(&weights.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+    file.set_len(8 + header.len() as u64 + offset).unwrap();
+}
+
+#[test]
+fn repositories_with_nothing_to_serve_are_refused_with_a_hint() {
+    let dir = TempDir::new().unwrap();
+    let said = |what: &str| {
+        let output = hither().arg("serve").arg(dir.path()).args(["--http-port", "0"]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(what), "{what} in {text}");
+    };
+    said("has no models");
+    std::fs::create_dir(dir.path().join("m")).unwrap();
+    said("has no version");
+    std::fs::write(dir.path().join("m/config.pbtxt"), "backend: \"python\"").unwrap();
+    said("config.pbtxt, which Triton reads");
+    std::fs::write(dir.path().join("m/config.toml"), "max_batch_sise = 8\n").unwrap();
+    std::fs::create_dir(dir.path().join("m/1")).unwrap();
+    said("config.toml:1: unknown field `max_batch_sise`");
+    std::fs::write(dir.path().join("m/config.toml"), "max_batch_size = 0\n").unwrap();
+    said("max_batch_size = 0: must be at least 1");
+    std::fs::remove_file(dir.path().join("m/config.toml")).unwrap();
+    said("it has no model.toml");
+}
+
+#[test]
+fn answers_name_the_trace_of_their_request() {
+    let models = repository();
+    let server = Server::start(&[models.path().to_str().unwrap(), "--log", "debug", "--log-format", "json"]);
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let header = format!("traceparent: {trace}");
+    let mut asked = sample();
+    asked["id"] = json!("traced");
+    let body = asked.to_string();
+    let (status, head, _) =
+        raw_request(&server.http, "POST", "/v2/models/dlrm/infer", &[&header], body.as_bytes());
+    assert_eq!(status, 200);
+    assert!(head.contains(trace), "{head}");
+    let line = server.log.iter().find(|line| line.contains("traced")).unwrap();
+    let line: Value = serde_json::from_str(&line).expect("a line of JSON");
+    assert_eq!((&line["id"], &line["trace"], &line["message"]), (&json!("traced"), &json!(trace), &json!("answered")));
+}

@@ -1,0 +1,95 @@
+//! Models that are exchanged while requests run.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use serde_json::json;
+
+use crate::bed::{Server, import, repository, sample};
+
+/// As many as can be expected of a service in a year, in half a minute.
+const RELOADS: usize = 1000;
+
+#[test]
+fn a_thousand_reloads_fail_no_request_and_leave_nothing_behind() {
+    let models = repository();
+    let server = Server::start(&[models.path().to_str().unwrap()]);
+    let resident = || {
+        let path = format!("/proc/{}/statm", server.pid());
+        let text = std::fs::read_to_string(path).unwrap();
+        text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    };
+    let maps = || {
+        let path = format!("/proc/{}/maps", server.pid());
+        std::fs::read_to_string(path).unwrap().lines().filter(|line| line.contains("model.safetensors")).count()
+    };
+    let reload = || {
+        let (status, answer) = server.post("/v2/repository/models/dlrm/load", &json!({}));
+        assert_eq!(status, 200, "{answer}");
+    };
+    let (is_over, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    let (status, answer) = server.post("/v2/models/dlrm/infer", &sample());
+                    assert_eq!(status, 200, "{answer}");
+                    answered.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        (0..100).for_each(|_| reload());
+        let before = resident();
+        (100..RELOADS).for_each(|_| reload());
+        is_over.store(true, Relaxed);
+        let growth = resident().saturating_sub(before);
+        assert!(growth < 16 << 20, "{growth} bytes more after 900 further reloads");
+    });
+    assert!(answered.load(Relaxed) > RELOADS / 4, "{answered:?}");
+    server.wait_for("old versions go", |_| maps() <= 4);
+}
+
+#[test]
+fn a_hang_up_loads_what_is_new_and_a_broken_file_takes_nothing_away() {
+    let models = repository();
+    let server = Server::start(&[models.path().to_str().unwrap()]);
+    import(&models.path().join("dlrm/2"));
+    import(&models.path().join("other/1"));
+    server.signal("HUP");
+    server.wait_for("version 2", |server| {
+        server.get("/v2/models/dlrm").1["versions"] == json!(["2"])
+    });
+    server.wait_for("another model", |server| server.get("/v2/models/other/ready").0 == 200);
+    std::fs::write(models.path().join("dlrm/config.toml"), "nonsense").unwrap();
+    std::fs::remove_dir_all(models.path().join("other")).unwrap();
+    server.signal("HUP");
+    server.wait_for("the model goes", |server| server.get("/v2/models/other/ready").0 == 404);
+    assert_eq!(server.post("/v2/models/dlrm/infer", &sample()).0, 200, "it serves on");
+    std::fs::write(models.path().join("dlrm/config.toml"), "version_policy = \"all\"\n").unwrap();
+    server.signal("HUP");
+    server.wait_for("both versions", |server| {
+        server.get("/v2/models/dlrm").1["versions"] == json!(["1", "2"])
+    });
+    assert_eq!(server.post("/v2/models/dlrm/versions/1/infer", &sample()).0, 200);
+}
+
+#[test]
+fn a_changed_directory_is_noticed_if_asked_for() {
+    let models = repository();
+    let server = Server::start(&[models.path().to_str().unwrap(), "--poll-s", "0.1"]);
+    import(&models.path().join("late/1"));
+    server.wait_for("the new model", |server| server.get("/v2/models/late/ready").0 == 200);
+}
+
+#[test]
+fn tables_beyond_the_limit_stay_mapped() {
+    let models = repository();
+    let path = models.path().to_str().unwrap();
+    let settled = r#"hither_tables_settled{model="dlrm",version="1"}"#;
+    let server = Server::start(&[path]);
+    server.wait_for("copied", |server| server.metric(settled) == 1.0);
+    assert!(server.metric("hither_copied_bytes") > 0.0);
+    let server = Server::start(&[path, "--memory-max", "100"]);
+    server.wait_for("left alone", |server| server.metric(settled) == 1.0);
+    assert_eq!(server.metric("hither_copied_bytes"), 0.0);
+    assert_eq!(server.post("/v2/models/dlrm/infer", &sample()).0, 200);
+}

@@ -1,0 +1,219 @@
+//! The protocol over gRPC: translates requests and answers, and nothing else.
+
+mod health;
+mod translate;
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tonic::codec::CompressionEncoding::Gzip;
+use tonic::codegen::tokio_stream::{Stream, StreamExt as _};
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use self::proto::inference::grpc_inference_service_server::{
+    GrpcInferenceService, GrpcInferenceServiceServer,
+};
+use self::proto::inference::*;
+use crate::describe;
+use crate::error::{Error, Kind};
+use crate::http::TRACE;
+use crate::infer::ClientId;
+use crate::server::Server;
+
+/// Messages and services, generated from `proto/`.
+pub mod proto {
+    #[allow(clippy::all)]
+    pub mod inference {
+        tonic::include_proto!("inference");
+    }
+    #[allow(clippy::all)]
+    pub mod health {
+        tonic::include_proto!("grpc.health.v1");
+    }
+}
+
+/// Bytes of a message that are not tensors.
+const OVERHEAD_BYTES: usize = 1 << 20;
+
+#[derive(Clone)]
+struct Inference(Arc<Server>);
+
+pub fn router(server: Arc<Server>) -> axum::Router {
+    let limit = server.limits.request_bytes_max + OVERHEAD_BYTES;
+    let inference = GrpcInferenceServiceServer::new(Inference(Arc::clone(&server)))
+        .max_decoding_message_size(limit)
+        .max_encoding_message_size(usize::MAX)
+        .accept_compressed(Gzip)
+        .send_compressed(Gzip);
+    let mut routes = tonic::service::RoutesBuilder::default();
+    routes.add_service(inference).add_service(health::service(server));
+    routes.routes().into_axum_router()
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        let code = match error.kind() {
+            Kind::Invalid => Code::InvalidArgument,
+            Kind::Unauthenticated => Code::Unauthenticated,
+            Kind::NotFound => Code::NotFound,
+            Kind::TooLarge => Code::ResourceExhausted,
+            Kind::Unavailable => Code::Unavailable,
+            Kind::Unimplemented => Code::Unimplemented,
+            Kind::Internal => Code::Internal,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+fn answer<T>(message: T) -> Answer<T> {
+    Ok(Response::new(message))
+}
+
+#[tonic::async_trait]
+impl GrpcInferenceService for Inference {
+    async fn server_live(&self, _: Request<ServerLiveRequest>) -> Answer<ServerLiveResponse> {
+        answer(ServerLiveResponse { live: true })
+    }
+
+    async fn server_ready(&self, _: Request<ServerReadyRequest>) -> Answer<ServerReadyResponse> {
+        answer(ServerReadyResponse { ready: self.0.is_ready() })
+    }
+
+    async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
+        let asked = request.get_ref();
+        answer(ModelReadyResponse { ready: self.0.is_model_ready(&asked.name, &asked.version)? })
+    }
+
+    async fn server_metadata(
+        &self,
+        _: Request<ServerMetadataRequest>,
+    ) -> Answer<ServerMetadataResponse> {
+        let server = describe::server();
+        answer(ServerMetadataResponse {
+            name: server.name.into(),
+            version: server.version.into(),
+            extensions: server.extensions.map(Into::into).into(),
+        })
+    }
+
+    async fn model_metadata(
+        &self,
+        request: Request<ModelMetadataRequest>,
+    ) -> Answer<ModelMetadataResponse> {
+        let ModelMetadataRequest { name, version } = request.into_inner();
+        let served = self.0.repository.find(&name, &version)?;
+        answer(describe::metadata(&served, &self.0.repository.versions(&name)).into())
+    }
+
+    async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
+        let client = client(request.extensions());
+        let trace = request.metadata().get(TRACE).cloned();
+        let text = trace.as_ref().and_then(|trace| trace.to_str().ok());
+        let request = translate::request(request.into_inner())?;
+        let result = self.0.infer(client, request, text).await?;
+        let mut response = Response::new(translate::response(result));
+        if let Some(trace) = trace {
+            response.metadata_mut().insert(TRACE, trace);
+        }
+        // Scores of a few samples do not become smaller.
+        response.disable_compression();
+        Ok(response)
+    }
+
+    type ModelStreamInferStream =
+        Pin<Box<dyn Stream<Item = Result<ModelStreamInferResponse, Status>> + Send>>;
+
+    async fn model_stream_infer(
+        &self,
+        request: Request<Streaming<ModelInferRequest>>,
+    ) -> Answer<Self::ModelStreamInferStream> {
+        let client = client(request.extensions());
+        let server = Arc::clone(&self.0);
+        // One request at a time, so answers come in the order of the requests.
+        let answers = request.into_inner().then(move |request| {
+            let server = Arc::clone(&server);
+            async move {
+                let id = request.as_ref().map_or(String::new(), |request| request.id.clone());
+                let request = translate::request(request?);
+                let result = match request {
+                    Ok(request) => server.infer(client, request, None).await,
+                    Err(error) => Err(error),
+                };
+                Ok(match result {
+                    Ok(result) => ModelStreamInferResponse {
+                        error_message: String::new(),
+                        infer_response: Some(translate::response(result)),
+                    },
+                    Err(error) => ModelStreamInferResponse {
+                        error_message: error.to_string(),
+                        infer_response: Some(ModelInferResponse { id, ..Default::default() }),
+                    },
+                })
+            }
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn model_config(
+        &self,
+        request: Request<ModelConfigRequest>,
+    ) -> Answer<ModelConfigResponse> {
+        let asked = request.get_ref();
+        let served = self.0.repository.find(&asked.name, &asked.version)?;
+        let config = translate::config(&served.config, describe::config(&served));
+        answer(ModelConfigResponse { config: Some(config) })
+    }
+
+    async fn model_statistics(
+        &self,
+        request: Request<ModelStatisticsRequest>,
+    ) -> Answer<ModelStatisticsResponse> {
+        let asked = request.get_ref();
+        let stats = self.0.statistics(&asked.name, &asked.version)?;
+        let model_stats = stats.into_iter().map(Into::into).collect();
+        answer(ModelStatisticsResponse { model_stats })
+    }
+
+    async fn repository_index(
+        &self,
+        request: Request<RepositoryIndexRequest>,
+    ) -> Answer<RepositoryIndexResponse> {
+        let index = self.0.repository.index(request.get_ref().ready);
+        let models = index.into_iter().map(Into::into).collect();
+        answer(RepositoryIndexResponse { models })
+    }
+
+    async fn repository_model_load(
+        &self,
+        request: Request<RepositoryModelLoadRequest>,
+    ) -> Answer<RepositoryModelLoadResponse> {
+        let asked = request.get_ref();
+        if let Some(name) = asked.parameters.keys().next() {
+            let problem = format!(
+                "parameter '{name}' is not supported: a model is loaded as its config.toml says"
+            );
+            return Err(Error::malformed(problem).into());
+        }
+        self.0.repository.load(&asked.model_name).await?;
+        answer(RepositoryModelLoadResponse {})
+    }
+
+    async fn repository_model_unload(
+        &self,
+        request: Request<RepositoryModelUnloadRequest>,
+    ) -> Answer<RepositoryModelUnloadResponse> {
+        self.0.repository.unload(&request.get_ref().model_name).await?;
+        answer(RepositoryModelUnloadResponse {})
+    }
+}
+
+fn client(extensions: &http::Extensions) -> ClientId {
+    extensions.get().copied().unwrap_or(ClientId(0))
+}
+
+/// The answer to a request without the right token.
+pub(crate) fn unauthenticated() -> axum::response::Response {
+    Status::from(Error::Unauthenticated).into_http()
+}

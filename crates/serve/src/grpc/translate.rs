@@ -1,0 +1,230 @@
+//! Messages to requests, and answers to messages.
+
+use std::time::Duration;
+
+use super::proto::inference::infer_parameter::ParameterChoice;
+use super::proto::inference::model_infer_request::InferInputTensor;
+use super::proto::inference::model_infer_response::InferOutputTensor;
+use super::proto::inference::model_metadata_response::TensorMetadata;
+use super::proto::inference::model_version_policy::{All, Latest, PolicyChoice, Specific};
+use super::proto::inference::repository_index_response::ModelIndex;
+use super::proto::inference::{self as message, InferParameter, InferTensorContents};
+use crate::config::{ModelConfig, VersionPolicy};
+use crate::describe;
+use crate::error::{Error, shown_id};
+use crate::infer::{InferRequest, InferResponse, parse_numbering};
+use crate::inputs::SCORES;
+use crate::repository::IndexEntry;
+use crate::stats::Total;
+use crate::tensor::{Data, Datatype, Tensor};
+
+pub(super) fn request(request: message::ModelInferRequest) -> Result<InferRequest, Error> {
+    let message::ModelInferRequest {
+        model_name,
+        model_version,
+        id,
+        parameters,
+        inputs,
+        outputs,
+        raw_input_contents,
+    } = request;
+    let refuse = |problem: String| Error::Request { id: shown_id(&id), problem: problem.into() };
+    let choice = |name: &str| parameters.get(name).and_then(|p| p.parameter_choice.as_ref());
+    if choice("sequence_id").is_some_and(|sequence| number(sequence) != Some(0)) {
+        return Err(refuse("sequences are not supported: requests are independent".into()));
+    }
+    let is_shared = |parameters: &std::collections::HashMap<String, InferParameter>| {
+        parameters.contains_key("shared_memory_region")
+    };
+    if inputs.iter().any(|input| is_shared(&input.parameters))
+        || outputs.iter().any(|output| is_shared(&output.parameters))
+    {
+        return Err(refuse("shared memory is not supported".into()));
+    }
+    if outputs.iter().any(|output| output.parameters.contains_key("classification")) {
+        return Err(refuse("classification is not supported: scores are returned".into()));
+    }
+    let is_raw = !raw_input_contents.is_empty();
+    if is_raw && raw_input_contents.len() != inputs.len() {
+        let (raw, inputs) = (raw_input_contents.len(), inputs.len());
+        return Err(refuse(format!(
+            "expected one raw_input_contents for each of {inputs} inputs, got {raw}"
+        )));
+    }
+    let mut raw = raw_input_contents.into_iter();
+    let tensor = |input: InferInputTensor| {
+        let InferInputTensor { name, datatype, shape, contents, .. } = input;
+        let data = match (raw.next(), contents) {
+            (Some(_), Some(_)) => Err(format!(
+                "contents field must not be specified when using raw_input_contents for '{name}'"
+            )),
+            (Some(bytes), None) => Ok(Data::Raw(bytes)),
+            (None, contents) => Ok(typed(&datatype, contents.unwrap_or_default())),
+        };
+        data.map(|data| Tensor { name, datatype, shape, data })
+    };
+    let inputs: Result<Vec<Tensor>, String> = inputs.into_iter().map(tensor).collect();
+    let timeout = choice("timeout").and_then(number).filter(|us| *us > 0);
+    let numbering = match choice("numbering") {
+        Some(ParameterChoice::StringParam(text)) => Some(parse_numbering(text).map_err(refuse)?),
+        _ => None,
+    };
+    let inputs = inputs.map_err(refuse)?;
+    Ok(InferRequest {
+        model: model_name,
+        version: model_version,
+        inputs,
+        outputs: outputs.into_iter().map(|output| output.name).collect(),
+        timeout: timeout.map(Duration::from_micros),
+        numbering,
+        id,
+    })
+}
+
+/// A whole number that is not negative, however it was sent.
+fn number(choice: &ParameterChoice) -> Option<u64> {
+    match choice {
+        ParameterChoice::Int64Param(value) => u64::try_from(*value).ok(),
+        ParameterChoice::Uint64Param(value) => Some(*value),
+        _ => None,
+    }
+}
+
+fn typed(datatype: &str, contents: InferTensorContents) -> Data {
+    match Datatype::from_name(datatype) {
+        Some(Datatype::Fp32) => Data::Fp32(contents.fp32_contents),
+        Some(Datatype::Int32) => Data::Int32(contents.int_contents),
+        Some(Datatype::Int64) => Data::Int64(contents.int64_contents),
+        // Refused by its type later, with the type that the model expects.
+        None => Data::Raw(Default::default()),
+    }
+}
+
+pub(super) fn response(answer: InferResponse) -> message::ModelInferResponse {
+    let output = InferOutputTensor {
+        name: SCORES.into(),
+        datatype: Datatype::Fp32.name().into(),
+        shape: answer.scores.shape().into(),
+    };
+    message::ModelInferResponse {
+        model_name: answer.model,
+        model_version: answer.version.to_string(),
+        id: answer.id,
+        parameters: Default::default(),
+        outputs: vec![output],
+        raw_output_contents: vec![answer.scores.bytes],
+    }
+}
+
+impl From<describe::ModelMetadata> for message::ModelMetadataResponse {
+    fn from(metadata: describe::ModelMetadata) -> Self {
+        let tensors = |tensors: Vec<describe::TensorMetadata>| {
+            let tensor = |tensor: describe::TensorMetadata| TensorMetadata {
+                name: tensor.name,
+                datatype: tensor.datatype.into(),
+                shape: tensor.shape,
+            };
+            tensors.into_iter().map(tensor).collect()
+        };
+        Self {
+            name: metadata.name,
+            versions: metadata.versions,
+            platform: metadata.platform.into(),
+            inputs: tensors(metadata.inputs),
+            outputs: tensors(metadata.outputs),
+        }
+    }
+}
+
+pub(super) fn config(
+    config: &ModelConfig,
+    described: describe::ModelConfig,
+) -> message::ModelConfig {
+    let data_type = |name: &str| {
+        message::DataType::from_str_name(name).unwrap_or(message::DataType::TypeInvalid).into()
+    };
+    let input = |tensor: describe::TensorConfig| message::ModelInput {
+        data_type: data_type(&tensor.data_type),
+        name: tensor.name,
+        dims: tensor.dims,
+        optional: tensor.optional,
+    };
+    let output = |tensor: describe::TensorConfig| message::ModelOutput {
+        data_type: data_type(&tensor.data_type),
+        name: tensor.name,
+        dims: tensor.dims,
+    };
+    let policy = match &config.version_policy {
+        VersionPolicy::All => PolicyChoice::All(All {}),
+        VersionPolicy::Latest(count) => {
+            PolicyChoice::Latest(Latest { num_versions: *count as u32 })
+        }
+        VersionPolicy::Specific(numbers) => {
+            let versions = numbers.iter().map(|number| *number as i64).collect();
+            PolicyChoice::Specific(Specific { versions })
+        }
+    };
+    let batching = described.dynamic_batching;
+    let queue = batching.default_queue_policy;
+    message::ModelConfig {
+        name: described.name,
+        platform: described.platform.into(),
+        backend: described.backend.into(),
+        version_policy: Some(message::ModelVersionPolicy { policy_choice: Some(policy) }),
+        max_batch_size: described.max_batch_size as i32,
+        input: described.input.into_iter().map(input).collect(),
+        output: described.output.into_iter().map(output).collect(),
+        dynamic_batching: Some(message::ModelDynamicBatching {
+            preferred_batch_size: (batching.preferred_batch_size.iter())
+                .map(|size| *size as i32)
+                .collect(),
+            max_queue_delay_microseconds: batching.max_queue_delay_microseconds,
+            default_queue_policy: Some(message::ModelQueuePolicy {
+                default_timeout_microseconds: queue.default_timeout_microseconds,
+                allow_timeout_override: queue.allow_timeout_override,
+                max_queue_size: queue.max_queue_size as u32,
+            }),
+        }),
+    }
+}
+
+fn duration(total: Total) -> Option<message::StatisticDuration> {
+    Some(message::StatisticDuration { count: total.count, ns: total.ns })
+}
+
+impl From<describe::ModelStatistics> for message::ModelStatistics {
+    fn from(stats: describe::ModelStatistics) -> Self {
+        let times = stats.inference_stats;
+        let batch = |batch: describe::BatchStatistics| message::InferBatchStatistics {
+            batch_size: batch.batch_size,
+            compute_input: duration(batch.compute_input),
+            compute_infer: duration(batch.compute_infer),
+            compute_output: duration(batch.compute_output),
+        };
+        Self {
+            name: stats.name,
+            version: stats.version,
+            last_inference: stats.last_inference,
+            inference_count: stats.inference_count,
+            execution_count: stats.execution_count,
+            inference_stats: Some(message::InferStatistics {
+                success: duration(times.success),
+                fail: duration(times.fail),
+                queue: duration(times.queue),
+                compute_input: duration(times.compute_input),
+                compute_infer: duration(times.compute_infer),
+                compute_output: duration(times.compute_output),
+                cache_hit: duration(times.cache_hit),
+                cache_miss: duration(times.cache_miss),
+            }),
+            batch_stats: stats.batch_stats.into_iter().map(batch).collect(),
+        }
+    }
+}
+
+impl From<IndexEntry> for ModelIndex {
+    fn from(entry: IndexEntry) -> Self {
+        let IndexEntry { name, version, state, reason } = entry;
+        Self { name, version, state: state.into(), reason }
+    }
+}

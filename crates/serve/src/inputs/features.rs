@@ -1,0 +1,258 @@
+//! A request's values in the form that the engine reads.
+
+use hither_dlrm::run::{Request, Sparse};
+use hither_kernels::bag::{Bags, Ids, TableBags};
+
+use super::{Decoder, Given, LENGTHS, VALUES};
+use crate::error::Error;
+use crate::tensor::{Array, Data, Datatype, Tensor};
+
+/// The features of some samples. Ids are not checked yet.
+#[derive(Debug)]
+pub struct Features {
+    pub samples: usize,
+    pub(super) dense: Array<f32>,
+    pub(super) sparse: Lists,
+    pub(super) numbering: Option<u64>,
+}
+
+/// Ids, where their sender laid them out.
+#[derive(Debug)]
+pub(super) enum Lists {
+    Joined(List),
+    PerTable(Vec<List>),
+}
+
+#[derive(Debug)]
+pub(super) struct List {
+    ids: IdArray,
+    offsets: Array<i64>,
+    weights: Option<Array<f32>>,
+}
+
+#[derive(Debug)]
+enum IdArray {
+    /// As unsigned numbers, so that −1 is the largest, which means a pruned row to the kernels.
+    Short(Array<u32>),
+    Long(Array<i64>),
+}
+
+impl Features {
+    /// Lists that [`Features::request`] needs room for.
+    pub fn lists(&self) -> impl Iterator<Item = TableBags<'_>> {
+        let lists = match &self.sparse {
+            Lists::Joined(_) => &[],
+            Lists::PerTable(lists) => &lists[..],
+        };
+        lists.iter().map(|list| TableBags {
+            ids: list.ids(),
+            offsets: &list.offsets,
+            weights: list.weights.as_deref(),
+        })
+    }
+
+    /// The engine's view; `lists` are those of [`Features::lists`].
+    pub fn request<'a>(&'a self, lists: &'a [TableBags<'a>]) -> Request<'a> {
+        let sparse = match &self.sparse {
+            Lists::Joined(list) => Sparse::Joined(Bags {
+                batch: self.samples,
+                ids: list.ids(),
+                offsets: &list.offsets,
+                weights: list.weights.as_deref(),
+            }),
+            Lists::PerTable(_) => Sparse::PerTable { samples: self.samples, tables: lists },
+        };
+        Request { dense: &self.dense, sparse, numbering: self.numbering }
+    }
+}
+
+impl List {
+    fn ids(&self) -> Ids<'_> {
+        match &self.ids {
+            IdArray::Short(ids) => Ids::U32(ids),
+            IdArray::Long(ids) => Ids::I64(ids),
+        }
+    }
+}
+
+impl Decoder<'_> {
+    /// `sparse` [B, ids of all tables]. The kernels read table after table, so ids are moved.
+    pub(super) fn matrix(&self, tensor: Tensor, samples: usize) -> Result<Lists, Error> {
+        let width = self.signature.width();
+        if tensor.shape[..] != [samples as i64, width as i64] {
+            return self.wrong_shape(&tensor, &[samples as i64, width as i64]);
+        }
+        let lengths = &self.signature.ids_per_bag;
+        let ids = match self.ids(tensor)? {
+            IdArray::Short(ids) => IdArray::Short(Array::Made(transposed(&ids, width, lengths))),
+            IdArray::Long(ids) => IdArray::Long(Array::Made(transposed(&ids, width, lengths))),
+        };
+        let mut offsets = Vec::with_capacity(lengths.len() * samples + 1);
+        let mut end = 0;
+        offsets.push(end);
+        for length in lengths {
+            for _ in 0..samples {
+                end += *length as i64;
+                offsets.push(end);
+            }
+        }
+        Ok(Lists::Joined(List { ids, offsets: Array::Made(offsets), weights: None }))
+    }
+
+    /// `values` and `lengths`.
+    pub(super) fn joined(
+        &self,
+        given: Given,
+        samples: usize,
+        count: usize,
+    ) -> Result<Lists, Error> {
+        let Some(values) = given.values else { return self.missing(VALUES, count) };
+        let Some(lengths) = given.lengths else { return self.missing(LENGTHS, count) };
+        let tables = self.signature.tables.len() as i64;
+        let expected = tables.saturating_mul(samples as i64);
+        let is_list = lengths.shape[..] == [expected];
+        let is_matrix = lengths.shape[..] == [tables, samples as i64];
+        if !is_list && !is_matrix {
+            return self.wrong_shape(&lengths, &[expected]);
+        }
+        let ids = self.list_ids(values)?;
+        let offsets = match self.ids(lengths)? {
+            IdArray::Short(lengths) => summed(lengths.iter().map(|one| i64::from(*one as i32))),
+            IdArray::Long(lengths) => summed(lengths.iter().copied()),
+        };
+        let Some(offsets) = offsets.filter(|offsets| offsets.last() == Some(&(ids.len() as i64)))
+        else {
+            let ids = ids.len();
+            return self.refuse(format!(
+                "`lengths` must not be negative, and their sum must be the number of `values`, {ids}"
+            ));
+        };
+        let weights = given.weights.map(|weights| self.list_weights(weights, ids.len()));
+        let weights = weights.transpose()?;
+        Ok(Lists::Joined(List { ids, offsets: Array::Made(offsets), weights }))
+    }
+
+    /// `TABLE.indices` and `TABLE.offsets`.
+    pub(super) fn per_table(
+        &self,
+        given: Given,
+        samples: usize,
+        count: usize,
+    ) -> Result<Lists, Error> {
+        let names = &self.signature.tables;
+        let list = |(table, [indices, offsets, weights]): (usize, [Option<Tensor>; 3])| {
+            let name = &names[table];
+            let Some(indices) = indices else {
+                return self.missing(&format!("{name}.indices"), count);
+            };
+            let Some(offsets) = offsets else {
+                return self.missing(&format!("{name}.offsets"), count);
+            };
+            let ids = self.list_ids(indices)?;
+            let offsets = self.offsets(offsets, samples, ids.len())?;
+            let weights = weights.map(|weights| self.list_weights(weights, ids.len()));
+            Ok(List { ids, offsets, weights: weights.transpose()? })
+        };
+        let lists: Result<Vec<List>, Error> =
+            given.tables.into_iter().enumerate().map(list).collect();
+        Ok(Lists::PerTable(lists?))
+    }
+
+    /// Offsets with the end of the last bag, which senders may leave out.
+    fn offsets(&self, tensor: Tensor, samples: usize, ids: usize) -> Result<Array<i64>, Error> {
+        let count = match tensor.shape[..] {
+            [count] if count == samples as i64 || count == samples as i64 + 1 => count as usize,
+            _ => return self.wrong_shape(&tensor, &[samples as i64]),
+        };
+        let name = tensor.name.clone();
+        let offsets = match self.ids(tensor)? {
+            IdArray::Long(offsets) if count > samples => offsets,
+            IdArray::Long(offsets) => Array::Made(offsets.iter().copied().chain([ids as i64]).collect()),
+            IdArray::Short(offsets) => {
+                let last = (count == samples).then_some(ids as i64);
+                let offset = |offset: &u32| i64::from(*offset as i32);
+                Array::Made(offsets.iter().map(offset).chain(last).collect())
+            }
+        };
+        let is_rising = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
+        if offsets.first() != Some(&0) || offsets.last() != Some(&(ids as i64)) || !is_rising {
+            return self.refuse(format!(
+                "input '{name}': offsets begin at 0, never fall, and end at the number of ids, {ids}"
+            ));
+        }
+        Ok(offsets)
+    }
+
+    /// The ids of a list of any length.
+    fn list_ids(&self, tensor: Tensor) -> Result<IdArray, Error> {
+        if tensor.shape.len() != 1 {
+            return self.wrong_shape(&tensor, &[-1]);
+        }
+        self.ids(tensor)
+    }
+
+    fn list_weights(&self, tensor: Tensor, ids: usize) -> Result<Array<f32>, Error> {
+        if tensor.shape[..] != [ids as i64] {
+            return self.wrong_shape(&tensor, &[ids as i64]);
+        }
+        self.floats(tensor)
+    }
+
+    fn ids(&self, tensor: Tensor) -> Result<IdArray, Error> {
+        let datatype = self.datatype(&tensor, &[Datatype::Int64, Datatype::Int32])?;
+        self.check_size(&tensor, datatype)?;
+        Ok(match (tensor.data, datatype) {
+            (Data::Raw(bytes), Datatype::Int32) => IdArray::Short(Array::from_bytes(bytes)),
+            (Data::Raw(bytes), _) => IdArray::Long(Array::from_bytes(bytes)),
+            (Data::Int32(ids), _) => {
+                IdArray::Short(Array::Made(ids.into_iter().map(|id| id as u32).collect()))
+            }
+            (Data::Int64(ids), _) => IdArray::Long(Array::Made(ids)),
+            (Data::Fp32(_), _) => unreachable!("`check_size` compared the types"),
+        })
+    }
+}
+
+impl IdArray {
+    fn len(&self) -> usize {
+        match self {
+            Self::Short(ids) => ids.len(),
+            Self::Long(ids) => ids.len(),
+        }
+    }
+}
+
+/// The values of a tensor that was checked to be FP32.
+pub(super) fn floats(data: Data) -> Array<f32> {
+    match data {
+        Data::Raw(bytes) => Array::from_bytes(bytes),
+        Data::Fp32(values) => Array::Made(values),
+        Data::Int32(_) | Data::Int64(_) => unreachable!("`check_size` compared the types"),
+    }
+}
+
+/// Offsets from lengths; `None` if one is negative or the sum is too large.
+fn summed(lengths: impl ExactSizeIterator<Item = i64>) -> Option<Vec<i64>> {
+    let mut offsets = Vec::with_capacity(lengths.len() + 1);
+    let mut end = 0i64;
+    offsets.push(end);
+    for length in lengths {
+        end = end.checked_add(length).filter(|_| length >= 0)?;
+        offsets.push(end);
+    }
+    Some(offsets)
+}
+
+/// Rows of all tables' ids become the ids of all samples, table after table.
+fn transposed<T: Copy>(rows: &[T], width: usize, lengths: &[usize]) -> Vec<T> {
+    let mut ids = Vec::with_capacity(rows.len());
+    let mut start = 0;
+    for length in lengths {
+        match length {
+            1 => ids.extend(rows[start.min(rows.len())..].iter().step_by(width.max(1)).copied()),
+            _ => rows.chunks_exact(width.max(1)).for_each(|row| ids.extend(&row[start..start + length])),
+        }
+        start += length;
+    }
+    ids
+}

@@ -1,0 +1,190 @@
+//! The queue of one model, and how batches are cut from it. No I/O, no clock, no threads: callers
+//! say what time it is.
+//!
+//! Requests are kept in one order that is fair between clients (start-time fair queueing). Each
+//! request has a *turn*: the number of samples that its client had waiting before it, counted from
+//! where the queue stood when it came. Batches are taken from the front, so a client with a thousand
+//! requests and one with a single request are served alike. When the queue is full, the request at the
+//! back goes, which is the last one of the client that waits for most; a client alone is refused.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use crate::infer::ClientId;
+
+/// When a batch is cut, and how much may wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Samples per batch.
+    pub batch_samples_max: usize,
+    /// Sizes that are worth cutting a batch at, in rising order; empty for any size.
+    pub batch_samples_preferred: Vec<usize>,
+    /// How long an incomplete batch waits for more requests. Zero still batches: requests gather
+    /// while the batch before them runs.
+    pub window: Duration,
+    /// Requests that may wait.
+    pub queue_requests_max: usize,
+    /// Samples that may wait.
+    pub queue_samples_max: usize,
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub struct Waiting<T> {
+    pub client: ClientId,
+    pub samples: usize,
+    pub arrived: Instant,
+    /// After this the answer is of no use.
+    pub deadline: Option<Instant>,
+    pub item: T,
+}
+
+/// A place in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket {
+    turn: u64,
+    number: u64,
+}
+
+pub struct Queue<T> {
+    policy: Policy,
+    waiting: BTreeMap<Ticket, Waiting<T>>,
+    clients: HashMap<ClientId, Lane>,
+    samples: usize,
+    /// The turn that was served last.
+    now_serving: u64,
+    /// Requests that ever came, which orders those of the same turn.
+    count: u64,
+}
+
+/// What a client has in the queue.
+#[derive(Debug, Default)]
+struct Lane {
+    requests: usize,
+    /// The turn of its next request.
+    next_turn: u64,
+}
+
+/// What became of a request that was offered.
+#[derive(Debug)]
+pub enum Offered<T> {
+    Queued(Ticket),
+    /// Queued in the place of another client's request, which must be told.
+    Displaced(Ticket, Box<Waiting<T>>),
+    Refused(Box<Waiting<T>>),
+}
+
+impl<T> Queue<T> {
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            waiting: BTreeMap::new(),
+            clients: HashMap::new(),
+            samples: 0,
+            now_serving: 0,
+            count: 0,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub fn samples(&self) -> usize {
+        self.samples
+    }
+
+    /// Adds a request, or refuses it at once.
+    pub fn offer(&mut self, waiting: Waiting<T>) -> Offered<T> {
+        let lane = self.clients.get(&waiting.client);
+        let turn = lane.map_or(self.now_serving, |lane| lane.next_turn.max(self.now_serving));
+        let ticket = Ticket { turn, number: self.count };
+        let mut displaced = None;
+        if !self.has_room(waiting.samples) {
+            // One request makes room for one: if that is not enough, the newcomer goes.
+            let last = self.waiting.last_key_value();
+            let last = last.filter(|(last, other)| **last > ticket && other.samples >= waiting.samples);
+            let Some((&last, _)) = last else { return Offered::Refused(Box::new(waiting)) };
+            displaced = self.remove(last).map(Box::new);
+        }
+        self.count += 1;
+        self.samples += waiting.samples;
+        let lane = self.clients.entry(waiting.client).or_default();
+        lane.requests += 1;
+        lane.next_turn = turn + waiting.samples as u64;
+        self.waiting.insert(ticket, waiting);
+        match displaced {
+            Some(displaced) => Offered::Displaced(ticket, displaced),
+            None => Offered::Queued(ticket),
+        }
+    }
+
+    fn has_room(&self, samples: usize) -> bool {
+        let Policy { queue_requests_max, queue_samples_max, .. } = self.policy;
+        self.waiting.len() < queue_requests_max && self.samples + samples <= queue_samples_max
+    }
+
+    /// Takes a request out that nobody waits for any more.
+    pub fn remove(&mut self, ticket: Ticket) -> Option<Waiting<T>> {
+        let waiting = self.waiting.remove(&ticket)?;
+        self.samples -= waiting.samples;
+        if let Some(lane) = self.clients.get_mut(&waiting.client) {
+            lane.requests -= 1;
+            if lane.requests == 0 {
+                self.clients.remove(&waiting.client);
+            }
+        }
+        Some(waiting)
+    }
+
+    /// When the next batch should be cut; `None` while nothing waits.
+    pub fn ready_at(&self) -> Option<Instant> {
+        let oldest = self.waiting.values().map(|waiting| waiting.arrived);
+        if self.policy.window.is_zero() {
+            return self.waiting.values().next().map(|waiting| waiting.arrived);
+        }
+        let oldest = oldest.min()?;
+        let enough = self.policy.batch_samples_preferred.first();
+        let enough = *enough.unwrap_or(&self.policy.batch_samples_max);
+        Some(if self.samples >= enough { oldest } else { oldest + self.policy.window })
+    }
+
+    /// Cuts a batch from the front into `batch`; requests that came too late go into `expired`.
+    pub fn take(
+        &mut self,
+        now: Instant,
+        batch: &mut Vec<Waiting<T>>,
+        expired: &mut Vec<Waiting<T>>,
+    ) {
+        let limit = self.batch_limit();
+        let mut samples = 0;
+        while let Some((&ticket, first)) = self.waiting.first_key_value() {
+            let is_late = first.deadline.is_some_and(|deadline| deadline <= now);
+            if !is_late && samples > 0 && samples + first.samples > limit {
+                return;
+            }
+            self.now_serving = ticket.turn;
+            let Some(waiting) = self.remove(ticket) else { return };
+            if is_late {
+                expired.push(waiting);
+                continue;
+            }
+            samples += waiting.samples;
+            batch.push(waiting);
+            if samples >= limit {
+                return;
+            }
+        }
+    }
+
+    /// The largest preferred size that what waits can fill; otherwise the largest size of all.
+    fn batch_limit(&self) -> usize {
+        let preferred = self.policy.batch_samples_preferred.iter().rev();
+        let fits = preferred.copied().find(|size| *size <= self.samples);
+        fits.unwrap_or(self.policy.batch_samples_max).min(self.policy.batch_samples_max)
+    }
+}
