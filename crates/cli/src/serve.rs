@@ -54,7 +54,8 @@ async fn serve(
     if server.repository.served().is_empty() {
         let root = server.repository.root().display().to_string();
         let index = server.repository.index(false);
-        let reason = index.iter().map(|entry| entry.reason.clone()).find(|reason| !reason.is_empty());
+        let reason =
+            index.iter().map(|entry| entry.reason.clone()).find(|reason| !reason.is_empty());
         running.stop().await;
         match reason {
             Some(reason) => bail!("no model can be served: {reason}"),

@@ -238,7 +238,7 @@ fn offer(run: &Arc<Run>, level: Level, settings: &Settings) -> Option<thread::Jo
             tokio::spawn(dispatch(Arc::clone(run), receive, settings.in_flight_max));
             let (run, seed) = (Arc::clone(run), settings.seed);
             let begin = Instant::now();
-            let pace = move || pace(&run.stop, begin, gaps(rate, arrivals, seed), &send);
+            let pace = move || pace(&run, begin, gaps(rate, arrivals, seed), &send);
             Some(thread::Builder::new().name("pacer".into()).spawn(pace).expect("a thread starts"))
         }
     }
@@ -326,13 +326,9 @@ async fn call_again_and_again(run: Arc<Run>) {
 async fn dispatch(run: Arc<Run>, mut due: mpsc::Receiver<Instant>, in_flight_max: usize) {
     let room = Arc::new(Semaphore::new(in_flight_max));
     while let Some(intended) = due.recv().await {
-        if run.has_stopped() {
-            break;
-        }
-        run.start(intended);
         let permit = Arc::clone(&room).acquire_owned().await.expect("it is never closed");
         let now = Instant::now();
-        if now >= intended + run.timeout {
+        if run.has_stopped() || now >= intended + run.timeout {
             run.finish(Times { intended, sent: now, ended: now }, Outcome::TimedOut);
             continue;
         }
@@ -344,23 +340,23 @@ async fn dispatch(run: Arc<Run>, mut due: mpsc::Receiver<Instant>, in_flight_max
     }
 }
 
-/// Hands out requests at their times, and never waits for the server to do so.
-fn pace(
-    stop: &AtomicBool,
-    begin: Instant,
-    mut gap: impl FnMut() -> Duration,
-    due: &mpsc::Sender<Instant>,
-) {
+/// Books requests and hands them out at their times. A request is booked before it is handed out: one
+/// that waits in the client keeps its window open.
+fn pace(run: &Run, begin: Instant, mut gap: impl FnMut() -> Duration, due: &mpsc::Sender<Instant>) {
     let mut next = begin;
-    while !stop.load(Ordering::Relaxed) {
+    loop {
         next += gap();
         loop {
+            if run.has_stopped() {
+                return;
+            }
             let left = next.saturating_duration_since(Instant::now());
-            if left.is_zero() || stop.load(Ordering::Relaxed) {
+            if left.is_zero() {
                 break;
             }
             thread::sleep(left.min(PACER_SLEEP_MAX));
         }
+        run.start(next);
         if due.blocking_send(next).is_err() {
             return;
         }

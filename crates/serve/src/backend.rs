@@ -248,12 +248,14 @@ impl Served {
             let bytes = bytes.slice(first..first + len);
             first += len;
             let scores = Scores { samples: waiting.samples, outputs, bytes };
-            let answer = result.map(|()| scores).map_err(|error| Failure::Refused(error.to_string()));
+            let answer =
+                result.map(|()| scores).map_err(|error| Failure::Refused(error.to_string()));
             let _ = waiting.item.reply.send(answer);
         }
         let times = [begun - started, computed - begun, computed.elapsed()];
         self.stats.queue.add_many(count, queued);
-        let sums = [&self.stats.compute_input, &self.stats.compute_infer, &self.stats.compute_output];
+        let sums =
+            [&self.stats.compute_input, &self.stats.compute_infer, &self.stats.compute_output];
         for (sum, time) in sums.into_iter().zip(times) {
             // As Triton counts: every request of a batch took the batch's time.
             sum.add_many(count, time * count as u32);

@@ -144,7 +144,9 @@ impl ModelConfig {
         let path = dir.join(CONFIG_FILE);
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Self::default());
+            }
             Err(error) => return Err(format!("cannot read {}: {error}", path.display())),
         };
         let config: Self = toml::from_str(&text).map_err(|error| {
@@ -157,8 +159,9 @@ impl ModelConfig {
     }
 
     fn check(&self) -> Result<(), String> {
-        let Batching { samples_max, samples_preferred, queue_requests_max, queue_samples_max, .. } =
-            &self.batching;
+        let Batching {
+            samples_max, samples_preferred, queue_requests_max, queue_samples_max, ..
+        } = &self.batching;
         let within = |name: &str, value: usize, most: usize| match value {
             0 => Err(format!("{name} = 0: must be at least 1")),
             _ if value > most => Err(format!("{name} = {value}: must be at most {most}")),
@@ -216,7 +219,9 @@ impl ModelConfig {
             Some(IdsPerBag::Each(ids)) if ids.len() == tables => ids.clone(),
             Some(IdsPerBag::Each(ids)) => {
                 let found = ids.len();
-                return Err(format!("ids_per_bag has {found} numbers; the model has {tables} tables"));
+                return Err(format!(
+                    "ids_per_bag has {found} numbers; the model has {tables} tables"
+                ));
             }
         };
         if ids_per_bag.iter().any(|ids| *ids == 0 || *ids > self.ids_per_bag_max) {

@@ -1,6 +1,8 @@
 //! What a server and its models are, in the protocol's terms. HTTP sends these as JSON, gRPC turns
 //! them into its messages.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::backend::Served;
@@ -57,6 +59,12 @@ pub struct ModelConfig {
     pub input: Vec<TensorConfig>,
     pub output: Vec<TensorConfig>,
     pub dynamic_batching: DynamicBatching,
+    pub parameters: BTreeMap<&'static str, ModelParameter>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ModelParameter {
+    pub string_value: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -148,7 +156,9 @@ pub fn config(served: &Served) -> ModelConfig {
         backend: SERVER_NAME,
         version_policy: match &config.version_policy {
             VersionPolicy::All => serde_json::json!({ "all": {} }),
-            VersionPolicy::Latest(count) => serde_json::json!({ "latest": { "num_versions": count } }),
+            VersionPolicy::Latest(count) => {
+                serde_json::json!({ "latest": { "num_versions": count } })
+            }
             VersionPolicy::Specific(numbers) => {
                 serde_json::json!({ "specific": { "versions": numbers } })
             }
@@ -165,6 +175,9 @@ pub fn config(served: &Served) -> ModelConfig {
                 max_queue_size: config.batching.queue_requests_max,
             },
         },
+        parameters: (served.signature.parameters().into_iter())
+            .map(|(name, string_value)| (name, ModelParameter { string_value }))
+            .collect(),
     }
 }
 

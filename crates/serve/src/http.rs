@@ -74,7 +74,10 @@ async fn ready(State(server): Shared) -> StatusCode {
     if server.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-async fn model_ready(State(server): Shared, Path(named): Path<Named>) -> Result<StatusCode, Refusal> {
+async fn model_ready(
+    State(server): Shared,
+    Path(named): Path<Named>,
+) -> Result<StatusCode, Refusal> {
     match server.is_model_ready(&named.model, &named.version)? {
         true => Ok(StatusCode::OK),
         false => Ok(StatusCode::SERVICE_UNAVAILABLE),
@@ -131,7 +134,8 @@ async fn infer(State(server): Shared, Path(named): Path<Named>, request: Request
     let (request, wanted) = json::request(named.model, named.version, &body)?;
     let answer = server.infer(client, request, trace).await?;
     let (json_bytes, content_type, length) = json::response(&answer, &wanted);
-    let mut response = body::respond(&head, json_bytes, wanted.is_binary.then_some(answer.scores.bytes));
+    let mut response =
+        body::respond(&head, json_bytes, wanted.is_binary.then_some(answer.scores.bytes));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     if let Some(length) = length {

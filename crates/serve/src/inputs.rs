@@ -54,6 +54,7 @@ pub struct Signature {
     /// Dense features per sample.
     dense: usize,
     tables: Vec<String>,
+    table_rows: Vec<usize>,
     /// Ids per bag of each table, where they are fixed; else empty.
     ids_per_bag: Vec<usize>,
     /// Scores per sample.
@@ -119,6 +120,7 @@ impl Signature {
             form,
             dense: spec.dense_features(),
             tables: spec.tables.iter().map(|table| table.name.clone()).collect(),
+            table_rows: spec.tables.iter().map(|table| table.rows).collect(),
             ids_per_bag,
             outputs: spec.top.last().copied().unwrap_or(1),
             samples_max,
@@ -168,6 +170,17 @@ impl Signature {
         vec![TensorInfo { name, datatype: Datatype::Fp32, shape, is_optional: false }]
     }
 
+    /// What shapes do not tell a client that draws requests: the rows of each table, and where bags have
+    /// fixed lengths the ids per bag.
+    pub fn parameters(&self) -> Vec<(&'static str, String)> {
+        let list = |numbers: &[usize]| {
+            numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+        };
+        let known = [("table_rows", &self.table_rows), ("ids_per_bag", &self.ids_per_bag)];
+        let known = known.into_iter().filter(|(_, numbers)| !numbers.is_empty());
+        known.map(|(name, numbers)| (name, list(numbers))).collect()
+    }
+
     /// Ids of a sample in all tables, where bags have fixed lengths.
     fn width(&self) -> usize {
         self.ids_per_bag.iter().sum()
@@ -179,7 +192,8 @@ impl Signature {
         let decoder = Decoder { signature: self, id: &request.id };
         if let Some(name) = request.outputs.iter().find(|name| *name != SCORES) {
             let model = &self.model;
-            return decoder.refuse(format!("unexpected inference output '{name}' for model '{model}'"));
+            return decoder
+                .refuse(format!("unexpected inference output '{name}' for model '{model}'"));
         }
         decoder.features(std::mem::take(&mut request.inputs), request.numbering)
     }
@@ -232,9 +246,8 @@ impl Decoder<'_> {
         for tensor in inputs {
             let Some(role) = self.signature.roles.get(&tensor.name) else {
                 let (name, model) = (&tensor.name, &self.signature.model);
-                return self.refuse(format!(
-                    "unexpected inference input '{name}' for model '{model}'"
-                ));
+                return self
+                    .refuse(format!("unexpected inference input '{name}' for model '{model}'"));
             };
             let place = match *role {
                 Role::Dense => &mut given.dense,
@@ -286,9 +299,10 @@ impl Decoder<'_> {
 
     /// Checks that a tensor has as many elements as its shape says.
     fn check_size(&self, tensor: &Tensor, datatype: Datatype) -> Result<(), Error> {
-        let elements = tensor.shape.iter().try_fold(1usize, |product, dim| {
-            product.checked_mul(usize::try_from(*dim).ok()?)
-        });
+        let elements = tensor
+            .shape
+            .iter()
+            .try_fold(1usize, |product, dim| product.checked_mul(usize::try_from(*dim).ok()?));
         let expected = elements.and_then(|elements| elements.checked_mul(datatype.bytes()));
         let found = tensor.data.elements(datatype);
         if elements.is_some() && expected.is_some() && elements == found {

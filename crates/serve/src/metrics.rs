@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use axum::extract::State;
-use axum::response::IntoResponse;
+use axum::response::{Html, IntoResponse};
 use axum::routing::get;
 
 use crate::backend::Served;
@@ -16,9 +16,13 @@ use crate::stats::{BUCKETS_US, STAGES};
 /// The content type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// Shows the metrics to people; it reads the same text.
+const PAGE: &str = include_str!("page.html");
+
 /// The metrics port.
 pub fn router(server: Arc<Server>) -> axum::Router {
-    axum::Router::new().route("/metrics", get(metrics)).with_state(server)
+    let page = async || Html(PAGE);
+    axum::Router::new().route("/", get(page)).route("/metrics", get(metrics)).with_state(server)
 }
 
 async fn metrics(State(server): State<Arc<Server>>) -> impl IntoResponse {
@@ -36,7 +40,11 @@ pub fn text(server: &Server) -> String {
     own(&mut text);
     text.family("hither_copied_bytes", "gauge", "Bytes of tables copied into memory.");
     text.line("hither_copied_bytes", "", server.repository.copied_bytes() as f64);
-    text.family("hither_requests_unknown_model", "counter", "Requests for models that are not served.");
+    text.family(
+        "hither_requests_unknown_model",
+        "counter",
+        "Requests for models that are not served.",
+    );
     text.line("hither_requests_unknown_model", "", server.answered.refused.load(Relaxed) as f64);
     text.text
 }
@@ -114,7 +122,11 @@ fn own(text: &mut Text) {
 
 fn hot_rows(text: &mut Text) {
     let name = "hither_hot_share";
-    text.family(name, "gauge", "Share of lookups that packed rows take; before and after a refresh.");
+    text.family(
+        name,
+        "gauge",
+        "Share of lookups that packed rows take; before and after a refresh.",
+    );
     for served in text.models.clone() {
         let shares = served.settling.hotness.shares();
         for (when, share) in ["now", "before", "after"].iter().zip(shares) {

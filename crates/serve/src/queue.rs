@@ -107,7 +107,8 @@ impl<T> Queue<T> {
         if !self.has_room(waiting.samples) {
             // One request makes room for one: if that is not enough, the newcomer goes.
             let last = self.waiting.last_key_value();
-            let last = last.filter(|(last, other)| **last > ticket && other.samples >= waiting.samples);
+            let last =
+                last.filter(|(last, other)| **last > ticket && other.samples >= waiting.samples);
             let Some((&last, _)) = last else { return Offered::Refused(Box::new(waiting)) };
             displaced = self.remove(last).map(Box::new);
         }

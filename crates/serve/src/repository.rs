@@ -189,7 +189,8 @@ impl Repository {
             ..Entry::default()
         };
         for (version, dir) in &files.versions {
-            let loaded = load::load(model, *version, dir, &files.config, &self.threads, &self.budget);
+            let loaded =
+                load::load(model, *version, dir, &files.config, &self.threads, &self.budget);
             match loaded {
                 Ok(served) => drop(entry.versions.insert(*version, Arc::new(served))),
                 Err(reason) => drop(entry.reasons.insert(*version, reason)),
@@ -206,7 +207,8 @@ impl Repository {
             return Err(Error::Malformed(reason.into()));
         }
         let versions = self.versions(model);
-        let reasons = versions.into_iter().map(|version| (version, "unloaded".to_owned())).collect();
+        let reasons =
+            versions.into_iter().map(|version| (version, "unloaded".to_owned())).collect();
         self.exchange(model, Entry { reasons, is_unloaded: true, ..Entry::default() });
         info!(model, "model unloaded");
         Ok(())

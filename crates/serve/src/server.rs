@@ -82,7 +82,14 @@ impl Server {
         };
         match &result {
             Ok(answer) => {
-                debug!(model, id, trace, client = client.0, samples = answer.scores.samples, "answered");
+                debug!(
+                    model,
+                    id,
+                    trace,
+                    client = client.0,
+                    samples = answer.scores.samples,
+                    "answered"
+                );
             }
             Err(error) if error.kind() == Kind::Internal => {
                 warn!(model, id, trace, client = client.0, %error, "failed");

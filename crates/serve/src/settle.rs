@@ -207,7 +207,9 @@ impl Hotness {
     /// The share now, and before and after the last refresh.
     pub fn shares(&self) -> [Option<f64>; 3] {
         let read = |share: &AtomicU64| {
-            Some(share.load(Relaxed)).filter(|share| *share != UNKNOWN).map(|share| share as f64 / 1e6)
+            Some(share.load(Relaxed))
+                .filter(|share| *share != UNKNOWN)
+                .map(|share| share as f64 / 1e6)
         };
         [read(&self.now), read(&self.before), read(&self.after)]
     }

@@ -21,7 +21,8 @@ pub fn acceptor(certificates: &Path, key: &Path) -> Result<TlsAcceptor, String> 
     if chain.is_empty() {
         return Err(problem(certificates)("there is no certificate in it; PEM is expected".into()));
     }
-    let key_der = PrivateKeyDer::from_pem_file(key).map_err(|error| problem(key)(error.to_string()))?;
+    let key_der =
+        PrivateKeyDer::from_pem_file(key).map_err(|error| problem(key)(error.to_string()))?;
     let provider = Arc::new(ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -150,11 +150,24 @@ proptest! {
 
 fn any_tensor() -> impl Strategy<Value = Tensor> {
     let name = prop::sample::select(vec![
-        "dense", "values", "lengths", "weights", "sparse", "t0.indices", "t0.offsets", "t1.indices",
-        "t1.offsets", "t2.indices", "t2.offsets", "t2.weights", "t9.indices", "",
+        "dense",
+        "values",
+        "lengths",
+        "weights",
+        "sparse",
+        "t0.indices",
+        "t0.offsets",
+        "t1.indices",
+        "t1.offsets",
+        "t2.indices",
+        "t2.offsets",
+        "t2.weights",
+        "t9.indices",
+        "",
     ]);
     let datatype = prop::sample::select(vec!["FP32", "INT32", "INT64", "BYTES", ""]);
-    let dim = prop_oneof![8 => -1i64..8, 1 => Just(i64::MAX), 1 => Just(i64::MIN), 1 => Just(1 << 40)];
+    let dim =
+        prop_oneof![8 => -1i64..8, 1 => Just(i64::MAX), 1 => Just(i64::MIN), 1 => Just(1 << 40)];
     let shape = prop::collection::vec(dim, 0..4);
     let data = prop_oneof![
         prop::collection::vec(any::<u8>(), 0..64).prop_map(|bytes| Data::Raw(bytes.into())),

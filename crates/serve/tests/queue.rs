@@ -138,7 +138,8 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let offer = (0u64..5, 1usize..65, any::<bool>())
         .prop_map(|(client, samples, late)| Step::Offer { client, samples, late });
-    let step = prop_oneof![6 => offer, 2 => Just(Step::Take), 1 => (0usize..20).prop_map(Step::Withdraw)];
+    let step =
+        prop_oneof![6 => offer, 2 => Just(Step::Take), 1 => (0usize..20).prop_map(Step::Withdraw)];
     prop::collection::vec(step, 1..200)
 }
 

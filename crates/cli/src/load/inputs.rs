@@ -18,38 +18,43 @@ use hither_load::wire::{Protocol, Target};
 use rand_distr::{Distribution as _, StandardNormal};
 
 /// Bytes of all prepared requests; they are sent again and again.
-const POOL_BYTES: usize = 256 << 20;
+const POOL_BYTES: usize = 64 << 20;
 const POOL_REQUESTS_MAX: usize = 1 << 16;
 /// Fewer different requests would be answered from caches.
 const POOL_REQUESTS_MIN: usize = 8;
 
 /// What requests hold.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Requests")]
 pub struct Args {
     /// File of requests, or a plain list of ids (docs/formats/requests.md) [default: drawn ids]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Requests", value_name = "FILE")]
     ids: Option<PathBuf>,
     /// Hotness of drawn ids: one-item, high, medium, low or random
-    #[arg(long, value_name = "CLASS", default_value = "medium", conflicts_with = "ids")]
+    #[arg(
+        long,
+        help_heading = "Requests",
+        value_name = "CLASS",
+        default_value = "medium",
+        conflicts_with = "ids"
+    )]
     pub hotness: Hotness,
     /// Ids per bag [default: the server's; 1 if it tells none]
-    #[arg(long, value_name = "N")]
+    #[arg(long, help_heading = "Requests", value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pooling: Option<u32>,
     /// Number of tables, if the server does not tell
-    #[arg(long, value_name = "N")]
+    #[arg(long, help_heading = "Requests", value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     tables: Option<u32>,
     /// Rows of each table, if the server does not tell
-    #[arg(long, value_name = "N")]
+    #[arg(long, help_heading = "Requests", value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     rows: Option<u32>,
     /// Take ids of --ids modulo the rows of their table instead of refusing them
-    #[arg(long, requires = "ids")]
+    #[arg(long, help_heading = "Requests", requires = "ids")]
     wrap: bool,
     /// Width of ids to send: 32 or 64 bits [default: as the metadata says]
-    #[arg(long, value_name = "BITS", value_parser = ["32", "64"])]
+    #[arg(long, help_heading = "Requests", value_name = "BITS", value_parser = ["32", "64"])]
     id_bits: Option<String>,
 }
 
@@ -97,7 +102,7 @@ impl Layout {
             match (datatype.as_str(), shape.as_slice(), name.as_str()) {
                 // Optional: a sum needs no weights.
                 ("FP32", [-1], weights) if weights.ends_with("weights") => {}
-                ("FP32", [-1, width @ 1..], _) => {
+                ("FP32", [-1, width], _) if *width >= 1 => {
                     layout.dense.push((name.clone(), *width as usize));
                 }
                 (_, [-1], "values" | "lengths") if is_id => layout.form = Some(Form::Joined),
@@ -106,7 +111,7 @@ impl Layout {
                     Some((_, "offsets")) => {}
                     _ => bail!("cannot tell what ids input `{name}` takes"),
                 },
-                (_, [-1, width @ 1..], _) if is_id && layout.form.is_none() => {
+                (_, [-1, width], _) if is_id && *width >= 1 && layout.form.is_none() => {
                     layout.form = Some(Form::Matrix(name.clone(), *width as usize));
                 }
                 _ => bail!(
@@ -148,13 +153,13 @@ impl Args {
             let count = lookups.len() * samples * width;
             (0..count).map(|_| StandardNormal.sample(&mut stream)).collect()
         });
-        let encode = |(k, one): (usize, &Requests)| {
+        let encode = |(k, one): (usize, &Requests)| -> anyhow::Result<InferRequest> {
             let dense = &dense[k * samples * width..][..samples * width];
             let tensors = tensors(&layout, one, dense, samples, width)?;
             Ok(InferRequest::new(target.protocol, model, samples, &tensors))
         };
         let requests: Vec<InferRequest> =
-            lookups.batches().iter().enumerate().map(encode).collect::<anyhow::Result<_>>()?;
+            lookups.batches().iter().enumerate().map(encode).collect::<Result<_, _>>()?;
         let request_bytes = requests[0].bytes();
         let ids = match &self.ids {
             Some(path) => format!("ids of {}", path.display()),
@@ -178,7 +183,8 @@ impl Args {
         let numbers = |key: &str| -> anyhow::Result<Vec<usize>> {
             let text = metadata.parameters.get(key).map_or("", String::as_str);
             let parts = text.split(',').filter(|part| !part.is_empty());
-            let parsed: Result<_, _> = parts.map(|part| part.trim().parse()).collect();
+            let parsed: Result<Vec<usize>, std::num::ParseIntError> =
+                parts.map(|part| part.trim().parse()).collect();
             parsed.with_context(|| format!("the server's parameter {key} = `{text}`"))
         };
         let mut rows = numbers("table_rows")?;

@@ -176,7 +176,8 @@ pub fn repository() -> TempDir {
     let dir = TempDir::new().expect("a directory");
     import(&dir.path().join("dlrm/1"));
     import(&dir.path().join("lists/1"));
-    std::fs::write(dir.path().join("lists/config.toml"), "inputs = \"per-table\"\n").expect("written");
+    std::fs::write(dir.path().join("lists/config.toml"), "inputs = \"per-table\"\n")
+        .expect("written");
     dir
 }
 
@@ -186,7 +187,12 @@ pub fn fixture(name: &str) -> PathBuf {
 
 pub fn import(to: &Path) {
     std::fs::create_dir_all(to.parent().expect("a parent")).expect("created");
-    let status = hither().args(["--quiet", "model", "import"]).arg(fixture("dlrm.pt")).arg("-o").arg(to).status();
+    let status = hither()
+        .args(["--quiet", "model", "import"])
+        .arg(fixture("dlrm.pt"))
+        .arg("-o")
+        .arg(to)
+        .status();
     assert!(status.expect("hither starts").success());
 }
 

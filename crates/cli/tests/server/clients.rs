@@ -65,7 +65,8 @@ fn perf_analyzer_measures_it() {
     let libraries = tool.join("nvidia/cuda_runtime/lib");
     let samples: Vec<_> = (0..64)
         .map(|sample: usize| {
-            let ids: Vec<usize> = (0..26).map(|table| (sample * 7919 + table * 104729) % 10_000).collect();
+            let ids: Vec<usize> =
+                (0..26).map(|table| (sample * 7919 + table * 104729) % 10_000).collect();
             json!({ "dense": vec![sample as f64 / 64.0; 13], "sparse": ids })
         })
         .collect();
@@ -86,7 +87,11 @@ fn perf_analyzer_measures_it() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{protocol}: {text}\n{errors}");
         let table = std::fs::read_to_string(&csv).expect("its table");
-        let rate: f64 = table.lines().nth(1).and_then(|row| row.split(',').nth(1)?.parse().ok()).expect("a rate");
+        let rate: f64 = table
+            .lines()
+            .nth(1)
+            .and_then(|row| row.split(',').nth(1)?.parse().ok())
+            .expect("a rate");
         assert!(rate > 10.0, "{table}");
     }
     let samples = server.metric(r#"nv_inference_count{model="demo",version="1"}"#);

@@ -39,7 +39,8 @@ fn a_kept_connection_does_not_hold_up_the_end() {
 fn a_timeout_of_the_request_is_kept() {
     let models = repository();
     // A batch that waits a second for more: the request's own time is over first.
-    std::fs::write(models.path().join("dlrm/config.toml"), "[batching]\nwindow_us = 1000000\n").unwrap();
+    std::fs::write(models.path().join("dlrm/config.toml"), "[batching]\nwindow_us = 1000000\n")
+        .unwrap();
     let server = Server::start(&[models.path().to_str().unwrap()]);
     let mut asked = sample();
     asked["parameters"] = json!({ "timeout": 20_000 });
@@ -47,8 +48,14 @@ fn a_timeout_of_the_request_is_kept() {
     let start = Instant::now();
     let (status, answer) = server.post("/v2/models/dlrm/infer", &asked);
     assert!(start.elapsed() < Duration::from_millis(900));
-    assert_eq!((status, &answer["error"]), (503, &json!("[request id: late] Request timeout expired")));
-    assert_eq!(server.metric(r#"hither_requests_refused{model="dlrm",version="1",reason="timeout"}"#), 1.0);
+    assert_eq!(
+        (status, &answer["error"]),
+        (503, &json!("[request id: late] Request timeout expired"))
+    );
+    assert_eq!(
+        server.metric(r#"hither_requests_refused{model="dlrm",version="1",reason="timeout"}"#),
+        1.0
+    );
 }
 
 #[test]
@@ -169,7 +176,8 @@ fn large_model(dir: &std::path::Path, bytes: u64) {
 fn repositories_with_nothing_to_serve_are_refused_with_a_hint() {
     let dir = TempDir::new().unwrap();
     let said = |what: &str| {
-        let output = hither().arg("serve").arg(dir.path()).args(["--http-port", "0"]).output().unwrap();
+        let output =
+            hither().arg("serve").arg(dir.path()).args(["--http-port", "0"]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains(what), "{what} in {text}");
@@ -191,7 +199,8 @@ fn repositories_with_nothing_to_serve_are_refused_with_a_hint() {
 #[test]
 fn answers_name_the_trace_of_their_request() {
     let models = repository();
-    let server = Server::start(&[models.path().to_str().unwrap(), "--log", "debug", "--log-format", "json"]);
+    let server =
+        Server::start(&[models.path().to_str().unwrap(), "--log", "debug", "--log-format", "json"]);
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let header = format!("traceparent: {trace}");
     let mut asked = sample();
@@ -203,5 +212,8 @@ fn answers_name_the_trace_of_their_request() {
     assert!(head.contains(trace), "{head}");
     let line = server.log.iter().find(|line| line.contains("traced")).unwrap();
     let line: Value = serde_json::from_str(&line).expect("a line of JSON");
-    assert_eq!((&line["id"], &line["trace"], &line["message"]), (&json!("traced"), &json!(trace), &json!("answered")));
+    assert_eq!(
+        (&line["id"], &line["trace"], &line["message"]),
+        (&json!("traced"), &json!(trace), &json!("answered"))
+    );
 }

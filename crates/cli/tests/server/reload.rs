@@ -20,7 +20,11 @@ fn a_thousand_reloads_fail_no_request_and_leave_nothing_behind() {
     };
     let maps = || {
         let path = format!("/proc/{}/maps", server.pid());
-        std::fs::read_to_string(path).unwrap().lines().filter(|line| line.contains("model.safetensors")).count()
+        std::fs::read_to_string(path)
+            .unwrap()
+            .lines()
+            .filter(|line| line.contains("model.safetensors"))
+            .count()
     };
     let reload = || {
         let (status, answer) = server.post("/v2/repository/models/dlrm/load", &json!({}));

@@ -63,7 +63,8 @@ impl Server {
         std::fs::create_dir_all(&model).expect("a directory for the model");
         let version: PathBuf = model.join("1");
         let out = version.to_str().expect("temporary paths are text");
-        done(hither(&[&["model", "generate", "--preset", "mlperf", "-o", out], spec].concat()));
+        let own = ["model", "generate", "--preset", "mlperf", "-o", out];
+        done(hither(&[&own[..], spec].concat()));
         std::fs::write(model.join("config.toml"), config).expect("the configuration is written");
         Self::serve(dir, words)
     }
@@ -142,7 +143,13 @@ impl Server {
     /// Sends bytes on a connection of their own and reads until the server closes it, or for ten
     /// seconds.
     pub fn raw(&self, bytes: &[u8]) -> String {
+        self.raw_within(bytes, Duration::from_secs(10))
+    }
+
+    /// The same with less patience, for bytes after which a server may wait for more.
+    pub fn raw_within(&self, bytes: &[u8], patience: Duration) -> String {
         let mut stream = self.connect();
+        stream.set_read_timeout(Some(patience)).expect("a time limit");
         // A server that refuses a request may close before it has read all of it.
         let _ = stream.write_all(bytes);
         self.read(&mut stream)

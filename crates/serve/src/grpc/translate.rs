@@ -166,7 +166,11 @@ pub(super) fn config(
     };
     let batching = described.dynamic_batching;
     let queue = batching.default_queue_policy;
+    let parameter = |(name, value): (&str, describe::ModelParameter)| {
+        (name.to_owned(), message::ModelParameter { string_value: value.string_value })
+    };
     message::ModelConfig {
+        parameters: described.parameters.into_iter().map(parameter).collect(),
         name: described.name,
         platform: described.platform.into(),
         backend: described.backend.into(),

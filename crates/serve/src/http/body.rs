@@ -68,7 +68,8 @@ async fn gather(
     let mut buffer = Vec::with_capacity(padding + claimed.min(RESERVE_MAX));
     buffer.resize(padding, 0);
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Error::malformed("the request's body ended early"))?;
+        let early = |error| Error::malformed(format!("the request's body ended early: {error}"));
+        let frame = frame.map_err(early)?;
         let Some(data) = frame.data_ref() else { continue };
         if buffer.len() - padding + data.len() > limit {
             return Err(Error::TooLarge { limit });

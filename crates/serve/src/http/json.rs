@@ -64,8 +64,9 @@ pub(super) struct Wanted {
 }
 
 pub(super) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Error> {
-    serde_json::from_slice(bytes)
-        .map_err(|error| Error::malformed(format!("failed to parse the request JSON buffer: {error}")))
+    serde_json::from_slice(bytes).map_err(|error| {
+        Error::malformed(format!("failed to parse the request JSON buffer: {error}"))
+    })
 }
 
 /// Translates an inference request.
@@ -116,8 +117,7 @@ pub(super) fn request(
         let left = body.bytes.len() - start;
         return Err(refuse(format!("{left} bytes of the body belong to no input").into()));
     }
-    let mut wanted =
-        Wanted { is_binary: head.parameters.binary_data_output.unwrap_or(false) };
+    let mut wanted = Wanted { is_binary: head.parameters.binary_data_output.unwrap_or(false) };
     for output in &head.outputs {
         if output.parameters.classification.is_some_and(|count| count > 0) {
             return Err(refuse("classification is not supported: scores are returned".into()));

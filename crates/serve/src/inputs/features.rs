@@ -167,7 +167,9 @@ impl Decoder<'_> {
         let name = tensor.name.clone();
         let offsets = match self.ids(tensor)? {
             IdArray::Long(offsets) if count > samples => offsets,
-            IdArray::Long(offsets) => Array::Made(offsets.iter().copied().chain([ids as i64]).collect()),
+            IdArray::Long(offsets) => {
+                Array::Made(offsets.iter().copied().chain([ids as i64]).collect())
+            }
             IdArray::Short(offsets) => {
                 let last = (count == samples).then_some(ids as i64);
                 let offset = |offset: &u32| i64::from(*offset as i32);
@@ -250,7 +252,9 @@ fn transposed<T: Copy>(rows: &[T], width: usize, lengths: &[usize]) -> Vec<T> {
     for length in lengths {
         match length {
             1 => ids.extend(rows[start.min(rows.len())..].iter().step_by(width.max(1)).copied()),
-            _ => rows.chunks_exact(width.max(1)).for_each(|row| ids.extend(&row[start..start + length])),
+            _ => rows
+                .chunks_exact(width.max(1))
+                .for_each(|row| ids.extend(&row[start..start + length])),
         }
         start += length;
     }

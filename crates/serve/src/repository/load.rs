@@ -95,7 +95,8 @@ pub(super) fn load(
     for table in &mut plan.tables {
         table.pages = config.pages.unwrap_or(table.pages);
         // Without a plan, rows become hot only by what requests ask for.
-        if config.hotness.hot_bytes.is_some_and(|bytes| bytes > 0) && table.packing == Packing::Off {
+        if config.hotness.hot_bytes.is_some_and(|bytes| bytes > 0) && table.packing == Packing::Off
+        {
             table.packing = Packing::Lookup;
         }
     }
@@ -113,7 +114,8 @@ pub(super) fn load(
         sample_every: config.hotness.sample_every,
         ..Options::default()
     };
-    let engine = Engine::load(&model, &first, options, &|_| ()).map_err(|error| error.to_string())?;
+    let engine =
+        Engine::load(&model, &first, options, &|_| ()).map_err(|error| error.to_string())?;
     let signature = Signature::new(name, spec, form, ids_per_bag, config.max_batch_size);
     let settling = Settling::new(spec.clone(), plan, first, has_plan, share);
     let (config, threads) = (config.clone(), Arc::clone(threads));

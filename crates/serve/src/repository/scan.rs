@@ -34,7 +34,8 @@ impl Layout {
         }
         if path.join(SPEC_FILE).exists() {
             let full = path.canonicalize().unwrap_or_else(|_| path.into());
-            let name = full.file_name().map_or("model".into(), |name| name.to_string_lossy().into());
+            let name =
+                full.file_name().map_or("model".into(), |name| name.to_string_lossy().into());
             return Ok(Self::Single { name, dir: path.into() });
         }
         Ok(Self::Repository(path.into()))
@@ -53,7 +54,8 @@ impl Layout {
             Self::Repository(root) => root,
         };
         let entries = std::fs::read_dir(root);
-        let entries = entries.map_err(|error| format!("cannot read {}: {error}", root.display()))?;
+        let entries =
+            entries.map_err(|error| format!("cannot read {}: {error}", root.display()))?;
         let name = |entry: std::fs::DirEntry| {
             let name = entry.file_name().into_string().ok()?;
             (entry.path().is_dir() && !name.starts_with('.')).then_some(name)
@@ -88,7 +90,8 @@ impl Layout {
         stamp(&dir.join(CONFIG_FILE)).hash(&mut hasher);
         for (version, dir) in &versions {
             version.hash(&mut hasher);
-            for file in [SPEC_FILE, hither_dlrm::model::TENSORS_FILE, hither_dlrm::plan::PLAN_FILE] {
+            for file in [SPEC_FILE, hither_dlrm::model::TENSORS_FILE, hither_dlrm::plan::PLAN_FILE]
+            {
                 stamp(&dir.join(file)).hash(&mut hasher);
             }
         }
