@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -90,6 +91,7 @@ class Hither:
         self.process = subprocess.Popen([str(w) for w in command], stdout=open(log, "w"), stderr=subprocess.STDOUT)
         await_ready("http://127.0.0.1:18100/v2/health/ready", self.process, log)
         self.url, self.facts = "grpc://127.0.0.1:18101", {"mlp": mlp}
+        self.metrics = "http://127.0.0.1:18102/metrics"
 
     def stop(self):
         self.process.terminate()
@@ -126,6 +128,7 @@ parameters {{ key: "ids_per_bag" value: {{ string_value: "{shape["ids_per_bag"]}
         self.server = Triton(repository, work / "triton.log", http=18200, core=SERVER_CORE, env=env)
         self.process = self.server.process
         self.url, self.facts = "grpc://127.0.0.1:18201", json.loads(facts.read_text())
+        self.metrics = "http://127.0.0.1:18202/metrics"
 
     def stop(self):
         self.server.stop()
@@ -139,7 +142,7 @@ class FastApi:
         command += ["--host", "127.0.0.1", "--port", "18300", "--no-access-log"]
         self.process = subprocess.Popen(command, env=env, cwd=HERE, stdout=open(log, "w"), stderr=subprocess.STDOUT)
         await_ready("http://127.0.0.1:18300/v2/health/ready", self.process, log)
-        self.url, self.facts = "http://127.0.0.1:18300", json.loads(facts.read_text())
+        self.url, self.facts, self.metrics = "http://127.0.0.1:18300", json.loads(facts.read_text()), None
 
     def stop(self):
         self.process.terminate()
@@ -182,9 +185,9 @@ def memory_mb(pid):
     return total // 1024
 
 
-def load(args, url, samples, hotness, *words):
+def load(args, url, samples, *words):
     command = ["taskset", "-c", CLIENT_CORE, args.hither, "load", url, "-m", "dlrm", "--samples", samples]
-    command += ["--hotness", hotness, "--threads", 1, "--slo", f"{args.slo_ms}ms", "--json", "--quiet", *words]
+    command += ["--hotness", args.hotness, "--threads", 1, "--slo", f"{args.slo_ms}ms", "--json", "--quiet", *words]
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True)
     if done.returncode not in (0, 1):  # 1: no rate kept the SLO
         raise RuntimeError(f"{command} ended with {done.returncode}")
@@ -196,31 +199,68 @@ def client_cpu():
     return usage.children_user + usage.children_system
 
 
+def counters(url):
+    """Requests that succeeded and microseconds in the model, of all models, by Triton's names."""
+    if url is None:
+        return None
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    total = lambda name: sum(float(line.split()[-1]) for line in lines if line.startswith(name + "{"))
+    return total("nv_inference_request_success"), total("nv_inference_compute_infer_duration_us")
+
+
+def overhead(args, server, samples):
+    """The server's CPU time per request beside the model's own, one request at a time.
+
+    With one caller no requests share a batch, and one thread computes: time in the model is CPU time.
+    """
+    before = counters(server.metrics), cpu_s(server.process.pid)
+    load(args, server.url, samples, "--concurrency", 1, "--warmup", "100ms", "--window", f"{2 * args.window_ms}ms", "--windows", 1, "--windows-max", 1)
+    after = counters(server.metrics), cpu_s(server.process.pid)
+    if before[0] is None:
+        return {}
+    requests = after[0][0] - before[0][0]
+    cpu_us = (after[1] - before[1]) * 1e6 / requests
+    model_us = (after[0][1] - before[0][1]) / requests
+    return {"cpu_us_per_request": cpu_us, "model_us_per_request": model_us, "overhead_us_per_request": cpu_us - model_us}
+
+
 def measure(args, server, samples):
-    """The highest rate under the SLO, and a closed loop with four callers."""
-    busy = (cpu_s(server.process.pid), client_cpu(), time.monotonic())
-    closed = load(args, server.url, samples, args.hotness, "--concurrency", 4, "--warmup", "500ms", "--window", f"{args.window_ms}ms", "--windows-max", 4)
-    closed_level = closed["levels"][0]
-    spent = (cpu_s(server.process.pid) - busy[0], client_cpu() - busy[1], time.monotonic() - busy[2])
-    search = load(args, server.url, samples, args.hotness, "--search", "--warmup", "500ms", "--window", f"{args.window_ms}ms", "--windows-max", 3, "--precision", args.precision)
+    """The highest rate under the SLO, a closed loop with four callers, and the server's overhead."""
+    timing = ["--warmup", "300ms", "--window", f"{args.window_ms}ms"]
+    begin = client_cpu(), time.monotonic()
+    closed = load(args, server.url, samples, "--concurrency", 4, *timing, "--windows-max", 5)["levels"][0]
+    client_share = (client_cpu() - begin[0]) / (time.monotonic() - begin[1])
+    search = load(args, server.url, samples, "--search", *timing, "--windows-max", 3, "--precision", args.precision)
     rate = search["search"]["rate"]
-    kept = [level for level in search["levels"] if level["level"]["rate"] == rate] if rate else []
+    kept = [level for level in search["levels"] if rate and level["level"]["rate"] == rate]
+    latency = kept[0]["latency"] if kept else {}
     return {
         "samples": samples,
         "request_bytes": search["request_bytes"],
         "rate_max_per_s": rate,
         "samples_max_per_s": rate * samples if rate else None,
-        "p50_us": kept[0]["latency"]["p50_us"] if kept else None,
-        "p99_us": kept[0]["latency"]["p99_us"] if kept else None,
+        "p50_us": latency.get("p50_us"),
+        "p99_us": latency.get("p99_us"),
         "trials": len(search["levels"]),
-        "closed_samples_per_s": closed_level["samples_per_s"],
-        "closed_p50_us": closed_level["latency"]["p50_us"],
-        "closed_p99_us": closed_level["latency"]["p99_us"],
-        "closed_server": closed_level["server"],
-        "closed_server_cpu_share": spent[0] / spent[2],
-        "closed_client_cpu_share": spent[1] / spent[2],
+        "closed_samples_per_s": closed["samples_per_s"],
+        "closed_p50_us": closed["latency"]["p50_us"],
+        "closed_p99_us": closed["latency"]["p99_us"],
+        "closed_server": closed["server"],
+        "closed_client_cpu_share": client_share,
+        **overhead(args, server, samples),
         "memory_mb": memory_mb(server.process.pid),
     }
+
+
+def engine(args, shape, model, samples):
+    """What Hither's engine computes in process, on the server's core."""
+    command = ["taskset", "-c", SERVER_CORE, args.hither, "bench", "model", model, "--batch", samples]
+    command += ["--pooling", shape["ids_per_bag"], "--hotness", args.hotness, "--threads", 1, "--batches", 64]
+    command += ["--seconds", 2, "--json", "--quiet"]
+    lines = run(command, stdout=subprocess.PIPE).stdout.splitlines()
+    rows = [json.loads(line) for line in lines]
+    return {row["variant"]: row["samples_per_s"] for row in rows if "variant" in row}
 
 
 def keep(row):
@@ -235,11 +275,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hither", type=pathlib.Path, default=ROOT / "target/release/hither")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
-    parser.add_argument("--servers", nargs="+", default=list(SERVERS), choices=SERVERS)
+    parser.add_argument("--servers", nargs="+", default=["engine", *SERVERS], choices=["engine", *SERVERS])
     parser.add_argument("--samples", nargs="+", type=int, default=[1, 16, 64])
     parser.add_argument("--hotness", default="medium")
     parser.add_argument("--slo-ms", type=float, default=10)
-    parser.add_argument("--window-ms", type=int, default=800)
+    parser.add_argument("--window-ms", type=int, default=500)
     parser.add_argument("--precision", type=float, default=0.08)
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "target/server-bench")
     args = parser.parse_args()
@@ -247,24 +287,33 @@ def main():
     facts = machine.facts()
     version = run([args.hither, "--version"], stdout=subprocess.PIPE).stdout.strip()
     keep({"bench": "machine", "cpu": facts["cpu"], "facts": facts, "hither": version, "triton": "2.51.0"})
+    show = lambda value: "–" if value is None else f"{value:,.0f}"
     for name in args.models:
-        model = make_model(args.hither, name, args.work)
+        shape, model = MODELS[name], make_model(args.hither, name, args.work)
+        common = {"cpu": facts["cpu"], "model": name, "hotness": args.hotness, **shape}
+        if "engine" in args.servers:
+            for samples in args.samples:
+                for variant, rate in engine(args, shape, model, samples).items():
+                    keep({"bench": "server-compare", "server": f"engine-{variant}", "samples": samples, "samples_per_s": rate, **common})
+                    print(f"{name:7} engine-{variant:12} {samples:3} samples: {show(rate):>9} samples/s", flush=True)
         for which in args.servers:
+            if which == "engine":
+                continue
             try:
-                server = start(which, args.hither, MODELS[name], model, 16, args.work)
+                server = start(which, args.hither, shape, model, 16, args.work)
             except RuntimeError as error:
                 print(f"{name} {which}: {error}", file=sys.stderr)
                 continue
             try:
                 for samples in args.samples:
                     row = measure(args, server, samples)
-                    keep({
-                        "bench": "server-compare", "cpu": facts["cpu"], "model": name, "server": which,
-                        "hotness": args.hotness, **MODELS[name], "slo_ms": args.slo_ms, **row,
-                        "facts": server.facts, "load_average": os.getloadavg()[0],
-                    })
-                    show = lambda value: "–" if value is None else f"{value:,.0f}"
-                    print(f"{name:7} {which:19} {samples:3} samples: {show(row['samples_max_per_s']):>9} samples/s with p99 <= {args.slo_ms} ms; closed {show(row['closed_samples_per_s'])}, client {row['closed_client_cpu_share']:.0%} of its core", flush=True)
+                    keep({"bench": "server-compare", "server": which, "slo_ms": args.slo_ms, **common, **row, "facts": server.facts, "load_average": os.getloadavg()[0]})
+                    print(
+                        f"{name:7} {which:19} {samples:3} samples: {show(row['samples_max_per_s']):>9} samples/s with p99 <= {args.slo_ms} ms; "
+                        f"closed {show(row['closed_samples_per_s'])}, overhead {show(row.get('overhead_us_per_request'))} us, "
+                        f"client {row['closed_client_cpu_share']:.0%} of its core",
+                        flush=True,
+                    )
             finally:
                 server.stop()
 

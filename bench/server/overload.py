@@ -40,16 +40,16 @@ def main():
     server = compare.Hither(args.hither, compare.MODELS[args.model], model, "fp32", args.work, more)
     try:
         url, samples = server.url, args.samples
-        closed = compare.load(args, url, samples, args.hotness, "--concurrency", 8, "--window", "1s")
+        closed = compare.load(args, url, samples, "--concurrency", 8, "--window", "1s")
         capacity = closed["levels"][0]["answered_per_s"]
         seen, stop = [], threading.Event()
         watch = threading.Thread(target=resident, args=(server.process.pid, stop, seen))
         watch.start()
         windows = ["--windows", args.seconds // 2, "--windows-max", args.seconds // 2]
-        over = compare.load(args, url, samples, args.hotness, "--rate", args.times * capacity, "--window", "2s", *windows)
+        over = compare.load(args, url, samples, "--rate", args.times * capacity, "--window", "2s", *windows)
         stop.set()
         watch.join()
-        calm = compare.load(args, url, samples, args.hotness, "--rate", 0.5 * capacity, "--warmup", "1us", "--window", "1s", "--windows", 1, "--windows-max", 1)
+        calm = compare.load(args, url, samples, "--rate", 0.5 * capacity, "--warmup", "1us", "--window", "1s", "--windows", 1, "--windows-max", 1)
     finally:
         server.stop()
     over, calm = over["levels"][0], calm["levels"][0]
