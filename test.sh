@@ -25,6 +25,7 @@ need hostname || packages+=(hostname)
 need python3 || packages+=(python3)
 python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
 need curl || packages+=(curl)
+need openssl || packages+=(openssl)
 ldconfig -p | grep -q 'libb64\.so\.0d' || packages+=(libb64-0d)
 if [ ${#packages[@]} -gt 0 ]; then
   sudo=()

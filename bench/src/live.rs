@@ -31,6 +31,12 @@ pub struct Args {
     /// Seconds of idling
     #[arg(long, default_value_t = 20)]
     idle_s: u64,
+    /// Short jobs, one after the other, over which memory is watched
+    #[arg(long, default_value_t = 10_000)]
+    short: u32,
+    /// What to measure
+    #[arg(long, value_delimiter = ',', default_value = "idle,turn-around,short")]
+    what: Vec<String>,
 }
 
 /// Notes its start and its end.
@@ -47,19 +53,32 @@ pub fn run(args: &Args) -> Result<()> {
         .with_context(|| format!("{}: build it first", args.hither.display()))?;
     fs::create_dir_all(&args.folder)?;
     let folder = fs::canonicalize(&args.folder)?;
-    idle(args, &hither, &folder.join("idle"))?;
-    turn_around(args, None, 0, &folder.join("slurm"))?;
-    for &held in &args.held {
-        turn_around(args, Some(&hither), held, &folder.join(format!("held-{held}")))?;
+    for what in &args.what {
+        match what.as_str() {
+            "idle" => idle(args, &hither, &folder.join("idle"))?,
+            "turn-around" => {
+                turn_around(args, None, 0, &folder.join("slurm"))?;
+                for &held in &args.held {
+                    turn_around(args, Some(&hither), held, &folder.join(format!("held-{held}")))?;
+                }
+            }
+            "short" => short_jobs(args, &hither, &folder.join("short"))?,
+            "controller" => controller(&folder.join("controller"))?,
+            other => bail!("--what {other}: expected idle, turn-around, short or controller"),
+        }
     }
     Ok(())
 }
 
 fn cluster(dir: &Path) -> Result<Testbed> {
+    cluster_with(dir, "")
+}
+
+fn cluster_with(dir: &Path, extra: &str) -> Result<Testbed> {
     fs::create_dir_all(dir)?;
     fs::write(dir.join("gang.sh"), GANG)?;
     fs::write(dir.join("idle.sh"), "#!/bin/bash\nsleep 1\n")?;
-    Testbed::start(&dir.join("slurm"), SHAPE, "").map_err(anyhow::Error::msg)
+    Testbed::start(&dir.join("slurm"), SHAPE, extra).map_err(anyhow::Error::msg)
 }
 
 struct Scheduler(Child);
@@ -110,9 +129,9 @@ fn idle(args: &Args, hither: &Path, dir: &Path) -> Result<()> {
 fn turn_around(args: &Args, hither: Option<&Path>, held: u32, dir: &Path) -> Result<()> {
     let bed = cluster(dir)?;
     let folder = dir.to_string_lossy();
-    let submit = |script: &str, gpus: u32| {
-        let gpus = format!("--gpus={gpus}");
-        let mut all = vec!["-D", &*folder, &gpus];
+    let submit = |script: &str, more: &[&str]| {
+        let mut all = vec!["-D", &*folder, "--gpus=8"];
+        all.extend(more);
         if hither.is_some() {
             all.push("-H");
         } else {
@@ -121,10 +140,13 @@ fn turn_around(args: &Args, hither: Option<&Path>, held: u32, dir: &Path) -> Res
         bed.submit(&all, &dir.join(script), &[]).map_err(anyhow::Error::msg)
     };
     for _ in 0..args.gangs {
-        submit("gang.sh", 8)?;
+        submit("gang.sh", &[])?;
     }
-    for _ in 0..held {
-        submit("idle.sh", 8)?;
+    let mut left = held;
+    while left > 0 {
+        let tasks = ARRAY.min(left);
+        submit("idle.sh", &[&format!("--array=1-{tasks}")])?;
+        left -= tasks;
     }
     let begin = Instant::now();
     let scheduler = hither.map(|hither| Scheduler::start(&bed, hither, dir)).transpose()?;
@@ -157,6 +179,74 @@ fn turn_around(args: &Args, hither: Option<&Path>, held: u32, dir: &Path) -> Res
     print(&json!({
         "what": "turn-around", "by": by, "held": held, "gangs": args.gangs, "median_s": at(0.5),
         "p99_s": at(0.99), "max_s": at(1.0), "cpu_share": cpu_s / wall_s, "memory_mb": memory_mb,
+    }));
+    Ok(())
+}
+
+/// What Slurm alone, without Hither, knows of its jobs after its controller was killed: jobs that
+/// ended, or were submitted, shortly before.
+fn controller(dir: &Path) -> Result<()> {
+    let bed = cluster(dir)?;
+    fs::write(dir.join("short.sh"), "#!/bin/bash\nsleep $1\necho $SLURM_JOB_ID >> ended\n")?;
+    let folder = dir.to_string_lossy();
+    let submit = |sleep_s: &str| {
+        bed.submit(&["-D", &*folder, "--gpus=1"], &dir.join("short.sh"), &[sleep_s])
+            .map_err(anyhow::Error::msg)
+    };
+    let ending = (0..8).map(|n| submit(&format!("{}", 7 + n % 3))).collect::<Result<Vec<_>>>()?;
+    thread::sleep(Duration::from_millis(10_500));
+    let late = (0..8).map(|_| submit("1")).collect::<Result<Vec<_>>>()?;
+    bed.kill_controller();
+    bed.start_controller().map_err(anyhow::Error::msg)?;
+    thread::sleep(Duration::from_secs(60));
+    let ended = fs::read_to_string(dir.join("ended")).unwrap_or_default();
+    let has_ended = |job: &&String| ended.lines().any(|line| line == job.as_str());
+    let rows =
+        bed.ask("squeue", &["-h", "-t", "all", "-o", "%i %T"]).map_err(anyhow::Error::msg)?;
+    let is = |job: &String, state: &str| rows.lines().any(|row| row == format!("{job} {state}"));
+    let known = |job: &&String| rows.lines().any(|row| row.starts_with(&format!("{job} ")));
+    print(&json!({
+        "what": "controller killed, Slurm alone", "after_s": 60,
+        "ended": ending.iter().filter(has_ended).count(),
+        "ended_but_running": ending.iter().filter(|j| has_ended(j) && is(j, "RUNNING")).count(),
+        "submitted_before": late.len(), "of_these_known": late.iter().filter(known).count(),
+    }));
+    Ok(())
+}
+
+/// Tasks of an array that Slurm takes at once.
+const ARRAY: u32 = 500;
+const SHORT_LIMIT: Duration = Duration::from_secs(1800);
+
+/// Jobs that end at once, an array after the other; memory of the scheduler after each.
+fn short_jobs(args: &Args, hither: &Path, dir: &Path) -> Result<()> {
+    // Slurm forgets ended jobs soon, as it does on a cluster that has run for a day.
+    let bed = cluster_with(dir, "MinJobAge=10\n")?;
+    fs::write(dir.join("short.sh"), "#!/bin/bash\necho >> ended\n")?;
+    let scheduler = Scheduler::start(&bed, hither, dir)?;
+    let folder = dir.to_string_lossy();
+    let begin = Instant::now();
+    let mut memory_mb = Vec::new();
+    let mut submitted = 0;
+    while submitted < args.short {
+        let tasks = ARRAY.min(args.short - submitted);
+        let array = format!("--array=1-{tasks}");
+        let all = ["-D", &*folder, "-H", "--gpus=1", &array];
+        bed.submit(&all, &dir.join("short.sh"), &[]).map_err(anyhow::Error::msg)?;
+        submitted += tasks;
+        while (fs::metadata(dir.join("ended")).map_or(0, |m| m.len()) as u32) < submitted {
+            if begin.elapsed() > SHORT_LIMIT {
+                bail!("the jobs took longer than {} s", SHORT_LIMIT.as_secs());
+            }
+            thread::sleep(Duration::from_millis(200));
+        }
+        memory_mb.push(scheduler.cost()?.1);
+    }
+    let (cpu_s, _) = scheduler.cost()?;
+    let wall_s = begin.elapsed().as_secs_f64();
+    print(&json!({
+        "what": "short", "jobs": args.short, "wall_s": wall_s, "jobs_per_s": f64::from(args.short) / wall_s,
+        "cpu_share": cpu_s / wall_s, "memory_mb": memory_mb, "jobs_between": ARRAY,
     }));
     Ok(())
 }

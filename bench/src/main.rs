@@ -4,6 +4,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+mod fidelity;
 mod live;
 mod machine;
 mod schedule;
@@ -23,6 +24,8 @@ enum What {
     Schedule(schedule::Args),
     /// The scheduler on a private Slurm: turn-around with few and many held jobs, CPU and memory.
     Live(live::Args),
+    /// The same small workload simulated, live, and under Slurm's own scheduler.
+    Fidelity(fidelity::Args),
     /// Epochs of training a graph neural network; `bench/train` runs this against its peers.
     Train(train::Args),
 }
@@ -31,6 +34,7 @@ fn main() -> Result<()> {
     match Cli::parse().what {
         What::Schedule(args) => schedule::run(&args),
         What::Live(args) => live::run(&args),
+        What::Fidelity(args) => fidelity::run(&args),
         What::Train(args) => train::run(&args),
     }
 }

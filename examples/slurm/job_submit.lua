@@ -1,7 +1,14 @@
--- Jobs of the managed partition that ask for GPUs enter held; Hither releases them.
+-- Jobs of the managed partitions that ask for GPUs enter held; Hither places and releases them.
 -- slurm.conf: JobSubmitPlugins=lua, with this file beside it.
 
 local MANAGED = { gpu = true }
+
+local function asks_for_gpus(job)
+  for _, request in ipairs({ "gres", "tres_per_job", "tres_per_node", "tres_per_task", "tres_per_socket" }) do
+    if job[request] ~= nil and string.find(job[request], "gpu") then return true end
+  end
+  return false
+end
 
 function slurm_job_submit(job, partition_list, uid)
   local partition = job.partition
@@ -10,8 +17,7 @@ function slurm_job_submit(job, partition_list, uid)
       if partition_record.flag_default == 1 then partition = name end
     end
   end
-  local gpus = job.gres or job.tres_per_job
-  if MANAGED[partition] and gpus ~= nil and string.find(gpus, "gpu") then
+  if MANAGED[partition] and asks_for_gpus(job) then
     job.priority = 0
     -- `HITHER_MODEL=bert sbatch …` saves users a comment.
     local model = job.environment and job.environment.HITHER_MODEL

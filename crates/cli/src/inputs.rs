@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use hither_live::what_if;
 use hither_sched::job::Job;
 use hither_sched::profile::Library;
 use hither_sched::topo::{self, Cluster};
@@ -56,11 +57,18 @@ pub fn file_name(path: &Path) -> String {
     }
 }
 
-/// Where jobs come from, and what is needed to understand them.
+/// Where jobs come from.
 #[derive(Debug, Clone, clap::Args)]
 pub struct TraceArgs {
     /// Job trace, folder of Alibaba's tables, generator settings (.toml), or - for standard input
     pub trace: PathBuf,
+    #[command(flatten)]
+    pub reading: ReadingArgs,
+}
+
+/// What is needed to understand jobs.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ReadingArgs {
     /// Format of the trace [default: recognised from its first lines]
     #[arg(long, value_name = "NAME", value_parser = formats())]
     pub format: Option<Format>,
@@ -70,7 +78,7 @@ pub struct TraceArgs {
     pub profiles: Option<PathBuf>,
 }
 
-impl TraceArgs {
+impl ReadingArgs {
     /// Whether the scheduler is told no profiles.
     pub fn hides_profiles(&self) -> bool {
         self.profiles.as_deref() == Some(Path::new("none"))
@@ -113,12 +121,18 @@ pub enum Workload {
         path: PathBuf,
         library: Library,
     },
+    /// The jobs of a live cluster, as they stand.
+    Live {
+        name: String,
+        start: what_if::Start,
+    },
 }
 
 impl Workload {
     pub fn open(args: &TraceArgs) -> anyhow::Result<Self> {
+        let TraceArgs { trace, reading: args } = args;
         let library = library(args.profiles_file())?;
-        let path = args.trace.clone();
+        let path = trace.clone();
         if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
             if let Some(format) = args.format {
                 bail!("--format {}: {} is not a trace", format.name(), shown(&path));
@@ -138,6 +152,7 @@ impl Workload {
     pub fn name(&self) -> String {
         match self {
             Self::Trace { path, .. } | Self::Generator { path, .. } => file_name(path),
+            Self::Live { name, .. } => name.clone(),
         }
     }
 
@@ -169,6 +184,10 @@ impl Workload {
                     .map_err(|error| anyhow!("{}: {error}", shown(path)))?;
                 set_pace(&mut jobs, pace)?;
                 Ok(Trace { format: Format::Hither, jobs, notes: Vec::new() })
+            }
+            Self::Live { start, .. } => {
+                let what_if::Start { jobs, notes, .. } = start.clone();
+                Ok(Trace { format: Format::Hither, jobs, notes })
             }
         }
     }

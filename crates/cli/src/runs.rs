@@ -137,22 +137,33 @@ pub struct Case<'a> {
 
 impl Plan {
     pub fn new(args: &PlanArgs) -> anyhow::Result<Self> {
-        let settings = args.policies.table()?;
-        // Report wrong options before a long trace is read.
-        settings::settings(&settings)?;
-        let policies = args.policies.entries()?;
+        // Wrong options are reported before a long trace is read.
+        args.policies.checked()?;
         let (topology, cluster_notes) = match args.cluster.read()? {
             Some(cluster) => (cluster.topology, cluster.notes),
             None => (Topology::uniform(8, 8, 8), Vec::new()),
         };
+        let workload = Workload::open(&args.trace)?;
+        let profiles_told = !args.trace.reading.hides_profiles();
+        let plan = Self::with(&args.policies, &args.scenario, topology, workload)?;
+        Ok(Self { cluster_notes, profiles_told, ..plan })
+    }
+
+    /// A plan whose cluster and jobs are known.
+    pub fn with(
+        policies: &PolicyArgs,
+        scenario: &ScenarioArgs,
+        topology: Topology,
+        workload: Workload,
+    ) -> anyhow::Result<Self> {
         Ok(Self {
-            policies,
+            settings: policies.checked()?,
+            policies: policies.entries()?,
             topology,
-            cluster_notes,
-            workload: Workload::open(&args.trace)?,
-            settings,
-            args: args.scenario.clone(),
-            profiles_told: !args.trace.hides_profiles(),
+            cluster_notes: Vec::new(),
+            workload,
+            args: scenario.clone(),
+            profiles_told: true,
         })
     }
 
@@ -183,7 +194,7 @@ impl Plan {
         self.fit_types(&mut read);
         let seed = match &self.workload {
             Workload::Generator { settings, .. } => cell.seed.unwrap_or(settings.seed),
-            Workload::Trace { .. } => cell.seed.unwrap_or(0),
+            Workload::Trace { .. } | Workload::Live { .. } => cell.seed.unwrap_or(0),
         };
         let checkpoints =
             Checkpoints { interval_s: args.checkpoint_s, on_preempt: !args.lose_on_preempt };
@@ -217,13 +228,17 @@ impl Plan {
             Pace::Load { load, .. } => name.push_str(&format!(", load {load}")),
             Pace::Rate(rate) => name.push_str(&format!(", rate × {rate}")),
         }
+        let (running, machines) = match &self.workload {
+            Workload::Live { start, .. } => (start.running.clone(), start.machines.clone()),
+            _ => Default::default(),
+        };
         let jobs = jobs.into_iter().map(Arc::new).collect();
         let settings = self.level_timers(settings::settings(&cell.settings)?)?;
         let recorded = self.recorded(&settings)?;
         Ok(Case {
             header: header(name, seed, cell.congestion, &self.topology, recorded),
             topology: &self.topology,
-            scenario: Scenario { jobs, faults, ..Scenario::default() },
+            scenario: Scenario { jobs, running, machines, faults, ..Scenario::default() },
             options,
             settings,
             notes,

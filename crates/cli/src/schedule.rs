@@ -4,7 +4,8 @@ mod guard;
 
 use std::collections::VecDeque;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,13 +13,14 @@ use anyhow::{Context as _, bail};
 use hither_core::topology::Topology;
 use hither_live::drive::{Driver, Options};
 use hither_live::engine::{self, Engine as _, Order};
-use hither_live::journal::{Journal, Setup};
+use hither_live::journal::{Journal, Segment, Setup};
 use hither_live::orders::Limits;
-use hither_live::replay;
 use hither_live::run::{self, Home, Pace, Run};
 use hither_live::serve::Window;
 use hither_live::slurm::{Config, Slurm, unix_s};
+use hither_live::{replay, what_if};
 use hither_sched::policy::Entry;
+use hither_sched::profile::Library;
 
 use crate::inputs::{library, number, say_notes};
 use crate::settings::{self, PolicyArgs};
@@ -37,8 +39,8 @@ Examples:
   hither schedule --partition gpu --act --listen 127.0.0.1:9433
   hither schedule --replay /var/lib/hither/journal.redb
 
-Held jobs of the partition that ask for a total of GPUs (sbatch -H --gpus=8) are placed and released \
-by Hither. All others are left to Slurm. docs/live.md is the guide.")]
+Held jobs of the partition that ask for GPUs (sbatch -H --gpus=8, -N2 --gpus-per-node=4) are placed \
+and released by Hither. All others are left to Slurm. docs/live.md is the guide.")]
 pub struct Args {
     #[command(flatten)]
     pub slurm: SlurmArgs,
@@ -194,6 +196,7 @@ fn act(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         bail!("another scheduler acts with {}; stop it first", home.0.display());
     };
     let driver = open(args, Journal::open(&home.journal())?, common)?;
+    let _claims = claims(&driver.engine, args)?;
     let window = Window::new();
     window
         .listen_at(&home.socket())
@@ -230,6 +233,29 @@ fn act(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The right to decide for each partition, as long as the process lives.
+fn claims(slurm: &Slurm, args: &Args) -> anyhow::Result<Vec<UnixListener>> {
+    let mut attempts = 0;
+    let cluster = loop {
+        match slurm.identity() {
+            Ok(cluster) => break cluster,
+            // It has just answered: it will again.
+            Err(error) if error.passes() && attempts < 20 => attempts += 1,
+            Err(error) => return Err(error.into()),
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    };
+    let claim = |partition: &String| {
+        let claimed = run::claim(&cluster, partition).context("cannot claim the partition")?;
+        claimed.with_context(|| {
+            format!(
+                "another scheduler on this host decides for partition {partition}; stop it first"
+            )
+        })
+    };
+    args.slurm.partition.iter().map(claim).collect()
+}
+
 /// One look, without a word to Slurm.
 fn dry_run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let mut driver = open(args, Journal::in_memory()?, common)?;
@@ -254,11 +280,38 @@ fn dry_run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn replayed(path: &std::path::Path, common: &Common) -> anyhow::Result<ExitCode> {
+/// How a live cluster stands, and its name: at the end of a journal, or as Slurm tells now.
+pub fn standing(
+    from: &Path,
+    slurm: &SlurmArgs,
+    library: Library,
+) -> anyhow::Result<(String, what_if::Start)> {
+    if from != Path::new("slurm") {
+        let journal = existing_journal(from)?;
+        let (scheduler, segment) =
+            replay::last(&journal)?.with_context(|| format!("{}: it is empty", from.display()))?;
+        let topology = replay::topology(&segment.setup)?;
+        let Segment { machines, racks, .. } = &segment;
+        let start = what_if::start(&scheduler.state, machines, racks, &topology);
+        return Ok((segment.setup.partitions.join(","), start));
+    }
+    let mut slurm_now = slurm.connect()?;
+    let (topology, _) = slurm_now.topology()?;
+    let state = what_if::books(&slurm_now.observe()?, &topology, &library, unix_s());
+    let names: Vec<String> = topology.machines.iter().map(|m| m.name.clone()).collect();
+    let start = what_if::start(&state, &names, &[], &topology);
+    Ok((slurm.partition.join(","), start))
+}
+
+fn existing_journal(path: &Path) -> anyhow::Result<Journal> {
     if !path.is_file() {
         bail!("{}: no such journal", path.display());
     }
-    let journal = Journal::open(path)?;
+    Ok(Journal::open(path)?)
+}
+
+fn replayed(path: &Path, common: &Common) -> anyhow::Result<ExitCode> {
+    let journal = existing_journal(path)?;
     let replayed = match replay::replay(&journal, |_| {}) {
         Ok(replayed) => replayed,
         Err(error @ replay::Error::Differs { .. }) => {

@@ -3,6 +3,7 @@
 mod args;
 mod demo;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -16,8 +17,11 @@ use self::args::{LogFormat, Settings};
 use crate::Common;
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
-    let demo = if args.demo { Some(demo::Demo::make(common)?) } else { None };
+    let demo = args.demo.then(demo::Demo::new);
     let settings = args.settings(demo.as_ref().map(demo::Demo::repository))?;
+    if let Some(demo) = &demo {
+        demo.make(common)?;
+    }
     let options = settings.options(common)?;
     log(&settings, common)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -100,7 +104,11 @@ fn log(settings: &Settings, common: &Common) -> anyhow::Result<()> {
     let level = if common.quiet { "error" } else { &settings.log };
     let filter = tracing_subscriber::EnvFilter::try_new(level)
         .with_context(|| format!("--log {level}: expected error, warn, info, debug or trace"))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let is_coloured = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(is_coloured)
+        .with_writer(std::io::stderr);
     match settings.log_format {
         LogFormat::Json => builder.json().flatten_event(true).init(),
         LogFormat::Text => builder.with_target(false).init(),

@@ -49,6 +49,14 @@ impl PolicyArgs {
         Ok(entries)
     }
 
+    /// The same, once policies and options are known to be right.
+    pub fn checked(&self) -> anyhow::Result<Table> {
+        let table = self.table()?;
+        settings(&table)?;
+        self.entries()?;
+        Ok(table)
+    }
+
     /// The options as a table, before any cell of a sweep changes them.
     pub fn table(&self) -> anyhow::Result<Table> {
         let mut table = match &self.settings {

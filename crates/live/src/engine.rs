@@ -8,6 +8,7 @@ use hither_core::Seconds;
 use hither_core::topology::Topology;
 use hither_sched::cluster::Status;
 use hither_sched::event::End;
+use hither_sched::job::Split;
 use serde::{Deserialize, Serialize};
 
 /// A job's id in the engine's own words: `123`, or `123_4` for a task of an array.
@@ -67,9 +68,14 @@ pub enum Stands {
 
 impl SeenJob {
     /// The order that leaves the job to the engine. Nodes that a user asked for stay: only jobs
-    /// of a free shape are ever bound by Hither.
+    /// that Hither can place are ever bound by it.
     pub fn hand_over(&self, job: &Key) -> Order {
-        let unbind = matches!(self.wants, Wants::Gpus { .. }) && !self.required.is_empty();
+        let unbind = match &self.wants {
+            Wants::Gpus { count, split, .. } if !self.required.is_empty() => {
+                Some((count / split.chunk).div_ceil(split.chunks_max))
+            }
+            _ => None,
+        };
         Order::HandOver { job: job.clone(), unbind }
     }
 }
@@ -79,13 +85,14 @@ impl SeenJob {
 #[serde(rename_all = "kebab-case")]
 pub enum Wants {
     Nothing,
-    /// So many GPUs, on any machines.
+    /// So many GPUs together.
     Gpus {
         count: u32,
         gpu_type: Option<String>,
+        split: Split,
     },
-    /// A shape that Hither cannot choose places for; the words say which.
-    Shape(String),
+    /// Something that Hither cannot choose places for; the words say what.
+    Other(String),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -105,8 +112,9 @@ pub enum Order {
     Bind { job: Key, nodes: Vec<String> },
     /// Let the engine start a job where it is bound to.
     Release { job: Key },
-    /// Let the engine start a job wherever it likes. `unbind`: where it was bound to no longer holds.
-    HandOver { job: Key, unbind: bool },
+    /// Let the engine start a job wherever it likes. `unbind`: where it was bound to no longer holds,
+    /// and so many nodes are the fewest that it asked for.
+    HandOver { job: Key, unbind: Option<u32> },
     /// Keep a waiting job from starting.
     Hold { job: Key },
     /// Tell a running job to write a checkpoint.

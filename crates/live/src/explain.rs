@@ -34,10 +34,8 @@ pub fn explain(
             (_, Stands::Over(_)) => "is over".into(),
             _ if !seen.managed => "is in a partition that Hither does not manage".into(),
             (Wants::Nothing, _) => "asks for no GPUs: Slurm places it".into(),
-            (Wants::Shape(shape), _) => {
-                format!(
-                    "asks for a fixed shape ({shape}): Slurm places it; `--gpus=N` would let Hither"
-                )
+            (Wants::Other(words), _) => {
+                format!("asks for {words}, which Hither cannot place: Slurm does")
             }
             _ if seen.is_early => "waits for its dependency or its begin time".into(),
             _ => "is left to Slurm".into(),

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::engine::Key;
 use crate::learn::Learnt;
 
-const FORMAT: &str = "hither journal 1";
+const FORMAT: &str = "hither journal 2";
 const CACHE_BYTES: usize = 8 << 20;
 
 const ABOUT: TableDefinition<&str, &str> = TableDefinition::new("about");

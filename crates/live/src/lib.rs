@@ -18,4 +18,5 @@ pub mod say;
 pub mod serve;
 pub mod slurm;
 pub mod status;
+pub mod what_if;
 pub mod wish;

@@ -10,7 +10,7 @@ use hither_core::Seconds;
 use hither_core::topology::{Machine, Topology};
 use hither_sched::cluster::{PlaceId, Status};
 use hither_sched::event::{DecisionId, End, Event};
-use hither_sched::job::{Job, JobId, Length, Profile};
+use hither_sched::job::{Job, JobId, Length, Profile, Terms};
 use hither_sched::profile::Library;
 use hither_sched::state::{JobState, Phase, State};
 
@@ -286,12 +286,13 @@ fn number(key: &str) -> Vec<u64> {
 
 /// The job as the scheduler understands it; `None`: not one that Hither places.
 pub fn job(view: View<'_>, key: &Key, seen: &SeenJob) -> Option<Job> {
-    let Wants::Gpus { count, gpu_type } = &seen.wants else { return None };
+    let Wants::Gpus { count, gpu_type, split } = &seen.wants else { return None };
     let wish = Wish::parse(&seen.comment);
     Some(Job {
         name: key.clone(),
         user: seen.user.clone(),
         gpus: *count,
+        terms: Terms { split: *split, preemptible: seen.can_requeue },
         gpu_type: gpu_type.clone(),
         submit_s: seen.submitted_s - view.epoch_s,
         length: wish.iterations.map_or(Length::Unknown, Length::Iterations),

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::fs::{self, File, TryLockError};
 use std::io::Write as _;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -54,6 +56,18 @@ pub fn lock(path: &Path) -> std::io::Result<Option<File>> {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// The right to decide for a partition of a cluster. No other process of this host has it until this
+/// is dropped, however the process ends and whatever its state directory is. `None`: another has it.
+pub fn claim(cluster: &str, partition: &str) -> std::io::Result<Option<UnixListener>> {
+    let name = format!("hither/{cluster}/{partition}");
+    let address = SocketAddr::from_abstract_name(name)?;
+    match UnixListener::bind_addr(&address) {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use hither_core::topology::Topology;
 use hither_live::drive::{Driver, Options};
@@ -10,10 +11,13 @@ use hither_live::engine::{
 };
 use hither_live::journal::{Journal, Setup};
 use hither_live::orders::Limits;
-use hither_live::replay;
+use hither_live::{replay, what_if};
 use hither_sched::cluster::Status;
 use hither_sched::event::End;
+use hither_sched::job::Split;
+use hither_sched::policy;
 use hither_sched::profile::Library;
+use hither_sched::sim::{self, Scenario};
 
 /// One rack with two machines of four GPUs.
 #[derive(Default)]
@@ -107,7 +111,7 @@ impl Engine for Fake {
 }
 
 fn gpus(count: u32) -> Wants {
-    Wants::Gpus { count, gpu_type: None }
+    Wants::Gpus { count, gpu_type: None, split: Split::ANY }
 }
 
 fn open(fake: &Fake, journal: Journal) -> Driver<Fake> {
@@ -166,7 +170,7 @@ fn orders_without_effect_are_given_again_until_the_job_is_left_to_the_engine() {
     let given = fake.given();
     let binds = given.iter().filter(|order| matches!(order, Order::Bind { .. })).count();
     assert!((8..=14).contains(&binds), "{binds} in two times ten seconds");
-    assert!(given.contains(&Order::HandOver { job: "7".into(), unbind: false }), "{given:?}");
+    assert!(given.contains(&Order::HandOver { job: "7".into(), unbind: None }), "{given:?}");
     assert_eq!(driver.scheduler.state.unfinished, 0);
 }
 
@@ -196,14 +200,63 @@ fn a_driver_that_was_killed_goes_on_from_journal_and_cluster() {
 }
 
 #[test]
+fn gangs_of_a_fixed_shape_wait_for_machines_that_hold_it() {
+    let fake = Fake::new();
+    let mut driver = open(&fake, Journal::in_memory().unwrap());
+    fake.submit("1", gpus(2));
+    driver.step(1.0).unwrap();
+    assert_eq!(fake.given(), [bind("1", &["gpu001"])]);
+    // Six GPUs are free, but only one machine has four.
+    let split = Split::even(4);
+    fake.submit("2", Wants::Gpus { count: 8, gpu_type: None, split });
+    fake.submit("3", Wants::Gpus { count: 4, gpu_type: None, split });
+    driver.step(2.0).unwrap();
+    assert!(fake.given().contains(&bind("3", &["gpu002"])));
+    ["1", "3"].iter().for_each(|job| fake.change(job, |j| j.stands = Stands::Over(End::Finished)));
+    driver.step(3.0).unwrap();
+    assert_eq!(fake.given(), [bind("2", &["gpu001", "gpu002"])]);
+    // Left to Slurm, it still asks for two nodes.
+    let seen = driver.seen.jobs["2"].clone();
+    let bound = SeenJob { required: vec!["gpu001".into()], ..seen };
+    let order = Order::HandOver { job: "2".into(), unbind: Some(2) };
+    assert_eq!(bound.hand_over(&"2".into()), order);
+}
+
+#[test]
+fn a_simulation_begins_where_the_cluster_stands() {
+    let fake = Fake::new();
+    let mut driver = open(&fake, Journal::in_memory().unwrap());
+    fake.submit("1", gpus(8));
+    [1.0, 1.1, 1.2].iter().for_each(|now| drop(driver.step(*now).unwrap()));
+    fake.submit("2", gpus(4));
+    driver.step(2.0).unwrap();
+    let topology = Topology::uniform(1, 2, 4);
+    let by_journal =
+        what_if::start(&driver.scheduler.state, driver.places.names(), &driver.racks, &topology);
+    let seen = what_if::books(&driver.seen, &topology, &Library::builtin(), 2.0);
+    let by_slurm = what_if::start(&seen, driver.places.names(), &driver.racks, &topology);
+    for start in [by_journal, by_slurm] {
+        let jobs = start.jobs.into_iter().map(Arc::new).collect();
+        let scenario = Scenario { jobs, running: start.running, ..Scenario::default() };
+        let options = sim::Options { record: true, check: true, ..sim::Options::default() };
+        let fifo = (policy::find("fifo").unwrap().build)(&Default::default());
+        let record = sim::simulate("fifo", fifo, &start.topology, &scenario, &options).unwrap();
+        let [first, second] = &record.jobs[..] else { panic!("{:?}", record.jobs) };
+        assert_eq!((first.name.as_str(), first.start_s), ("1", Some(0.0)));
+        assert_eq!(first.machines.len(), 2);
+        assert_eq!((second.name.as_str(), second.start_s), ("2", Some(first.finish_s)));
+    }
+}
+
+#[test]
 fn what_hither_cannot_place_is_handed_over_and_what_others_hold_is_seen() {
     let fake = Fake::new();
     let mut driver = open(&fake, Journal::in_memory().unwrap());
     fake.submit("1", Wants::Nothing);
-    fake.submit("2", Wants::Shape("TresPerNode=gres:gpu:4 on 2 nodes".into()));
+    fake.submit("2", Wants::Other("TresPerSocket=gres:gpu:4 NumNodes=2".into()));
     fake.submit("3", gpus(9));
     driver.step(1.0).unwrap();
-    let hand_over = |job: &str| Order::HandOver { job: job.into(), unbind: false };
+    let hand_over = |job: &str| Order::HandOver { job: job.into(), unbind: None };
     assert_eq!(fake.given(), ["1", "2", "3"].map(hand_over));
     fake.change("2", |job| {
         (job.stands, job.holds) = (Stands::Running, vec![("gpu001".into(), 3)]);

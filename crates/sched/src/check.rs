@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use hither_core::Seconds;
 use hither_core::record::Reason;
 
-use crate::cluster::{Placement, Status};
+use crate::cluster::{Placement, Slot, Status};
 use crate::event::{Action, Decision, End, Event};
 use crate::job::JobId;
 use crate::state::State;
@@ -107,6 +107,11 @@ impl Checker {
         if given != job.gpus() {
             return Err(format!("job {id} wants {} GPUs and got {given}", job.gpus()));
         }
+        let split = job.job.terms.split;
+        let is_whole = |s: &Slot| split.chunks_in(s.gpus) * split.chunk == s.gpus;
+        if !placement.slots.iter().all(is_whole) {
+            return Err(format!("job {id} is split otherwise than it may be"));
+        }
         let pool = |m: u32| state.cluster.machines[m as usize].pool;
         let first_pool = placement.slots.first().map(|s| pool(s.machine));
         let mut seen = Vec::new();
@@ -148,6 +153,9 @@ impl Checker {
     ) -> Result<(), String> {
         if !self.free(id) {
             return Err(format!("job {id} was preempted and did not run"));
+        }
+        if reason != Reason::Failure && !state.job(id).job.terms.preemptible {
+            return Err(format!("job {id} may not be preempted"));
         }
         self.waiting.insert(id, now);
         let Some(&before) = self.done.get(&id) else {

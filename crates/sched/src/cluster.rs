@@ -1,4 +1,4 @@
-//! Which GPUs are free, indexed so that the best place for a gang is found in O(log n).
+//! Which GPUs are free, and which places hold a gang. `room.rs` has the index.
 
 use std::collections::BTreeSet;
 
@@ -6,6 +6,8 @@ use hither_core::topology::{LEVELS_MAX, Machine, Tier, Topology};
 use serde::{Deserialize, Serialize};
 
 use crate::event::DecisionId;
+use crate::job::{Demand, Split};
+use crate::room::{Hole, Room};
 
 /// Index of a machine in the topology.
 pub type MachineId = u32;
@@ -70,38 +72,14 @@ impl MachineState {
 /// All machines of one GPU type. A gang never mixes types, so each type is a cluster of its own.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Pool {
-    /// By level below the widest: (free GPUs, place) of all places with machines of the type. At
-    /// level 0 of those that are up.
-    pub by_free: Vec<BTreeSet<(u32, PlaceId)>>,
-    /// By level: (free GPUs, part) of the parts of each place. Empty at level 0, which has no parts,
-    /// and at the widest, whose parts are all places of the level below.
-    parts: Vec<Vec<BTreeSet<(u32, PlaceId)>>>,
-    /// By level from 1 on, below the widest: free GPUs in each place.
-    place_free: Vec<Vec<u32>>,
-    pub free: u32,
-    /// By level: GPUs in its largest place, all machines up and empty.
-    pub largest: [u32; LEVELS_MAX],
+    /// Free room for each of the cluster's splits, in the same order.
+    rooms: Vec<Room>,
 }
 
 impl Pool {
-    /// (Free GPUs, part) of the parts of a place.
-    pub fn parts_of(&self, level: usize, place: PlaceId) -> &BTreeSet<(u32, PlaceId)> {
-        match level == self.by_free.len() {
-            true => &self.by_free[level - 1],
-            false => &self.parts[level][place as usize],
-        }
-    }
-
-    /// Makes room for so many places on each level from 1 on, below the widest.
-    fn resize(&mut self, places: &[usize]) {
-        let levels = places.len() + 1;
-        self.by_free.resize(levels, BTreeSet::new());
-        self.parts.resize(levels, Vec::new());
-        self.place_free.resize(levels, Vec::new());
-        for (level, &count) in (1..).zip(places) {
-            self.parts[level].resize(count, BTreeSet::new());
-            self.place_free[level].resize(count, 0);
-        }
+    /// Room counted in GPUs.
+    fn any(&self) -> &Room {
+        &self.rooms[0]
     }
 }
 
@@ -115,6 +93,8 @@ pub struct Cluster {
     pub pool_names: Vec<String>,
     /// Free GPUs on machines that also have busy ones: too small for whole-machine gangs.
     pub fragmented: u32,
+    /// How gangs may be split, of all that were ever admitted; the first is [`Split::ANY`].
+    splits: Vec<Split>,
     pub(crate) pools: Vec<Pool>,
 }
 
@@ -126,6 +106,7 @@ impl Cluster {
         let mut cluster = Self {
             levels: topology.levels.iter().map(|level| level.name.clone()).collect(),
             parents: topology.levels[1..].iter().map(|level| parents(&level.places)).collect(),
+            splits: vec![Split::ANY],
             ..Self::default()
         };
         for machine in &topology.machines {
@@ -168,10 +149,9 @@ impl Cluster {
         let id = self.machines.len() as MachineId;
         let pool = self.pool_named(&machine.gpu_type).unwrap_or_else(|| {
             self.pool_names.push(machine.gpu_type.clone());
-            self.pools.push(Pool::default());
-            let places: Vec<usize> =
-                (1..self.levels.len() - 1).map(|level| self.places(level)).collect();
-            self.pools.last_mut().expect("just added").resize(&places);
+            let places = self.place_counts();
+            let rooms = self.splits.iter().map(|&split| Room::new(split, &places)).collect();
+            self.pools.push(Pool { rooms });
             (self.pools.len() - 1) as PoolId
         });
         let mut within = [0; LEVELS_MAX];
@@ -204,9 +184,9 @@ impl Cluster {
     pub fn join(&mut self, machine: &Machine, around: PlaceId) {
         if machine.parent as usize == self.places(1) {
             self.parents[0].push(around);
-            let places: Vec<usize> =
-                (1..self.levels.len() - 1).map(|level| self.places(level)).collect();
-            self.pools.iter_mut().for_each(|pool| pool.resize(&places));
+            let places = self.place_counts();
+            let rooms = self.pools.iter_mut().flat_map(|pool| &mut pool.rooms);
+            rooms.for_each(|room| room.resize(&places));
         }
         let pool = self.add(machine);
         self.measure(pool);
@@ -222,17 +202,58 @@ impl Cluster {
         self.measure(self.machines[id as usize].pool);
     }
 
+    /// How many places each level has, from 1 on, below the widest.
+    fn place_counts(&self) -> Vec<usize> {
+        (1..self.levels.len() - 1).map(|level| self.places(level)).collect()
+    }
+
     /// Sizes of the pool as if all its machines were up and empty.
     fn measure(&mut self, pool: PoolId) {
+        for (at, split) in self.splits.clone().into_iter().enumerate() {
+            self.pools[pool as usize].rooms[at].largest = self.measured(pool, split);
+        }
+    }
+
+    /// By level: chunks in the largest place of the empty pool.
+    fn measured(&self, pool: PoolId, split: Split) -> [u32; LEVELS_MAX] {
         let mut largest = [0; LEVELS_MAX];
         for (level, largest) in largest.iter_mut().enumerate().take(self.levels.len()) {
             let mut sizes = vec![0; self.places(level)];
             for machine in self.machines.iter().filter(|m| m.pool == pool) {
-                sizes[machine.within[level] as usize] += machine.gpus;
+                sizes[machine.within[level] as usize] += split.chunks_in(machine.gpus);
             }
             *largest = sizes.into_iter().max().unwrap_or(0);
         }
-        self.pools[pool as usize].largest = largest;
+        largest
+    }
+
+    /// From now on gangs that are split so can be placed.
+    pub fn prepare(&mut self, split: Split) {
+        if self.splits.contains(&split) {
+            return;
+        }
+        let places = self.place_counts();
+        self.splits.push(split);
+        for (id, pool) in (0..).zip(&mut self.pools) {
+            let mut room = Room::new(split, &places);
+            for machine in self.machines.iter().filter(|m| m.pool == id && m.is_up()) {
+                room.insert(&machine.within);
+                room.change(&machine.within, 0, machine.free);
+            }
+            pool.rooms.push(room);
+        }
+        (0..self.pools.len() as PoolId).for_each(|pool| self.measure(pool));
+    }
+
+    /// Whether all gangs so far may be split in any way.
+    pub fn splits_freely(&self) -> bool {
+        self.splits.len() == 1
+    }
+
+    /// Free room of a type, for gangs that are split so. They have been prepared for.
+    pub(crate) fn room(&self, pool: PoolId, split: Split) -> &Room {
+        let at = self.splits.iter().position(|known| *known == split);
+        &self.pools[pool as usize].rooms[at.expect("admission prepares for it")]
     }
 
     pub fn pool_count(&self) -> usize {
@@ -252,17 +273,14 @@ impl Cluster {
     }
 
     pub fn free_gpus(&self, pool: PoolId) -> u32 {
-        self.pools[pool as usize].free
+        self.pools[pool as usize].any().free.gpus
     }
 
     /// Free GPUs of a type in one place; a machine has but one type.
     pub fn free_in(&self, pool: PoolId, tier: Tier, place: PlaceId) -> u32 {
         match tier.level() {
             0 => self.machines[place as usize].free,
-            level => {
-                let places = self.pools[pool as usize].place_free.get(level);
-                places.map_or(self.free_gpus(pool), |free| free[place as usize])
-            }
+            level => self.pools[pool as usize].any().free_in(level, place).gpus,
         }
     }
 
@@ -270,38 +288,59 @@ impl Cluster {
     pub fn most_gpus(&self, gpu_type: Option<&str>) -> u64 {
         let named = |name: &String| gpu_type.is_none_or(|wanted| name == wanted);
         let pools = self.pool_names.iter().zip(&self.pools).filter(|(name, _)| named(name));
-        pools.map(|(_, pool)| u64::from(pool.largest[self.levels.len() - 1])).max().unwrap_or(0)
+        pools
+            .map(|(_, pool)| u64::from(pool.any().largest[self.levels.len() - 1]))
+            .max()
+            .unwrap_or(0)
     }
 
     pub fn free_total(&self) -> u32 {
-        self.pools.iter().map(|p| p.free).sum()
+        self.pools.iter().map(|p| p.any().free.gpus).sum()
     }
 
     /// The lowest tier at which the empty cluster holds the gang.
-    pub fn best_tier(&self, gpus: u32, wanted: Option<PoolId>) -> Option<Tier> {
-        self.pools_for(wanted).filter_map(|p| self.lowest(p, gpus)).min()
+    pub fn best_tier(&self, gang: impl Into<Demand>, wanted: Option<PoolId>) -> Option<Tier> {
+        let gang = gang.into();
+        self.pools_for(wanted).filter_map(|p| self.lowest(p, gang)).min()
     }
 
     /// The lowest tier at which the empty pool holds the gang.
-    fn lowest(&self, pool: PoolId, gpus: u32) -> Option<Tier> {
-        let largest = &self.pools[pool as usize].largest;
-        self.tiers().find(|tier| gpus <= largest[tier.level()])
+    fn lowest(&self, pool: PoolId, gang: Demand) -> Option<Tier> {
+        let largest = self.largest(pool, gang.split);
+        self.tiers().find(|tier| gang.chunks() <= largest[tier.level()])
     }
 
-    /// GPUs of the largest place of each level, in the first pool that can hold the gang at this tier.
-    pub fn largest_pool(&self, gpus: u32, wanted: Option<PoolId>, tier: Tier) -> [u32; LEVELS_MAX] {
+    /// By level: chunks in the largest place of the empty pool.
+    fn largest(&self, pool: PoolId, split: Split) -> [u32; LEVELS_MAX] {
+        match self.splits.contains(&split) {
+            true => self.room(pool, split).largest,
+            false => self.measured(pool, split),
+        }
+    }
+
+    /// GPUs that the gang could have in the largest place of each level, in the first pool that can
+    /// hold it at this tier.
+    pub fn largest_pool(
+        &self,
+        gang: impl Into<Demand>,
+        wanted: Option<PoolId>,
+        tier: Tier,
+    ) -> [u32; LEVELS_MAX] {
+        let gang = gang.into();
         let mut pools = self.pools_for(wanted);
-        let pool = pools.find(|&p| self.lowest(p, gpus) == Some(tier));
-        pool.map_or([0; LEVELS_MAX], |p| self.pools[p as usize].largest)
+        let pool = pools.find(|&p| self.lowest(p, gang) == Some(tier));
+        let chunks = pool.map_or([0; LEVELS_MAX], |p| self.largest(p, gang.split));
+        chunks.map(|chunks| chunks * gang.split.chunk)
     }
 
     /// The lowest tier at which the gang could start now in this pool.
-    pub fn offer_tier(&self, gpus: u32, pool: PoolId) -> Option<Tier> {
-        let pool = &self.pools[pool as usize];
-        let fits = |places: &BTreeSet<(u32, PlaceId)>| places.last().is_some_and(|p| gpus <= p.0);
-        match pool.by_free.iter().position(fits) {
+    pub fn offer_tier(&self, gang: impl Into<Demand>, pool: PoolId) -> Option<Tier> {
+        let gang = gang.into();
+        let (room, chunks) = (self.room(pool, gang.split), gang.chunks());
+        let fits = |places: &BTreeSet<Hole>| places.last().is_some_and(|p| chunks <= p.chunks);
+        match room.by_free.iter().position(fits) {
             Some(level) => Some(Tier(level as u8)),
-            None => (gpus <= pool.free).then(|| self.widest()),
+            None => (chunks <= room.free.chunks).then(|| self.widest()),
         }
     }
 
@@ -366,31 +405,14 @@ impl Cluster {
     /// A machine that is not up has no free GPUs and stands in no index.
     pub fn set_status(&mut self, id: MachineId, status: Status) {
         if !self.machines[id as usize].is_up() {
-            self.index(id);
+            let MachineState { within, pool, .. } = self.machines[id as usize];
+            self.pools[pool as usize].rooms.iter_mut().for_each(|room| room.insert(&within));
         }
         self.machines[id as usize].status = status;
         self.refresh(id);
         if status != Status::Up {
-            let machine = &self.machines[id as usize];
-            let pool = &mut self.pools[machine.pool as usize];
-            pool.by_free[0].remove(&(0, id));
-            if let Some(parts) = pool.parts[1..].first_mut() {
-                parts[machine.within[1] as usize].remove(&(0, id));
-            }
-        }
-    }
-
-    /// A machine that comes up stands in every index, without free GPUs as yet.
-    fn index(&mut self, id: MachineId) {
-        let machine = &self.machines[id as usize];
-        let pool = &mut self.pools[machine.pool as usize];
-        pool.by_free[0].insert((0, id));
-        let mut part = (0, id);
-        for level in 1..pool.by_free.len() {
-            let place = machine.within[level];
-            pool.parts[level][place as usize].insert(part);
-            part = (pool.place_free[level][place as usize], place);
-            pool.by_free[level].insert(part);
+            let MachineState { within, pool, .. } = self.machines[id as usize];
+            self.pools[pool as usize].rooms.iter_mut().for_each(|room| room.remove(&within));
         }
     }
 
@@ -411,23 +433,8 @@ impl Cluster {
         let before = std::mem::replace(&mut machine.free, free);
         let part = |free: u32| if free < machine.gpus { free } else { 0 };
         self.fragmented = self.fragmented + part(free) - part(before);
-        let pool = &mut self.pools[machine.pool as usize];
-        let (mut was, mut is) = ((before, id), (free, id));
-        for level in 0..pool.by_free.len() {
-            if level > 0 {
-                let place = machine.within[level];
-                let parts = &mut pool.parts[level][place as usize];
-                parts.remove(&was);
-                parts.insert(is);
-                let place_free = &mut pool.place_free[level][place as usize];
-                was = (*place_free, place);
-                *place_free = *place_free - before + free;
-                is = (*place_free, place);
-            }
-            pool.by_free[level].remove(&was);
-            pool.by_free[level].insert(is);
-        }
-        pool.free = pool.free - before + free;
+        let rooms = &mut self.pools[machine.pool as usize].rooms;
+        rooms.iter_mut().for_each(|room| room.change(&machine.within, before, free));
     }
 
     /// The tier that these slots span.

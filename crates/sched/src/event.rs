@@ -135,6 +135,8 @@ pub enum Why {
     Saves { tier: Tier, saved_s: Seconds },
     /// It moves together, onto fewer machines.
     FewerMachines { machines: u32 },
+    /// It was found to run there.
+    Found,
     /// It makes room for a job with a better claim.
     RoomFor { job: JobId },
     /// It makes room for jobs that rank before it.
@@ -192,6 +194,7 @@ impl fmt::Display for Told<'_> {
                 write!(f, "moves to {}: saves {saved_s:.0} s", place(tier))
             }
             Why::FewerMachines { machines } => write!(f, "moves together onto {machines} machines"),
+            Why::Found => write!(f, "it ran there already"),
             Why::RoomFor { job } => write!(f, "makes room for job {job}, whose claim is better"),
             Why::Outranked => write!(f, "makes room for jobs that rank before it"),
             Why::SliceOver => write!(f, "its time slice is over"),

@@ -39,8 +39,8 @@ impl Estimate {
             None => None,
             Some(name) => Some(cluster.pool_named(name)?),
         };
-        let best = cluster.best_tier(job.gpus, pool)?;
-        let largest = cluster.largest_pool(job.gpus, pool, best);
+        let best = cluster.best_tier(job.demand(), pool)?;
+        let largest = cluster.largest_pool(job.demand(), pool, best);
         let known = job.profile.is_known();
         let iterations = match job.length {
             Length::Iterations(n) => n,

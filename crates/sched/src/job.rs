@@ -15,6 +15,8 @@ pub struct Job {
     pub name: String,
     pub user: String,
     pub gpus: u32,
+    #[serde(default)]
+    pub terms: Terms,
     /// None: any type will do, but never a mixture of types.
     pub gpu_type: Option<String>,
     pub submit_s: Seconds,
@@ -23,10 +25,15 @@ pub struct Job {
 }
 
 impl Job {
+    pub fn demand(&self) -> Demand {
+        Demand { gpus: self.gpus, split: self.terms.split }
+    }
+
     /// What is wrong with the job, whatever the cluster; `None`: nothing.
     pub fn flaw(&self) -> Option<&'static str> {
         let Profile { compute_s, gradient_bytes, restart_s, backward_share, overlap, .. } =
             *self.profile;
+        let split = self.terms.split;
         let is_amount = |value: f64| value.is_finite() && value >= 0.0;
         let is_share = |value: f64| (0.0..=1.0).contains(&value);
         let length_is_fine = match self.length {
@@ -35,6 +42,8 @@ impl Job {
         };
         if self.gpus == 0 {
             Some("it wants no GPUs")
+        } else if split.chunks_max == 0 || !self.gpus.is_multiple_of(split.chunk) {
+            Some("its GPUs are not whole chunks")
         } else if !length_is_fine {
             Some("its length is not a number of at least 0")
         } else if !self.submit_s.is_finite() {
@@ -48,6 +57,75 @@ impl Job {
         } else {
             None
         }
+    }
+}
+
+/// What the user of a job insists on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Terms {
+    pub split: Split,
+    /// Whether the job may be stopped and started again.
+    pub preemptible: bool,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self { split: Split::ANY, preemptible: true }
+    }
+}
+
+/// How a gang may be split over machines: each of them holds whole chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Split {
+    /// GPUs that stay together on one machine.
+    pub chunk: u32,
+    /// Chunks that one machine holds at most.
+    pub chunks_max: u32,
+}
+
+impl Split {
+    /// Any number of GPUs on any machine.
+    pub const ANY: Self = Self { chunk: 1, chunks_max: u32::MAX };
+
+    /// The same number of GPUs on every machine.
+    pub const fn even(gpus_per_machine: u32) -> Self {
+        Self { chunk: gpus_per_machine, chunks_max: 1 }
+    }
+
+    /// Chunks that a machine with so many free GPUs holds.
+    pub fn chunks_in(self, gpus: u32) -> u32 {
+        (gpus / self.chunk.max(1)).min(self.chunks_max)
+    }
+}
+
+impl Default for Split {
+    fn default() -> Self {
+        Self::ANY
+    }
+}
+
+/// What decides where a gang of a GPU type fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Demand {
+    pub gpus: u32,
+    pub split: Split,
+}
+
+impl Demand {
+    pub fn chunks(self) -> u32 {
+        self.gpus / self.split.chunk.max(1)
+    }
+
+    /// Whether a machine with so many free GPUs holds the whole gang.
+    pub fn fits_in(self, gpus: u32) -> bool {
+        self.split.chunks_in(gpus) >= self.chunks()
+    }
+}
+
+impl From<u32> for Demand {
+    fn from(gpus: u32) -> Self {
+        Self { gpus, split: Split::ANY }
     }
 }
 

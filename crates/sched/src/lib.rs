@@ -17,6 +17,7 @@ pub mod outcome;
 mod place;
 pub mod policy;
 pub mod profile;
+mod room;
 pub mod sim;
 pub mod state;
 pub mod topo;

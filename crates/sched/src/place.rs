@@ -3,90 +3,78 @@
 
 use hither_core::topology::Tier;
 
-use crate::cluster::{Cluster, MachineId, PlaceId, Placement, Pool, PoolId, Slot};
+use crate::cluster::{Cluster, MachineId, Placement, PoolId, Slot};
+use crate::job::Demand;
+use crate::room::{Hole, best_fit};
 
 impl Cluster {
     /// The best placement that is free now: lowest tier, best fit inside it.
-    pub fn best_offer(&self, gpus: u32, wanted: Option<PoolId>) -> Option<Placement> {
-        self.best_pool(gpus, wanted).and_then(|(tier, pool)| self.place_at(gpus, pool, tier))
+    pub fn best_offer(&self, gang: impl Into<Demand>, wanted: Option<PoolId>) -> Option<Placement> {
+        let gang = gang.into();
+        self.best_pool(gang, wanted).and_then(|(tier, pool)| self.place_at(gang, pool, tier))
     }
 
     /// Lowest tier on offer over the pools that the job may use, and the pool that offers it. Among
     /// equals the pool with the least free, so that scarce large holes stay whole.
-    pub fn best_pool(&self, gpus: u32, wanted: Option<PoolId>) -> Option<(Tier, PoolId)> {
+    pub fn best_pool(
+        &self,
+        gang: impl Into<Demand>,
+        wanted: Option<PoolId>,
+    ) -> Option<(Tier, PoolId)> {
+        let gang = gang.into();
         self.pools_for(wanted)
-            .filter_map(|pool| Some((self.offer_tier(gpus, pool)?, self.free_gpus(pool), pool)))
+            .filter_map(|pool| Some((self.offer_tier(gang, pool)?, self.free_gpus(pool), pool)))
             .min()
             .map(|(tier, _, pool)| (tier, pool))
     }
 
     /// A placement in one place of this level, if one has room.
-    pub fn place_at(&self, gpus: u32, pool: PoolId, tier: Tier) -> Option<Placement> {
-        let pool = &self.pools[pool as usize];
-        let place = match pool.by_free.get(tier.level()) {
-            Some(places) => places.range((gpus, 0)..).next()?.1,
-            None if pool.free < gpus => return None,
+    pub fn place_at(&self, gang: impl Into<Demand>, pool: PoolId, tier: Tier) -> Option<Placement> {
+        let gang = gang.into();
+        let (room, chunks) = (self.room(pool, gang.split), gang.chunks());
+        let place = match room.by_free.get(tier.level()) {
+            Some(places) => best_fit(places, chunks, Hole::MAX)?,
+            None if room.free.chunks < chunks => return None,
             None => 0,
         };
         let mut slots = Vec::new();
-        pool.fill(tier.level(), place, gpus, &mut slots);
+        room.fill(tier.level(), place, chunks, &mut slots);
         Some(Placement { tier: self.tier_of(&slots), slots })
     }
 
     /// Machines in index order, as much of each as is free; a gang that fits a machine takes the
     /// first that holds it.
-    pub fn first_fit(&self, gpus: u32, pool: PoolId) -> Option<Placement> {
+    pub fn first_fit(&self, gang: impl Into<Demand>, pool: PoolId) -> Option<Placement> {
+        let gang = gang.into();
         let machines = || {
             let all = self.machines.iter().enumerate();
             all.filter(move |(_, m)| m.pool == pool && m.is_up() && m.free > 0)
         };
-        if let Some((id, _)) = machines().find(|(_, m)| m.free >= gpus) {
-            let slots = vec![Slot { machine: id as MachineId, gpus }];
+        if let Some((id, _)) = machines().find(|(_, m)| gang.fits_in(m.free)) {
+            let slots = vec![Slot { machine: id as MachineId, gpus: gang.gpus }];
             return Some(Placement { slots, tier: Tier::MACHINE });
         }
-        self.gather(gpus, machines().map(|(id, m)| (m.free, id as MachineId)))
+        self.gather(gang, machines().map(|(id, m)| (m.free, id as MachineId)))
     }
 
-    /// As much of each (free, machine) as there is, in this order, until the gang is whole.
+    /// As much of each (free, machine) as the gang may have, in this order, until it is whole.
     pub(crate) fn gather(
         &self,
-        gpus: u32,
-        holes: impl Iterator<Item = (u32, u32)>,
+        gang: Demand,
+        holes: impl Iterator<Item = (u32, MachineId)>,
     ) -> Option<Placement> {
-        let mut left = gpus;
+        let mut left = gang.chunks();
         let mut slots = Vec::new();
         for (free, machine) in holes {
-            let take = free.min(left);
-            slots.push(Slot { machine, gpus: take });
-            left -= take;
+            let chunks = gang.split.chunks_in(free).min(left);
+            if chunks > 0 {
+                slots.push(Slot { machine, gpus: chunks * gang.split.chunk });
+            }
+            left -= chunks;
             if left == 0 {
                 return Some(Placement { tier: self.tier_of(&slots), slots });
             }
         }
         None
-    }
-}
-
-impl Pool {
-    /// Takes `gpus` from a place that holds as many: whole parts from the emptiest on, and for the
-    /// rest the part that it fits best.
-    fn fill(&self, level: usize, place: PlaceId, gpus: u32, slots: &mut Vec<Slot>) {
-        if level == 0 {
-            slots.push(Slot { machine: place, gpus });
-            return;
-        }
-        let parts = self.parts_of(level, place);
-        let mut left = gpus;
-        for &(free, part) in parts.iter().rev() {
-            if free >= left {
-                // Those taken so far come after this one in the set's order, so the first that
-                // fits is not among them.
-                let &(_, fitting) = parts.range((left, 0)..).next().expect("this one fits");
-                return self.fill(level - 1, fitting, left, slots);
-            }
-            self.fill(level - 1, part, free, slots);
-            left -= free;
-        }
-        debug_assert_eq!(left, 0, "the place was said to hold the gang");
     }
 }

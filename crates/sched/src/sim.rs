@@ -13,10 +13,10 @@ use rand_distr::{Distribution, Exp};
 use rand_pcg::Pcg64Mcg;
 
 use crate::check::Checker;
-use crate::cluster::{MachineId, Status};
+use crate::cluster::{MachineId, Placement, Status};
 use crate::contention::Contention;
 use crate::decide::Scheduler;
-use crate::event::{Action, Decision, End, Event, Timer};
+use crate::event::{Action, Decision, DecisionId, End, Event, Timer, Why};
 use crate::forecast::Forecast;
 use crate::job::{Job, JobId};
 use crate::network::Network;
@@ -30,6 +30,8 @@ use crate::world::{Beliefs, World};
 pub struct Scenario {
     /// In order of submission.
     pub jobs: Vec<Arc<Job>>,
+    /// Where the first of the jobs run already when they are submitted, at the first moment.
+    pub running: Vec<Arc<Placement>>,
     /// (when, index into `jobs`): the user takes the job back.
     pub cancels: Vec<(Seconds, JobId)>,
     /// (when, machine, whether it comes up again or goes down).
@@ -184,6 +186,7 @@ pub fn simulate(
         timer_version: HashMap::new(),
         idle_timers: 0,
         faults: scenario.faults.map(|faults| FaultStreams::new(faults, topology.machines.len())),
+        running: Vec::new(),
         worst_s: excused_until_s(scenario),
     };
     sim.run(scenario)?;
@@ -213,6 +216,8 @@ struct Sim<'a> {
     timer_version: HashMap<Timer, u32>,
     idle_timers: u32,
     faults: Option<FaultStreams>,
+    /// Where the first jobs run when they arrive.
+    running: Vec<Arc<Placement>>,
     /// When the workload should be over by any measure.
     worst_s: Seconds,
 }
@@ -256,6 +261,7 @@ impl Sim<'_> {
                 self.push_fault(0.0, machine, true);
             }
         }
+        self.running = scenario.running.clone();
         let mut arrivals = &scenario.jobs[..];
         if let Some(first) = arrivals.first() {
             self.push(first.submit_s, What::Arrive);
@@ -327,9 +333,15 @@ impl Sim<'_> {
             self.worst_s += SERIAL_TIMES_MAX * serial_s;
         }
         let is_timer = matches!(event, Event::Timer(_));
+        let has_arrived = matches!(event, Event::Submitted(_));
         self.tell(now, event)?;
-        let decisions = self.scheduler.decide(now);
-        for decision in &decisions {
+        let mut decisions = match has_arrived {
+            true => self.find_running(now)?,
+            false => Vec::new(),
+        };
+        let found = decisions.len();
+        decisions.extend(self.scheduler.decide(now));
+        for decision in &decisions[found..] {
             self.carry_out(now, decision)?;
         }
         // Before the new rates: a job that moves stops at its old one first.
@@ -354,16 +366,37 @@ impl Sim<'_> {
         })
     }
 
+    /// The jobs that run already have their GPUs. To those who watch they start now.
+    fn find_running(&mut self, now: Seconds) -> Result<Vec<Decision>, Error> {
+        let mut starts = Vec::new();
+        for (job, placement) in (0..).zip(std::mem::take(&mut self.running)) {
+            self.tell(now, Event::Found { job, placement: placement.clone() })?;
+            self.begin(now, job, &placement);
+            let action = Action::Start { job, placement };
+            starts.push(Decision {
+                id: DecisionId::MAX,
+                action,
+                after: Vec::new(),
+                why: Why::Found,
+            });
+        }
+        Ok(starts)
+    }
+
+    /// The job has these GPUs, and its share of the network.
+    fn begin(&mut self, now: Seconds, job: JobId, placement: &Placement) {
+        let state = &self.scheduler.state;
+        let profile = &self.world.job(job).job.profile;
+        self.contention.start(job, profile, placement, &state.cluster, &state.network);
+        let begin_s = state.job(job).run().map_or(now, |run| run.pace.begin_s);
+        self.world.start(job, begin_s);
+    }
+
     fn carry_out(&mut self, now: Seconds, decision: &Decision) -> Result<(), Error> {
         match &decision.action {
             Action::Start { job, placement } => {
-                let state = &self.scheduler.state;
-                let profile = &self.world.job(*job).job.profile;
-                let network = &state.network;
-                self.contention.start(*job, profile, placement, &state.cluster, network);
                 self.tell(now, Event::Started(decision.id))?;
-                let run = self.scheduler.state.job(*job).run().expect("it has just started");
-                self.world.start(*job, run.pace.begin_s);
+                self.begin(now, *job, placement);
                 Ok(())
             }
             Action::Stop { job, reason } => {

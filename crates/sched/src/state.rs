@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{Cluster, MachineId, PlaceId, Placement, PoolId};
 use crate::event::{Action, Decision, DecisionId, Timer, Why};
 use crate::forecast::{Estimate, Forecast};
-use crate::job::{Job, JobId};
+use crate::job::{Demand, Job, JobId};
 use crate::jobs::Jobs;
 use crate::network::Network;
 use crate::order::{any_float, pairs};
@@ -204,6 +204,11 @@ impl JobState {
         self.job.gpus
     }
 
+    /// What decides where it fits.
+    pub fn demand(&self) -> Demand {
+        self.job.demand()
+    }
+
     /// Iterations done by `now`.
     pub fn done_at(&self, now: Seconds) -> f64 {
         match &self.phase {
@@ -265,13 +270,14 @@ impl State {
                 None => return false,
             },
         };
-        self.cluster.best_tier(job.gpus, pool).is_some()
+        self.cluster.best_tier(job.demand(), pool).is_some()
     }
 
     /// The caller has made sure that the cluster can hold the job.
     pub(crate) fn admit(&mut self, job: Arc<Job>) -> JobId {
         let Estimate { pool, best, iteration_s, iterations } =
             Estimate::new(&job, &self.cluster, &self.network).expect("drivers ask `admits` first");
+        self.cluster.prepare(job.terms.split);
         let id = self.jobs.push(JobState {
             pool,
             best,
@@ -327,14 +333,14 @@ impl State {
         self.running.iter().copied().filter(holds).collect()
     }
 
-    /// How long the job has been at work since its last start, if stopping it now would keep some
-    /// of that work. A policy that preempts jobs before can keep all of them from getting on.
+    /// How long the job has been at work since its last start, if it may be stopped now and would
+    /// keep some of that work. A policy that preempts jobs before can keep all of them from getting on.
     pub fn worked_s(&self, id: JobId) -> Option<Seconds> {
         let job = self.job(id);
         let Phase::Running(run) = &job.phase else { return None };
         let keeps = self.checkpoints.on_preempt
             || job.checkpointed_at(self.now, self.checkpoints.interval_s) > job.done;
-        keeps.then_some(self.now - run.pace.begin_s)
+        (job.job.terms.preemptible && keeps).then_some(self.now - run.pace.begin_s)
     }
 
     /// GPU seconds that stopping a running job now would waste: its restart, and the work that it
@@ -511,6 +517,7 @@ impl State {
         let now = self.now;
         let job = &mut self.jobs[id];
         job.phase = Phase::Running(Run { placement, pace: Pace::new(now, job.done) });
+        job.why = Why::Found;
         job.since_s = now;
         job.starts += 1;
     }
@@ -661,10 +668,10 @@ impl<'a> Turn<'a> {
     pub fn offer_instead(&mut self, id: JobId) -> Option<Placement> {
         let state = &mut *self.state.0;
         let job = state.job(id);
-        let (gpus, pool) = (job.gpus(), state.pool_of_run(id));
+        let (gang, pool) = (job.demand(), state.pool_of_run(id));
         let held = job.run()?.placement.clone();
         state.cluster.release(&held);
-        let offer = state.cluster.best_offer(gpus, Some(pool));
+        let offer = state.cluster.best_offer(gang, Some(pool));
         state.cluster.take(&held);
         offer
     }

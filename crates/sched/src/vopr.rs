@@ -15,7 +15,8 @@ use hither_core::topology::{
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
-use crate::job::{Job, JobId, Length, Measured, Profile};
+use crate::cluster::Cluster;
+use crate::job::{Demand, Job, JobId, Length, Measured, Profile, Split, Terms};
 use crate::policy::{self, Settings};
 use crate::sim::{self, Faults, Options, Scenario, simulate};
 use crate::state::Checkpoints;
@@ -100,7 +101,13 @@ impl Case {
             policy,
             settings: draw::settings(rng),
             topology,
-            scenario: Scenario { jobs, cancels, machines, faults: random_faults(rng, seed) },
+            scenario: Scenario {
+                jobs,
+                cancels,
+                machines,
+                faults: random_faults(rng, seed),
+                ..Scenario::default()
+            },
             options: Options {
                 seed,
                 congestion,
@@ -199,6 +206,7 @@ fn random_topology(rng: &mut Pcg64Mcg) -> Topology {
 fn random_jobs(rng: &mut Pcg64Mcg, topology: &Topology) -> Vec<Arc<Job>> {
     let together = rng.random_bool(0.2);
     let gap_s: Seconds = rng.random_range(1.0..2000.0);
+    let cluster = Cluster::new(topology);
     let mut submit_s = 0.0;
     let mut jobs = Vec::new();
     for n in 0..rng.random_range(1..50) {
@@ -216,10 +224,16 @@ fn random_jobs(rng: &mut Pcg64Mcg, topology: &Topology) -> Vec<Arc<Job>> {
         if gpu_type.is_none() && !fits_one_type(topology, gpus) {
             continue;
         }
+        let mut terms = random_terms(rng, gpus);
+        let pool = gpu_type.as_deref().and_then(|name| cluster.pool_named(name));
+        if cluster.best_tier(Demand { gpus, split: terms.split }, pool).is_none() {
+            terms.split = Split::ANY;
+        }
         jobs.push(Arc::new(Job {
             name: format!("j{n}"),
             user: format!("u{}", rng.random_range(0..4)),
             gpus,
+            terms,
             gpu_type,
             submit_s,
             length: match rng.random_bool(0.5) {
@@ -233,6 +247,19 @@ fn random_jobs(rng: &mut Pcg64Mcg, topology: &Topology) -> Vec<Arc<Job>> {
         }
     }
     jobs
+}
+
+/// Most gangs take any GPUs; some want so many on each machine, or chunks of so many.
+fn random_terms(rng: &mut Pcg64Mcg, gpus: u32) -> Terms {
+    let divisors: Vec<u32> = (1..=gpus).filter(|d| gpus.is_multiple_of(*d)).collect();
+    let chunk = divisors[rng.random_range(0..divisors.len())];
+    let split = match rng.random_range(0..10) {
+        0 => Split::even(chunk),
+        1 => Split { chunk, ..Split::ANY },
+        2 => Split { chunk, chunks_max: rng.random_range(1..4) },
+        _ => Split::ANY,
+    };
+    Terms { split, preemptible: rng.random_bool(0.95) }
 }
 
 fn fits_one_type(topology: &Topology, gpus: u32) -> bool {

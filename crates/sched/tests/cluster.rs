@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use common::{placed, typed_topology};
 use hither_core::topology::{Level, Place, Tier, Topology};
 use hither_sched::cluster::{Cluster, Placement, PoolId, Status};
+use hither_sched::job::{Demand, Split};
 use proptest::prelude::*;
 
 /// The same cluster, kept as plainly as can be.
@@ -50,10 +51,11 @@ impl Plain {
         (0..self.machines.len()).filter(here).map(|m| (m, self.free(m))).collect()
     }
 
-    /// Free GPUs of the pool in each place of a level, of those inside the given place if any.
+    /// Free chunks of the pool in each place of a level, of those inside the given place if any.
     fn rooms(
         &self,
         pool: PoolId,
+        split: Split,
         level: usize,
         inside: Option<(usize, u32)>,
     ) -> BTreeMap<u32, u32> {
@@ -61,19 +63,21 @@ impl Plain {
         for (machine, free) in self.holes(pool) {
             let within = &self.machines[machine].0;
             if inside.is_none_or(|(level, place)| within[level] == place) {
-                *rooms.entry(within[level]).or_default() += free;
+                *rooms.entry(within[level]).or_default() += split.chunks_in(free);
             }
         }
         rooms
     }
 
     /// Whether some place of the level has room for the gang now.
-    fn fits(&self, gpus: u32, pool: PoolId, tier: Tier) -> bool {
-        self.rooms(pool, tier.level(), None).values().any(|&free| free >= gpus)
+    fn fits(&self, gang: Demand, pool: PoolId, tier: Tier) -> bool {
+        let rooms = self.rooms(pool, gang.split, tier.level(), None);
+        rooms.values().any(|&chunks| chunks >= gang.chunks())
     }
 
-    fn lowest(&self, gpus: u32, pool: PoolId) -> Option<Tier> {
-        self.tiers().find(|&tier| self.fits(gpus, pool, tier))
+    fn lowest(&self, gang: impl Into<Demand>, pool: PoolId) -> Option<Tier> {
+        let gang = gang.into();
+        self.tiers().find(|&tier| self.fits(gang, pool, tier))
     }
 
     fn tier_of(&self, placement: &Placement) -> Tier {
@@ -85,7 +89,8 @@ impl Plain {
         self.tiers().find(holds_all).expect("the network holds all")
     }
 
-    fn check_valid(&self, placement: &Placement, gpus: u32, pool: PoolId) {
+    fn check_valid(&self, placement: &Placement, gang: impl Into<Demand>, pool: PoolId) {
+        let Demand { gpus, split } = gang.into();
         let mut machines: Vec<u32> = placement.slots.iter().map(|s| s.machine).collect();
         machines.sort_unstable();
         machines.dedup();
@@ -94,6 +99,7 @@ impl Plain {
         for slot in &placement.slots {
             assert!(slot.gpus > 0 && slot.gpus <= self.free(slot.machine as usize), "it is free");
             assert_eq!(self.machines[slot.machine as usize].1, pool, "types are not mixed");
+            assert_eq!(slot.gpus, split.chunks_in(slot.gpus) * split.chunk, "whole chunks");
         }
         assert_eq!(placement.tier, self.tier_of(placement));
     }
@@ -123,27 +129,30 @@ fn fewest(holes: &[u32], gpus: u32) -> Option<u32> {
 
 /// The place has the least free of those that hold the gang; and it, and every place inside it that
 /// is used, has the fewest parts that hold what is taken there.
-fn check_placements(cluster: &Cluster, plain: &Plain, gpus: u32, pool: PoolId) {
+fn check_placements(cluster: &Cluster, plain: &Plain, gang: Demand, pool: PoolId) {
+    let (split, chunks) = (gang.split, gang.chunks());
     for tier in plain.tiers() {
-        let got = cluster.place_at(gpus, pool, tier);
-        assert_eq!(got.is_some(), plain.fits(gpus, pool, tier), "{gpus} GPUs at {tier:?}");
+        let got = cluster.place_at(gang, pool, tier);
+        assert_eq!(got.is_some(), plain.fits(gang, pool, tier), "{gang:?} at {tier:?}");
         let Some(got) = got else { continue };
-        plain.check_valid(&got, gpus, pool);
+        plain.check_valid(&got, gang, pool);
         assert!(got.tier <= tier);
-        let rooms = plain.rooms(pool, tier.level(), None);
-        let tightest = rooms.values().copied().filter(|&free| free >= gpus).min();
+        let rooms = plain.rooms(pool, split, tier.level(), None);
+        let tightest = rooms.values().copied().filter(|&free| free >= chunks).min();
         let (&place, _) = plain.taken_in(&got, tier.level()).first_key_value().expect("one place");
         assert_eq!(Some(rooms[&place]), tightest, "best fit");
         for level in 1..=tier.level() {
             for (place, taken) in plain.taken_in(&got, level) {
+                let inside_it = Some((level, place));
                 let parts: Vec<u32> =
-                    plain.rooms(pool, level - 1, Some((level, place))).into_values().collect();
+                    plain.rooms(pool, split, level - 1, inside_it).into_values().collect();
                 let inside = |part: &u32| {
                     let mut machines = plain.machines.iter();
                     machines.any(|m| m.0[level] == place && m.0[level - 1] == *part)
                 };
                 let used = plain.taken_in(&got, level - 1);
                 let used = used.keys().filter(|part| inside(part)).count() as u32;
+                let taken = taken / split.chunk;
                 assert_eq!(Some(used), fewest(&parts, taken), "fewest parts at level {level}");
             }
         }
@@ -184,7 +193,7 @@ fn check_all(cluster: &Cluster, plain: &Plain, empty: &Plain) {
         for gpus in 1..=cluster.most_gpus(Some(&cluster.pool_names[pool as usize])) as u32 + 1 {
             assert_eq!(cluster.offer_tier(gpus, pool), plain.lowest(gpus, pool));
             assert_eq!(cluster.best_tier(gpus, Some(pool)), empty.lowest(gpus, pool));
-            check_placements(cluster, plain, gpus, pool);
+            check_placements(cluster, plain, gpus.into(), pool);
             check_first_fit(cluster, plain, gpus, pool);
         }
     }
@@ -207,6 +216,29 @@ fn check_all(cluster: &Cluster, plain: &Plain, empty: &Plain) {
         }
     }
 }
+
+/// Gangs that may not be split freely, whether the cluster was prepared for them at the beginning
+/// or is only now.
+fn check_splits(cluster: &Cluster, plain: &Plain, empty: &Plain) {
+    let chunks_max = u32::MAX;
+    for split in [EARLY[0], EARLY[1], Split { chunk: 2, chunks_max }, Split::even(3)] {
+        let mut cluster = cluster.clone();
+        cluster.prepare(split);
+        for pool in 0..cluster.pool_count() as PoolId {
+            for chunks in 1..6 {
+                let gang = Demand { gpus: chunks * split.chunk, split };
+                assert_eq!(cluster.offer_tier(gang, pool), plain.lowest(gang, pool), "{gang:?}");
+                assert_eq!(cluster.best_tier(gang, Some(pool)), empty.lowest(gang, pool));
+                check_placements(&cluster, plain, gang, pool);
+                let first = cluster.first_fit(gang, pool);
+                assert_eq!(first.is_some(), plain.fits(gang, pool, cluster.widest()));
+                first.iter().for_each(|placement| plain.check_valid(placement, gang, pool));
+            }
+        }
+    }
+}
+
+const EARLY: [Split; 2] = [Split::even(2), Split { chunk: 1, chunks_max: 2 }];
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -258,6 +290,7 @@ proptest! {
         steps in steps(),
     ) {
         let mut cluster = Cluster::new(&topology);
+        EARLY.iter().for_each(|split| cluster.prepare(*split));
         let mut plain = Plain::new(&topology);
         let empty = Plain::new(&topology);
         check_all(&cluster, &plain, &empty);
@@ -301,7 +334,24 @@ proptest! {
             }
             check_all(&cluster, &plain, &empty);
         }
+        check_splits(&cluster, &plain, &empty);
     }
+}
+
+#[test]
+fn a_gang_of_a_fixed_shape_takes_machines_that_it_leaves_full() {
+    // Four GPUs are free on the first and the third, eight on the second.
+    let topology = typed_topology(&[(0, 4, "a"), (0, 8, "a"), (0, 4, "a")]);
+    let mut cluster = Cluster::new(&topology);
+    let split = Split::even(4);
+    cluster.prepare(split);
+    let one = cluster.best_offer(Demand { gpus: 4, split }, None);
+    assert_eq!(one, Some(placed(&cluster, &[(0, 4)])));
+    let two = cluster.best_offer(Demand { gpus: 8, split }, None);
+    assert_eq!(two, Some(placed(&cluster, &[(2, 4), (0, 4)])));
+    let three = cluster.best_offer(Demand { gpus: 12, split }, None);
+    assert_eq!(three, Some(placed(&cluster, &[(2, 4), (0, 4), (1, 4)])));
+    assert_eq!(cluster.best_offer(Demand { gpus: 16, split }, None), None);
 }
 
 #[test]

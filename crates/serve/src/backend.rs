@@ -149,7 +149,11 @@ impl Served {
             None => answer.await,
             Some(deadline) => match tokio::time::timeout_at(deadline.into(), answer).await {
                 Ok(answer) => answer,
-                Err(_) => return Err(Error::Timeout { id: id() }),
+                Err(_) => {
+                    withdrawal.ticket = None;
+                    self.state().queue.remove(ticket);
+                    return Err(Error::Timeout { id: id() });
+                }
             },
         };
         withdrawal.ticket = None;

@@ -19,7 +19,6 @@ pub(crate) use self::load::bytes_where;
 pub use self::load::{Budget, Share};
 pub use self::scan::Layout;
 use crate::backend::Served;
-use crate::config::ModelConfig;
 use crate::error::Error;
 
 pub struct Repository {
@@ -34,7 +33,6 @@ pub struct Repository {
 /// What is known of a model.
 #[derive(Clone, Default)]
 struct Entry {
-    config: ModelConfig,
     versions: BTreeMap<u64, Arc<Served>>,
     /// Why a version is not served; version 0 stands for the whole model.
     reasons: BTreeMap<u64, String>,
@@ -183,11 +181,7 @@ impl Repository {
     /// Reads a model's configuration and loads the versions that it asks for.
     fn read_model(&self, model: &str) -> Result<Entry, String> {
         let files = self.layout.find(model)?;
-        let mut entry = Entry {
-            config: files.config.clone(),
-            fingerprint: files.fingerprint,
-            ..Entry::default()
-        };
+        let mut entry = Entry { fingerprint: files.fingerprint, ..Entry::default() };
         for (version, dir) in &files.versions {
             let loaded =
                 load::load(model, *version, dir, &files.config, &self.threads, &self.budget);

@@ -19,9 +19,12 @@ const DENSE: usize = 13;
 const TABLES: usize = 26;
 
 impl Demo {
-    pub fn make(common: &Common) -> anyhow::Result<Self> {
-        let demo = Self { dir: Scratch::in_temp_dir("hither-serve-demo") };
-        let model = demo.repository().join("demo");
+    pub fn new() -> Self {
+        Self { dir: Scratch::in_temp_dir("hither-serve-demo") }
+    }
+
+    pub fn make(&self, common: &Common) -> anyhow::Result<()> {
+        let model = self.repository().join("demo");
         std::fs::create_dir_all(&model)
             .with_context(|| format!("cannot create {}", model.display()))?;
         let mut shape = Shape::preset("mlperf")?;
@@ -33,7 +36,7 @@ impl Demo {
         generate(&shape.spec("demo"), SEED, &model.join("1"), false, &|_| ())?;
         std::fs::write(model.join("config.toml"), "ids_per_bag = 1\n")
             .with_context(|| format!("cannot write {}", model.display()))?;
-        Ok(demo)
+        Ok(())
     }
 
     pub fn repository(&self) -> &Path {

@@ -87,8 +87,9 @@ pub fn manifest(args: &PlanArgs, plan: &Plan, axes: &[Axis]) -> anyhow::Result<M
             hash(&tables.iter().flat_map(|(_, bytes)| bytes).copied().collect::<Vec<u8>>())
         }
         Workload::Generator { settings, .. } => hash(&serde_json::to_vec(settings)?),
+        Workload::Live { .. } => unreachable!("sweeps read traces"),
     };
-    let profiles = match args.trace.profiles_file() {
+    let profiles = match args.trace.reading.profiles_file() {
         Some(path) => hash(&inputs::bytes(path)?),
         None => String::new(),
     };
@@ -98,7 +99,7 @@ pub fn manifest(args: &PlanArgs, plan: &Plan, axes: &[Axis]) -> anyhow::Result<M
         "hither": env!("CARGO_PKG_VERSION"),
         "program": program()?,
         "trace": [plan.workload.name(), workload],
-        "format": args.trace.format.map(|format| format.name()),
+        "format": args.trace.reading.format.map(|format| format.name()),
         "profiles": profiles,
         "cluster": [plan.topology.name, hash(to_toml(&plan.topology).as_bytes())],
         "policies": policies,
@@ -114,7 +115,7 @@ pub fn manifest(args: &PlanArgs, plan: &Plan, axes: &[Axis]) -> anyhow::Result<M
         "drop_impossible": scenario.drop_impossible,
         "lengths": scenario.lengths,
         "profile_error": scenario.profile_error,
-        "profiles_told": !args.trace.hides_profiles(),
+        "profiles_told": !args.trace.reading.hides_profiles(),
         "vary": axes,
     });
     match map {

@@ -62,6 +62,13 @@ impl Bed {
 
     pub fn with(shape: Shape, extra: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        if extra.contains("JobSubmitPlugins=lua") {
+            let etc = dir.path().join("slurm/etc");
+            fs::create_dir_all(&etc).unwrap();
+            let script =
+                concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/slurm/job_submit.lua");
+            fs::copy(script, etc.join("job_submit.lua")).unwrap();
+        }
         let slurm = Testbed::start(&dir.path().join("slurm"), shape, extra)
             .unwrap_or_else(|error| panic!("{error}"));
         let work = dir.path().join("work.sh");

@@ -45,7 +45,12 @@ fn fifty_kills_lose_nothing_and_start_nothing_twice() {
             sizes.insert(job, gpus);
         }
         match kill {
-            10 | 35 => {
+            10 => {
+                bed.slurm.await_saved();
+                bed.slurm.kill_controller();
+                bed.slurm.start_controller().unwrap();
+            }
+            35 => {
                 bed.slurm.stop_controller();
                 bed.slurm.start_controller().unwrap();
             }

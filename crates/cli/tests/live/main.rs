@@ -3,5 +3,6 @@
 mod bed;
 mod kills;
 mod page;
+mod shapes;
 mod story;
 mod trouble;

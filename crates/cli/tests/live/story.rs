@@ -29,7 +29,7 @@ fn row(bed: &Bed, job: &str) -> Option<Value> {
     rows.into_iter().find(|row| row["job"] == job)
 }
 
-fn racks(nodes: &str) -> usize {
+pub fn racks(nodes: &str) -> usize {
     let names = hither_sched::topo::expand(nodes).unwrap();
     let racks: std::collections::BTreeSet<u32> =
         names.iter().map(|name| name[1..].parse::<u32>().unwrap() / 4).collect();

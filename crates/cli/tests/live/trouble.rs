@@ -52,16 +52,22 @@ fn jobs_that_are_not_hithers_are_left_to_slurm() {
     bed.await_log("decides for partition", 20);
     let second = bed.refused(&["schedule", "--act"]);
     assert!(second.contains("another scheduler acts"), "{second}");
-    // No GPUs, or a shape that only Slurm can place: released at once.
+    let elsewhere = bed.folder().join("elsewhere").display().to_string();
+    let second = bed.refused(&["schedule", "--act", "--state", &elsewhere]);
+    assert!(
+        second.contains("another scheduler on this host decides for partition gpu"),
+        "{second}"
+    );
+    // No GPUs, or a wish that only Slurm knows: released at once.
     let plain = bed.submit_foreign(&["-H", "-n1"], 3);
-    let shaped = bed.submit_foreign(&["-H", "-N2", "--gpus-per-node=2"], 10);
-    bed.await_state(&shaped, "RUNNING", 15);
-    let why = bed.told(&["explain", &shaped]);
-    assert!(why.contains("asks for a fixed shape") && why.contains("--gpus=N"), "{why}");
+    let picky = bed.submit_foreign(&["-H", "-N2", "--gpus-per-node=2", "-x", "n3"], 10);
+    bed.await_state(&picky, "RUNNING", 15);
+    let why = bed.told(&["explain", &picky]);
+    assert!(why.contains("asks for ExcNodeList=n3, which Hither cannot place"), "{why}");
     // Its GPUs are seen: a gang of six has to wait for it.
     let gang = bed.submit(6, 3, &[]);
-    bed.await_all_completed(&[plain, shaped.clone(), gang.clone()], 40);
-    let ended = bed.marks().into_iter().find(|m| m.what == "end" && m.job == shaped).unwrap();
+    bed.await_all_completed(&[plain, picky.clone(), gang.clone()], 40);
+    let ended = bed.marks().into_iter().find(|m| m.what == "end" && m.job == picky).unwrap();
     assert!(bed.first_start(&gang).at_s > ended.at_s);
     // An array's tasks are jobs of their own.
     let array = bed.submit(2, 3, &["--array=1-3"]);

@@ -76,7 +76,7 @@ fn perf_analyzer_measures_it() {
         let csv = server.output.with_extension(protocol);
         let output = Command::new(&binary)
             .args(["-m", "demo", "-i", protocol, "-u", address, "-b", "16"])
-            .args(["--concurrency-range", "2", "-p", "500", "-s", "90", "-r", "3", "-f"])
+            .args(["--concurrency-range", "2", "-p", "500", "-s", "999", "-r", "3", "-f"])
             .arg(&csv)
             .arg("--input-data")
             .arg(&data)

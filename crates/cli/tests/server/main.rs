@@ -2,5 +2,6 @@
 
 mod bed;
 mod clients;
+mod hot_rows;
 mod operation;
 mod reload;

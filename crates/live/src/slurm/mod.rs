@@ -70,6 +70,17 @@ impl Slurm {
         Ok(slurm)
     }
 
+    /// What tells this cluster from all others: its name and its controller.
+    pub fn identity(&self) -> Result<String, Error> {
+        let text = self.commands.ask("scontrol", &["show", "config"])?;
+        let field = |key: &str| {
+            let line = text.lines().find(|line| line.starts_with(key))?;
+            line.split_once('=').map(|(_, value)| value.trim())
+        };
+        let fields = ["ClusterName", "SlurmctldHost", "SlurmctldPort"].map(field);
+        Ok(fields.map(Option::unwrap_or_default).join(" "))
+    }
+
     fn partitions(&self) -> String {
         self.config.partitions.join(",")
     }
@@ -257,10 +268,10 @@ fn lines(order: &Order, input: &mut String) {
         }
         // Slurm lets a requeued job wait for two minutes; `starttime` ends that.
         Order::Release { job } => format!("update jobid={job} starttime=now\nrelease {job}\n"),
-        Order::HandOver { job, unbind: true } => {
-            format!("update jobid={job} reqnodelist= numnodes=1 starttime=now\nrelease {job}\n")
-        }
-        Order::HandOver { job, unbind: false } => format!("release {job}\n"),
+        Order::HandOver { job, unbind: Some(nodes) } => format!(
+            "update jobid={job} reqnodelist= numnodes={nodes} starttime=now\nrelease {job}\n"
+        ),
+        Order::HandOver { job, unbind: None } => format!("release {job}\n"),
         Order::Hold { job } => format!("hold {job}\n"),
         Order::Requeue { job } => format!("requeuehold {job}\n"),
         Order::Signal { .. } => return,

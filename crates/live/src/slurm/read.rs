@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use hither_core::Seconds;
 use hither_sched::cluster::Status;
 use hither_sched::event::End;
+use hither_sched::job::Split;
 use hither_sched::topo;
 
 use crate::engine::{Error, Key, SeenNode, Stands, Wants};
@@ -130,18 +131,22 @@ fn title(line: &str) -> (Key, String) {
 const FREE: [&str; 8] = [
     "Comment=",
     "Command=",
+    "SubmitLine=",
     "WorkDir=",
     "StdErr=",
     "StdIn=",
     "StdOut=",
     "AdminComment=",
-    "Features=",
 ];
 
 fn body<'a>(line: &'a str, record: &mut Record, fields: &mut HashMap<&'a str, &'a str>) {
     let line = line.trim();
     if let Some(comment) = line.strip_prefix("Comment=") {
         record.comment = comment.trim().to_owned();
+        return;
+    }
+    if let Some(features) = line.strip_prefix("Features=") {
+        fields.entry("Features").or_insert(features.split(' ').next().unwrap_or(""));
         return;
     }
     if FREE.iter().any(|key| line.starts_with(key)) {
@@ -186,17 +191,53 @@ fn finish(record: &mut Record, fields: &HashMap<&str, &str>) {
     record.wants = Some(wants(&field));
 }
 
-/// The GPUs that a job asks for. A total may lie anywhere; all other requests fix a shape.
+/// The GPUs that a job asks for, and how they may be split over nodes.
 fn wants<'a>(field: &impl Fn(&str) -> Option<&'a str>) -> Wants {
-    for per in ["TresPerNode", "TresPerTask", "TresPerSocket"] {
-        if let Some(text) = field(per).filter(|text| gpus(text).is_some()) {
-            let nodes = field("NumNodes").unwrap_or("1");
-            return Wants::Shape(format!("{per}={text} on {nodes} nodes"));
+    let [per_job, per_node, per_task, per_socket] =
+        ["TresPerJob", "TresPerNode", "TresPerTask", "TresPerSocket"]
+            .map(|key| field(key).and_then(gpus));
+    let number = |text: &str| text.split(['-', ':']).next().unwrap_or("").parse::<u32>().ok();
+    let asked = |key: &str| field(key).and_then(number).unwrap_or(0);
+    // A node count that Hither has set itself is no wish of the user's.
+    let nodes = if field("ReqNodeList").is_some() { 0 } else { asked("NumNodes") };
+    let tasks_per_node = asked("NtasksPerN:B:S:C");
+    let whole = |count: u32, split: Split, gpu_type| Wants::Gpus { count, gpu_type, split };
+    let evenly = |count: u32, gpu_type| {
+        let fits = nodes > 0 && count.is_multiple_of(nodes);
+        fits.then(|| whole(count, Split::even(count / nodes), gpu_type))
+    };
+    let wants = match (per_job, per_node, per_task, per_socket) {
+        (None, None, None, None) => Some(Wants::Nothing),
+        (Some((count, gpu_type)), None, None, None) if nodes <= 1 => {
+            Some(whole(count, Split::ANY, gpu_type))
         }
-    }
-    match field("TresPerJob").and_then(gpus) {
-        Some((count, gpu_type)) => Wants::Gpus { count, gpu_type },
-        None => Wants::Nothing,
+        (Some((count, gpu_type)), None, None, None) => evenly(count, gpu_type),
+        (_, Some((gpus, gpu_type)), None, None) => {
+            let nodes = asked("NumNodes").max(1);
+            Some(whole(gpus * nodes, Split::even(gpus), gpu_type))
+        }
+        (None, None, Some((gpus, gpu_type)), None) => {
+            let count = gpus * asked("NumTasks").max(1);
+            let chunks_max = if tasks_per_node > 0 { tasks_per_node } else { u32::MAX };
+            match nodes > 1 {
+                true => evenly(count, gpu_type).filter(|_| (count / nodes).is_multiple_of(gpus)),
+                false => Some(whole(count, Split { chunk: gpus, chunks_max }, gpu_type)),
+            }
+        }
+        _ => None,
+    };
+    let named = ["TresPerJob", "TresPerNode", "TresPerTask", "TresPerSocket", "NumNodes"];
+    let constraints = ["ExcNodeList", "Features"];
+    let words = |keys: &[&str]| {
+        let words = keys.iter().filter_map(|key| Some(format!("{key}={}", field(key)?)));
+        words.collect::<Vec<_>>().join(" ")
+    };
+    match wants {
+        Some(Wants::Gpus { .. }) if constraints.iter().any(|key| field(key).is_some()) => {
+            Wants::Other(words(&constraints))
+        }
+        Some(wants) => wants,
+        None => Wants::Other(words(&named)),
     }
 }
 
@@ -342,7 +383,7 @@ JobId=1 JobName=a JobState=COMPLETED b
         assert_eq!(record.comment, "hither: model=bert Requeue=0");
         assert_eq!(record.holds, [("n2".to_owned(), 4), ("n3".to_owned(), 2)]);
         assert_eq!(record.limit_s, Some(86_430.0));
-        let wants = Wants::Gpus { count: 6, gpu_type: Some("a100".into()) };
+        let wants = Wants::Gpus { count: 6, gpu_type: Some("a100".into()), split: Split::ANY };
         assert_eq!(record.wants, Some(wants));
     }
 
@@ -371,12 +412,97 @@ JobId=1 JobName=a JobState=COMPLETED b
         }
     }
 
+    /// What a job wants whose record holds these lines.
+    fn wanted(lines: &str) -> Wants {
+        let lines: String = lines.lines().map(|line| format!("   {}\n", line.trim())).collect();
+        let text = format!("JobId=1 JobName=a\n{lines}\n");
+        records(&text).remove("1").unwrap().wants.unwrap()
+    }
+
+    fn gang(count: u32, chunk: u32, chunks_max: u32) -> Wants {
+        Wants::Gpus { count, gpu_type: None, split: Split { chunk, chunks_max } }
+    }
+
     #[test]
-    fn shapes_are_told_from_totals() {
-        let at = RECORD.rfind("TresPerJob").unwrap();
-        let text = format!("{}TresPerNode=gres:gpu:4\n", &RECORD[..at]);
-        let shape = Wants::Shape("TresPerNode=gres:gpu:4 on 2 nodes".into());
-        assert_eq!(records(&text)["1"].wants, Some(shape));
+    fn every_way_to_ask_for_gpus_has_its_split() {
+        let any = u32::MAX;
+        // --gpus=6
+        assert_eq!(wanted("NumNodes=1\nTresPerJob=gres:gpu:6"), gang(6, 1, any));
+        // -N2 --gpus=6, and when Hither has bound it
+        assert_eq!(wanted("NumNodes=2-2\nTresPerJob=gres:gpu:6"), gang(6, 3, 1));
+        let bound = "ReqNodeList=n[0-1] ExcNodeList=(null)\nNumNodes=2\nTresPerJob=gres:gpu:6";
+        assert_eq!(wanted(bound), gang(6, 1, any));
+        // -N2 --gpus-per-node=4, --gres=gpu:4
+        assert_eq!(wanted("NumNodes=2-4\nTresPerNode=gres:gpu:4"), gang(8, 4, 1));
+        assert_eq!(wanted("NumNodes=1\nTresPerNode=gres/gpu:4"), gang(4, 4, 1));
+        // -n6 --gpus-per-task=2, also with --ntasks-per-node=2 and with -N3
+        let tasks = "NumNodes=1 NumCPUs=6 NumTasks=6 CPUs/Task=1\nTresPerTask=gres:gpu:2";
+        assert_eq!(wanted(tasks), gang(12, 2, any));
+        let by_two = format!("{tasks}\nSocks/Node=* NtasksPerN:B:S:C=2:0:*:* CoreSpec=*");
+        assert_eq!(wanted(&by_two), gang(12, 2, 2));
+        assert_eq!(wanted(&tasks.replace("NumNodes=1", "NumNodes=3")), gang(12, 4, 1));
+        assert_eq!(wanted("NumNodes=4 NumCPUs=4"), Wants::Nothing);
+    }
+
+    #[test]
+    fn requests_that_hither_cannot_place_are_named() {
+        let other = |lines: &str| match wanted(lines) {
+            Wants::Other(words) => words,
+            wants => panic!("{lines}: {wants:?}"),
+        };
+        assert_eq!(
+            other("NumNodes=1\nTresPerSocket=gres:gpu:2"),
+            "TresPerSocket=gres:gpu:2 NumNodes=1"
+        );
+        assert_eq!(other("NumNodes=4\nTresPerJob=gres:gpu:6"), "TresPerJob=gres:gpu:6 NumNodes=4");
+        let odd = "NumNodes=4 NumTasks=6\nTresPerTask=gres:gpu:2";
+        assert_eq!(other(odd), "TresPerTask=gres:gpu:2 NumNodes=4");
+        let picky = "NumNodes=1\nFeatures=ib DelayBoot=00:00:00\nTresPerJob=gres:gpu:2";
+        assert_eq!(other(picky), "Features=ib");
+        let avoids = "ReqNodeList=(null) ExcNodeList=n3\nNumNodes=1\nTresPerJob=gres:gpu:2";
+        assert_eq!(other(avoids), "ExcNodeList=n3");
+    }
+
+    /// A held job as 25.11 shows it: other spellings of GPUs, and fields that 22.05 does not have.
+    const LATER: &str = "\
+JobId=12 JobName=train.sh
+   UserId=ada(1000) GroupId=ada(1000) MCS_label=N/A
+   Priority=0 Nice=0 Account=ml QOS=normal
+   JobState=PENDING Reason=JobHeldUser Dependency=(null)
+   Requeue=0 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0
+   DerivedExitCode=0:0
+   RunTime=00:00:00 TimeLimit=01:00:00 TimeMin=N/A
+   SubmitTime=1794874224 EligibleTime=Unknown
+   AccrueTime=Unknown
+   StartTime=Unknown EndTime=Unknown Deadline=N/A
+   SuspendTime=None SecsPreSuspend=0 LastSchedEval=1794874224 Scheduler=Main
+   Partition=gpu AllocNode:Sid=login:4242
+   ReqNodeList=(null) ExcNodeList=(null)
+   NodeList=
+   StepMgrEnabled=Yes
+   NumNodes=2-2 NumCPUs=16 NumTasks=2 CPUs/Task=8 ReqB:S:C:T=0:0:*:*
+   ReqTRES=cpu=16,mem=2M,node=2,billing=16,gres/gpu=8,gres/gpu:a100=8
+   AllocTRES=(null)
+   Socks/Node=* NtasksPerN:B:S:C=1:0:*:* CoreSpec=*
+   MinCPUsNode=8 MinMemoryNode=0 MinTmpDiskNode=0
+   Features=(null) DelayBoot=00:00:00
+   OverSubscribe=OK Contiguous=0 Licenses=(null) LicensesAlloc=(null) Network=(null)
+   Command=/home/ada/train.sh
+   SubmitLine=sbatch -N2 --gpus-per-node=a100:4 Restarts=4 train.sh
+   WorkDir=/home/ada
+   Comment=hither: model=bert
+   TresPerNode=gres/gpu:a100:4
+   TresPerTask=cpu=8
+
+";
+
+    #[test]
+    fn records_of_a_later_release_are_read() {
+        let record = &records(LATER)["12"];
+        let wants = Wants::Gpus { count: 8, gpu_type: Some("a100".into()), split: Split::even(4) };
+        assert_eq!(record.wants, Some(wants));
+        assert_eq!((record.can_requeue, record.has_dependency), (false, false));
+        assert_eq!((record.comment.as_str(), record.limit_s), ("hither: model=bert", Some(3600.0)));
     }
 
     #[test]

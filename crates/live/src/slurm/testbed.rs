@@ -214,6 +214,22 @@ SlurmdTimeout=60
         self.end("slurmctld", "-TERM");
     }
 
+    /// Waits until the controller has just written its state. It does so every few seconds; what it
+    /// hears in between is lost if it is killed, whoever decides (docs/live.md).
+    pub fn await_saved(&self) {
+        let file = self.dir.join("state/job_state");
+        let saved = || fs::metadata(&file).and_then(|meta| meta.modified()).ok();
+        let before = saved();
+        let until = Instant::now() + Duration::from_secs(10);
+        while saved() == before && Instant::now() < until {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    pub fn kill_controller(&self) {
+        self.end("slurmctld", "-KILL");
+    }
+
     pub fn kill_node(&self, node: u32) {
         self.end(&format!("slurmd-n{node}"), "-KILL");
     }
@@ -267,7 +283,7 @@ SlurmdTimeout=60
 
 impl Drop for Testbed {
     fn drop(&mut self) {
-        self.end("slurmctld", "-KILL");
+        self.kill_controller();
         (0..self.nodes()).for_each(|node| self.kill_node(node));
         self.end("munged", "-KILL");
     }

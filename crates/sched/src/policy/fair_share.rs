@@ -99,8 +99,8 @@ impl Policy for FairShare {
             };
             let placement = cluster.best_offer(class.0, class.1).expect("the class fits");
             user.queue.remove(class, key, id);
-            user.hold(now, user.held + class.0);
-            self.holding.insert(id, class.0);
+            user.hold(now, user.held + class.0.gpus);
+            self.holding.insert(id, class.0.gpus);
             let why = Why::Turn { tier: placement.tier };
             turn.start(id, placement, why);
         }

@@ -30,7 +30,7 @@ impl Policy for Fifo {
     fn schedule(&mut self, turn: &mut Turn) {
         while let Some(&head) = self.line.first() {
             let job = turn.state.job(head);
-            let Some(placement) = turn.state.cluster.best_offer(job.gpus(), job.pool) else {
+            let Some(placement) = turn.state.cluster.best_offer(job.demand(), job.pool) else {
                 return;
             };
             self.line.pop_first();

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, MachineId, Placement, PoolId, Slot};
 use crate::event::{Timer, Why};
-use crate::job::JobId;
+use crate::job::{Demand, JobId};
 use crate::order::Total;
 use crate::policy::queue::{Queue, class_of};
 use crate::policy::{Policy, saved_whole};
@@ -100,7 +100,7 @@ impl Gandiva {
 
     /// Where a job of this size should live: machines of its size with room, else empty ones, else
     /// any with room; and if none has, in turns on the least loaded of its size, else of all.
-    fn find_home(&self, cluster: &Cluster, gpus: u32, pool: PoolId) -> Option<Placement> {
+    fn find_home(&self, cluster: &Cluster, gang: Demand, pool: PoolId) -> Option<Placement> {
         let up = |m: &MachineId| {
             let machine = &cluster.machines[*m as usize];
             machine.is_up() && machine.pool == pool
@@ -112,13 +112,13 @@ impl Gandiva {
         };
         let set_aside = |m: MachineId, size: Option<u32>| self.machines[m as usize].size == size;
         let own: Vec<_> =
-            candidates.iter().copied().filter(|&m| set_aside(m, Some(gpus))).collect();
+            candidates.iter().copied().filter(|&m| set_aside(m, Some(gang.gpus))).collect();
         let empty: Vec<_> = candidates.iter().copied().filter(|&m| set_aside(m, None)).collect();
-        self.pack(cluster, &own, gpus, room)
-            .or_else(|| self.pack(cluster, &empty, gpus, room))
-            .or_else(|| self.pack(cluster, &candidates, gpus, room))
-            .or_else(|| self.share(cluster, &own, gpus))
-            .or_else(|| self.share(cluster, &candidates, gpus))
+        self.pack(cluster, &own, gang, room)
+            .or_else(|| self.pack(cluster, &empty, gang, room))
+            .or_else(|| self.pack(cluster, &candidates, gang, room))
+            .or_else(|| self.share(cluster, &own, gang))
+            .or_else(|| self.share(cluster, &candidates, gang))
     }
 
     /// The fewest of these machines with so much room; the fullest one that fits if one does.
@@ -126,32 +126,35 @@ impl Gandiva {
         &self,
         cluster: &Cluster,
         machines: &[MachineId],
-        gpus: u32,
+        gang: Demand,
         room: impl Fn(MachineId) -> u32,
     ) -> Option<Placement> {
-        let one =
-            machines.iter().copied().filter(|&m| room(m) >= gpus).min_by_key(|&m| (room(m), m));
+        let one = machines
+            .iter()
+            .copied()
+            .filter(|&m| gang.fits_in(room(m)))
+            .min_by_key(|&m| (room(m), m));
         if let Some(machine) = one {
-            return cluster.gather(gpus, std::iter::once((gpus, machine)));
+            return cluster.gather(gang, std::iter::once((gang.gpus, machine)));
         }
         let mut roomy: Vec<MachineId> = machines.iter().copied().filter(|&m| room(m) > 0).collect();
         roomy.sort_unstable_by_key(|&m| (std::cmp::Reverse(room(m)), m));
-        cluster.gather(gpus, roomy.into_iter().map(|m| (room(m), m)))
+        cluster.gather(gang, roomy.into_iter().map(|m| (room(m), m)))
     }
 
     /// The least loaded of these machines, in turns with those who are there.
-    fn share(&self, cluster: &Cluster, machines: &[MachineId], gpus: u32) -> Option<Placement> {
+    fn share(&self, cluster: &Cluster, machines: &[MachineId], gang: Demand) -> Option<Placement> {
         let size = |m: MachineId| cluster.machines[m as usize].gpus;
         let load = |m: MachineId| {
             Total(f64::from(self.machines[m as usize].promised) / f64::from(size(m)))
         };
-        let fitting = machines.iter().copied().filter(|&m| size(m) >= gpus);
+        let fitting = machines.iter().copied().filter(|&m| gang.fits_in(size(m)));
         if let Some(machine) = fitting.min_by_key(|&m| (load(m), m)) {
-            return cluster.gather(gpus, std::iter::once((gpus, machine)));
+            return cluster.gather(gang, std::iter::once((gang.gpus, machine)));
         }
         let mut by_load: Vec<MachineId> = machines.to_vec();
         by_load.sort_unstable_by_key(|&m| (load(m), m));
-        cluster.gather(gpus, by_load.into_iter().map(|m| (size(m), m)))
+        cluster.gather(gang, by_load.into_iter().map(|m| (size(m), m)))
     }
 
     /// Finds the job a home if it has none or one of its machines is down.
@@ -164,7 +167,7 @@ impl Gandiva {
         }
         let job = turn.state.job(id);
         let mut pools = cluster.pools_for(job.pool);
-        let home = pools.find_map(|pool| self.find_home(cluster, job.gpus(), pool));
+        let home = pools.find_map(|pool| self.find_home(cluster, job.demand(), pool));
         home.map(|home| self.settle(id, home, job.gpus())).is_some()
     }
 
@@ -206,9 +209,9 @@ impl Gandiva {
 
     fn move_to_free(&mut self, turn: &mut Turn, id: JobId) {
         let job = turn.state.job(id);
-        let gpus = job.gpus();
+        let gang = job.demand();
         let cluster = &turn.state.cluster;
-        let (_, pool) = cluster.best_pool(gpus, job.pool).expect("it fits somewhere");
+        let (_, pool) = cluster.best_pool(gang, job.pool).expect("it fits somewhere");
         let machines: Vec<MachineId> = (0..cluster.machines.len() as MachineId)
             .filter(|&m| cluster.machines[m as usize].pool == pool)
             .collect();
@@ -216,14 +219,14 @@ impl Gandiva {
         let own: Vec<MachineId> = machines
             .iter()
             .copied()
-            .filter(|&m| self.machines[m as usize].size.is_none_or(|size| size == gpus))
+            .filter(|&m| self.machines[m as usize].size.is_none_or(|size| size == gang.gpus))
             .collect();
         let home = self
-            .pack(cluster, &own, gpus, free)
-            .or_else(|| self.pack(cluster, &machines, gpus, free))
+            .pack(cluster, &own, gang, free)
+            .or_else(|| self.pack(cluster, &machines, gang, free))
             .expect("the pool has that many free");
         self.unsettle(id);
-        self.settle(id, home, gpus);
+        self.settle(id, home, gang.gpus);
         turn.leave_memory(id);
     }
 
@@ -249,7 +252,7 @@ impl Gandiva {
                 }
                 let job = turn.state.job(other);
                 let had_slice = turn.now() - job.since_s >= self.options.slice_s - 1e-6;
-                let runs = turn.state.running.contains(&other);
+                let runs = turn.state.running.contains(&other) && job.job.terms.preemptible;
                 if runs && had_slice && suspended.insert(other) {
                     free += held(other);
                 }
@@ -285,16 +288,16 @@ impl Gandiva {
             .collect();
         for id in spread {
             let job = turn.state.job(id);
-            let (gpus, pool) = (job.gpus(), turn.state.pool_of_run(id));
+            let (gang, pool) = (job.demand(), turn.state.pool_of_run(id));
             let slots = job.run().map_or(0, |r| r.placement.slots.len());
-            let better = turn.state.cluster.best_offer(gpus, Some(pool));
+            let better = turn.state.cluster.best_offer(gang, Some(pool));
             let Some(better) = better.filter(|p| p.slots.len() < slots) else {
                 continue;
             };
             let why = Why::FewerMachines { machines: better.slots.len() as u32 };
             turn.preempt(id, Reason::Upgrade, why);
             self.unsettle(id);
-            self.settle(id, better, gpus);
+            self.settle(id, better, gang.gpus);
             self.start(turn, id, why);
         }
     }
@@ -332,7 +335,7 @@ impl Policy for Gandiva {
                     break; // nobody else can get a turn
                 }
                 let job = turn.state.job(id);
-                if turn.state.cluster.best_pool(job.gpus(), job.pool).is_some() {
+                if turn.state.cluster.best_pool(job.demand(), job.pool).is_some() {
                     self.start_on_free(turn, id);
                 } else if self.has_home(turn, id) {
                     self.take_turn(turn, id, &mut spent);

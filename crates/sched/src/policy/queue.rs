@@ -6,15 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, PoolId};
-use crate::job::JobId;
+use crate::job::{Demand, JobId};
 use crate::order::pairs;
 use crate::state::JobState;
 
 /// Demand and GPU type: what decides where a job fits.
-pub type Class = (u32, Option<PoolId>);
+pub type Class = (Demand, Option<PoolId>);
 
 pub fn class_of(job: &JobState) -> Class {
-    (job.gpus(), job.pool)
+    (job.demand(), job.pool)
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -61,7 +61,7 @@ impl<K: Ord + Copy> Queue<K> {
     pub fn first_fitting(&self, cluster: &Cluster) -> Option<(Class, K, JobId)> {
         self.classes
             .iter()
-            .filter(|((gpus, pool), _)| cluster.best_pool(*gpus, *pool).is_some())
+            .filter(|((gang, pool), _)| cluster.best_pool(*gang, *pool).is_some())
             .filter_map(|(&class, set)| set.first().map(|&(key, id)| (key, id, class)))
             .min()
             .map(|(key, id, class)| (class, key, id))

@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use hither_core::record::Reason;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Placement, PoolId};
+use crate::cluster::{Cluster, Placement, PoolId, Slot};
 use crate::event::Why;
 use crate::job::JobId;
-use crate::state::Turn;
+use crate::policy::queue::class_of;
+use crate::state::{JobState, Turn};
 
 /// Waiting jobs by priority; running ones are ranked when the plan is made, as their priority
 /// changes while they run.
@@ -50,7 +51,7 @@ impl<K: Ord + Copy> Ranks<K> {
         &mut self,
         turn: &mut Turn,
         key: impl Fn(&Turn, JobId) -> K,
-        place: impl Fn(&Turn, JobId, PoolId) -> Option<Placement>,
+        place: impl Fn(&Cluster, &JobState, PoolId) -> Option<Placement>,
     ) -> (Vec<JobId>, BTreeSet<JobId>) {
         let Some(&first) = self.waiting.first() else {
             return Default::default(); // nobody to preempt for
@@ -61,19 +62,25 @@ impl<K: Ord + Copy> Ranks<K> {
             .running
             .iter()
             .copied()
+            .filter(|&id| turn.state.job(id).job.terms.preemptible)
             .map(|id| (key(turn, id), id))
             .filter(|rank| *rank > first)
             .collect();
         contested.sort_unstable();
-        let (preempted, chosen) = choose(turn, &contested, self.waiting.iter().copied());
+        let waiting = self.waiting.iter().copied();
+        let (preempted, chosen) = match turn.state.cluster.splits_freely() {
+            true => choose(turn, &contested, waiting),
+            false => choose_on_paper(turn, &contested, waiting, &place),
+        };
         for &id in &preempted {
             turn.preempt(id, Reason::Priority, Why::Outranked);
             self.insert(key(turn, id), id);
         }
         let mut started = Vec::with_capacity(chosen.len());
-        for (id, pool) in chosen {
+        for (id, pool, planned) in chosen {
             // GPUs that others took from under a job are missing when it has made room.
-            let Some(placement) = place(turn, id, pool) else { continue };
+            let place = || place(&turn.state.cluster, turn.state.job(id), pool);
+            let Some(placement) = planned.or_else(place) else { continue };
             self.remove(id);
             started.push(id);
             let why = Why::Turn { tier: placement.tier };
@@ -94,13 +101,16 @@ fn merge<T: Ord + Copy, A: Iterator<Item = T>, B: Iterator<Item = T>>(
     })
 }
 
+/// Who must go, and who comes in, in which pool and, if that is planned, where.
+type Plan = (BTreeSet<JobId>, Vec<(JobId, PoolId, Option<Placement>)>);
+
 /// Who must go, and who comes in and in which pool, when jobs are taken in order of rank. Running
 /// jobs that are not contested stay.
 fn choose<K: Ord + Copy>(
     turn: &Turn,
     contested: &[(K, JobId)],
     waiting: impl Iterator<Item = (K, JobId)>,
-) -> (BTreeSet<JobId>, Vec<(JobId, PoolId)>) {
+) -> Plan {
     let cluster = &turn.state.cluster;
     let pools = 0..cluster.pool_count() as PoolId;
     let mut room: Vec<u32> = pools.map(|p| cluster.free_gpus(p)).collect();
@@ -123,8 +133,62 @@ fn choose<K: Ord + Copy>(
         let Some(pool) = pool else { continue };
         room[pool as usize] -= wanted;
         if !unchosen.remove(&id) {
-            chosen.push((id, pool));
+            chosen.push((id, pool, None));
         }
     }
     (unchosen, chosen)
+}
+
+/// As [`choose`] where gangs may not be split freely: counted GPUs do not tell whether such a gang
+/// fits, so the plan is made on a copy of the cluster. A waiting job takes what is free; else running
+/// jobs that rank after it leave, the last first, until it fits.
+fn choose_on_paper<K: Ord + Copy>(
+    turn: &Turn,
+    contested: &[(K, JobId)],
+    waiting: impl Iterator<Item = (K, JobId)>,
+    place: impl Fn(&Cluster, &JobState, PoolId) -> Option<Placement>,
+) -> Plan {
+    let mut paper = turn.state.cluster.clone();
+    let held = |id: JobId| &turn.state.job(id).run().expect("it runs").placement;
+    let mut left = contested.len();
+    let (mut chosen, mut hopeless) = (Vec::new(), BTreeSet::new());
+    for (rank, id) in waiting {
+        let job = turn.state.job(id);
+        if hopeless.contains(&class_of(job)) {
+            continue; // others of its kind rank before it and do not fit
+        }
+        let before = left;
+        let offer = loop {
+            let mut pools = paper.pools_for(job.pool);
+            let offer = pools.find_map(|pool| Some((pool, place(&paper, job, pool)?)));
+            if offer.is_some() || left == 0 || contested[left - 1].0 < rank {
+                break offer;
+            }
+            left -= 1;
+            paper.release(held(contested[left].1));
+        };
+        match offer {
+            Some((pool, placement)) => {
+                paper.take(&placement);
+                chosen.push((id, pool, Some(placement)));
+            }
+            None => {
+                contested[left..before].iter().for_each(|&(_, id)| paper.take(held(id)));
+                left = before;
+                hopeless.insert(class_of(job));
+            }
+        }
+    }
+    let mut victims = BTreeSet::new();
+    for &(_, id) in &contested[left..] {
+        let has_room = |slot: &Slot| {
+            let machine = &paper.machines[slot.machine as usize];
+            machine.free >= slot.gpus || !machine.is_up()
+        };
+        match held(id).slots.iter().all(has_room) {
+            true => paper.take(held(id)), // nobody came for its GPUs
+            false => drop(victims.insert(id)),
+        }
+    }
+    (victims, chosen)
 }

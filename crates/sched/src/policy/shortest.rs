@@ -54,7 +54,7 @@ impl Policy for Shortest {
         self.ranks.replan(
             turn,
             |turn, id| remaining(turn, id, by_service),
-            |turn, id, pool| turn.state.cluster.best_offer(turn.state.job(id).gpus(), Some(pool)),
+            |cluster, job, pool| cluster.best_offer(job.demand(), Some(pool)),
         );
     }
 }

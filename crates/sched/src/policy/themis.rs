@@ -90,7 +90,7 @@ impl Policy for Themis {
         ranks.replan(
             turn,
             |turn, id| self.rank(turn, id),
-            |turn, id, pool| turn.state.cluster.best_offer(turn.state.job(id).gpus(), Some(pool)),
+            |cluster, job, pool| cluster.best_offer(job.demand(), Some(pool)),
         );
         self.ranks = ranks;
         self.auction = false;

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use hither_core::Seconds;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Placement, PoolId};
+use crate::cluster::{Cluster, Placement, PoolId};
 use crate::event::Timer;
 use crate::job::JobId;
 use crate::order::Total;
 use crate::policy::replan::Ranks;
 use crate::policy::{Policy, saved_whole};
-use crate::state::Turn;
+use crate::state::{JobState, Turn};
 
 pub const ABOUT: &str = "Tiresias: discretised 2D-LAS, consolidates models with a skewed tensor";
 pub const ABOUT_GITTINS: &str = "Tiresias with the Gittins index learned from finished jobs";
@@ -103,11 +103,10 @@ impl Tiresias {
 }
 
 /// Skewed models as close together as possible; the others on the first GPUs that are free.
-fn place(turn: &Turn, id: JobId, pool: PoolId, skew: f64) -> Option<Placement> {
-    let job = turn.state.job(id);
+fn place(cluster: &Cluster, job: &JobState, pool: PoolId, skew: f64) -> Option<Placement> {
     match job.job.profile.skew >= skew {
-        true => turn.state.cluster.best_offer(job.gpus(), Some(pool)),
-        false => turn.state.cluster.first_fit(job.gpus(), pool),
+        true => cluster.best_offer(job.demand(), Some(pool)),
+        false => cluster.first_fit(job.demand(), pool),
     }
 }
 
@@ -155,7 +154,7 @@ impl Policy for Tiresias {
         let (started, preempted) = ranks.replan(
             turn,
             |turn, id| self.rank(turn, id),
-            |turn, id, pool| place(turn, id, pool, skew),
+            |cluster, job, pool| place(cluster, job, pool, skew),
         );
         self.ranks = ranks;
         for id in started {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::table::{Field, ITERATIONS_MAX, TIME_MAX_S, TINY, width_error};
 use super::{Error, Intake};
-use crate::job::{Job, Length, Profile};
+use crate::job::{Job, Length, Profile, Terms};
 
 const COLUMNS: [&str; 10] = [
     "job_type",
@@ -60,6 +60,7 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
             name: count.to_string(),
             user: String::new(),
             gpus,
+            terms: Terms::default(),
             gpu_type: None,
             submit_s: field(9).seconds()?,
             // Gavel counts the steps of all workers together.

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::settings::{Arrivals, Demand, Duration, Generate, SettingError, Weights, wrong};
 use super::table::TIME_MAX_S;
-use crate::job::{Job, Length, Profile};
+use crate::job::{Job, Length, Profile, Terms};
 use crate::profile::Library;
 
 /// Drawn durations stay within these: a log-normal's tail has no end.
@@ -95,6 +95,7 @@ pub fn generate(settings: &Generate, library: &Library) -> Result<Vec<Job>, Sett
             name: (i + 1).to_string(),
             user: format!("user{user}"),
             gpus: demand[i],
+            terms: Terms::default(),
             gpu_type: None,
             submit_s: submit_s[i],
             length: Length::Seconds(duration_s[i]),

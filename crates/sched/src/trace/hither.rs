@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::table::{Others, Table, quote};
 use super::{Error, Intake};
-use crate::job::{Job, Length};
+use crate::job::{Job, Length, Terms};
 
 pub(super) const COLUMNS: [&str; 8] =
     ["job", "gpus", "submit_s", "duration_s", "iterations", "model", "user", "gpu_type"];
@@ -34,6 +34,7 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
             name: job.name()?,
             user: user.name_or_empty()?,
             gpus,
+            terms: Terms::default(),
             gpu_type: (!gpu_type.is_empty()).then_some(gpu_type),
             submit_s: submit.seconds()?,
             length,

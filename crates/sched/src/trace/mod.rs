@@ -29,7 +29,7 @@ use hither_core::seed;
 use rand_pcg::Pcg64Mcg;
 use serde::Serialize;
 
-use crate::job::{Job, Length, Profile};
+use crate::job::{Job, Length, Profile, Terms};
 use crate::profile::Library;
 
 pub use describe::{Info, ModelShare, describe, offered_load};
@@ -319,7 +319,10 @@ impl<'a> Intake<'a> {
     fn push_as(&mut self, logged: Logged, profile: Arc<Profile>) -> Result<(), Error> {
         let Logged { line, name, user, gpus, gpu_type, submit_s, run_s } = logged;
         let length = Length::Seconds(run_s.max(TINY));
-        self.push(line, Job { name, user, gpus, gpu_type, submit_s, length, profile })
+        self.push(
+            line,
+            Job { name, user, gpus, terms: Terms::default(), gpu_type, submit_s, length, profile },
+        )
     }
 
     /// A model for a job that names none.

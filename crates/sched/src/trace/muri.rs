@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::table::{Field, ITERATIONS_MAX, Others, Source, TIME_MAX_S, TINY, Table};
 use super::{Error, Intake};
 use crate::compat::muri::start_up_s;
-use crate::job::{Job, Length, Profile};
+use crate::job::{Job, Length, Profile, Terms};
 
 pub(super) const COLUMNS: [&str; 11] = [
     "job_id",
@@ -98,6 +98,7 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
             name: row.job_id,
             user: String::new(),
             gpus: row.gpus,
+            terms: Terms::default(),
             gpu_type: None,
             submit_s: row.submit_ms / 1000.0,
             length: Length::Iterations(row.iterations),

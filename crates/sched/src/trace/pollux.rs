@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::table::{Field, ITERATIONS_MAX, Others, TINY, Table};
 use super::{Error, Intake};
-use crate::job::{Job, Length, Profile};
+use crate::job::{Job, Length, Profile, Terms};
 
 pub(super) const COLUMNS: [&str; 5] = ["name", "time", "application", "num_replicas", "batch_size"];
 
@@ -36,6 +36,7 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
             name: name.name()?,
             user: String::new(),
             gpus,
+            terms: Terms::default(),
             gpu_type: None,
             submit_s: time.seconds()?,
             length: Length::Iterations(iterations),

@@ -2,7 +2,7 @@
 
 use super::table::{Others, Table};
 use super::{Error, Intake};
-use crate::job::{Job, Length};
+use crate::job::{Job, Length, Terms};
 
 pub(super) const COLUMNS: [&str; 5] =
     ["job_id", "num_gpu", "submit_time", "model_name", "duration"];
@@ -15,6 +15,7 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
             name: id.name()?,
             user: String::new(),
             gpus: gpus.gpus()?,
+            terms: Terms::default(),
             gpu_type: None,
             submit_s: submit.seconds()?,
             length: Length::Seconds(duration.duration_s()?),

@@ -15,11 +15,11 @@ use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
 use super::Case;
-use crate::cluster::{MachineId, Placement, Status};
+use crate::cluster::{MachineId, Placement, Slot, Status};
 use crate::decide::Scheduler;
 use crate::event::{Action, Decision, DecisionId, End, Event, Timer};
 use crate::forecast::Forecast;
-use crate::job::JobId;
+use crate::job::{Demand, JobId};
 use crate::network::Network;
 use crate::state::State;
 
@@ -45,7 +45,7 @@ pub enum Bug {
 /// A job as the world sees it.
 #[derive(Debug, Clone)]
 struct Real {
-    gpus: u32,
+    demand: Demand,
     left_s: Seconds,
     run: Option<RealRun>,
     over: bool,
@@ -392,7 +392,7 @@ impl<'a> Live<'a> {
             return Ok(());
         }
         let left_s = 10f64.powf(self.rng.random_range(0.0..3.3));
-        self.jobs.push(Real { gpus: job.gpus, left_s, run: None, over: false });
+        self.jobs.push(Real { demand: job.demand(), left_s, run: None, over: false });
         self.observe(Event::Submitted(vec![job]))
     }
 
@@ -433,7 +433,12 @@ impl<'a> Live<'a> {
         if job.run.is_some() {
             return Err(format!("job {id} was started twice"));
         }
-        if placement.slots.iter().map(|s| s.gpus).sum::<u32>() != job.gpus {
+        let Demand { gpus, split } = job.demand;
+        let is_whole = |s: &Slot| split.chunks_in(s.gpus) * split.chunk == s.gpus;
+        if !placement.slots.iter().all(is_whole) {
+            return Err(format!("job {id} is split otherwise than it may be"));
+        }
+        if placement.slots.iter().map(|s| s.gpus).sum::<u32>() != gpus {
             return Err(format!("job {id} was started in part"));
         }
         let mut room = true;

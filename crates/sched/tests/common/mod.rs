@@ -7,7 +7,7 @@ use hither_core::Seconds;
 use hither_core::record::{Happening, JobRow, Reason, RunRecord};
 use hither_core::topology::{AllReduce, Level, Link, Machine, Place, Topology};
 use hither_sched::cluster::{Cluster, Placement, Slot};
-use hither_sched::job::{Job, Length, Profile};
+use hither_sched::job::{Job, Length, Profile, Terms};
 use hither_sched::policy::{self, Settings};
 use hither_sched::sim::{Error, Options, Scenario, simulate};
 use proptest::prelude::*;
@@ -74,6 +74,7 @@ pub fn talking_job(submit_s: Seconds, gpus: u32, iterations: f64, gigabytes: f64
         name: format!("at {submit_s}"),
         user: "u".into(),
         gpus,
+        terms: Terms::default(),
         gpu_type: None,
         submit_s,
         length: Length::Iterations(iterations),

@@ -1,6 +1,7 @@
 //! Bodies: received into one aligned buffer, decompressed within the limit, compressed if asked.
 
 use std::io::Read as _;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -26,6 +27,11 @@ pub(super) struct Received {
 const ALIGNMENT: usize = 8;
 /// Bytes that are reserved before anything has arrived, however long the body claims to be.
 const RESERVE_MAX: usize = 1 << 20;
+/// Bytes and time that are spent on a body that is refused for its size.
+const DISCARD_BYTES_MAX: usize = 1 << 20;
+const DISCARD_MAX: Duration = Duration::from_secs(1);
+/// A client that takes longer to send its body is cut off.
+const BODY_MAX: Duration = Duration::from_secs(60);
 
 pub(super) async fn read(
     request: Request,
@@ -41,10 +47,12 @@ pub(super) async fn read(
     let header_length = length(HEADER_LENGTH)?;
     let claimed = length("content-length")?.unwrap_or(0);
     if claimed > limit {
+        discard(body).await;
         return Err(Error::TooLarge { limit });
     }
     let padding = header_length.map_or(0, |length| length.wrapping_neg() % ALIGNMENT);
-    let bytes = gather(body, padding, claimed, limit).await?;
+    let bytes = tokio::time::timeout(BODY_MAX, gather(body, padding, claimed, limit)).await;
+    let bytes = bytes.map_err(|_| Error::malformed("the request's body took too long"))??;
     let bytes = match head.headers.get(header::CONTENT_ENCODING) {
         None => bytes,
         Some(encoding) => decompressed(&bytes, encoding, padding, limit)?,
@@ -56,6 +64,21 @@ pub(super) async fn read(
         )));
     }
     Ok((head.headers, Received { bytes, header_length }))
+}
+
+/// Takes a body that nobody wants off the line, within bounds: a client whose bytes are left there may
+/// see its connection reset instead of the answer.
+async fn discard(mut body: Body) {
+    let rest = async {
+        let mut bytes = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            bytes += frame.data_ref().map_or(0, bytes::Bytes::len);
+            if bytes > DISCARD_BYTES_MAX {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DISCARD_MAX, rest).await;
 }
 
 /// All of a body, behind `padding` bytes that the result leaves out.

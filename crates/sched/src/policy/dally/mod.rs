@@ -107,12 +107,12 @@ impl Dally {
     }
 
     fn accept(&mut self, turn: &mut Turn, id: JobId, tier: Tier, pool: PoolId, why: Why) {
-        let gpus = turn.state.job(id).gpus();
-        let placement = turn.state.cluster.place_at(gpus, pool, tier).expect("it was on offer");
+        let gang = turn.state.job(id).demand();
+        let placement = turn.state.cluster.place_at(gang, pool, tier).expect("it was on offer");
         let left = self.waiting.leave(turn, id).expect("it waits");
         // A wait that ended because others made room says only that the tier takes longer to come.
         let got = tier <= left.allowed && !matches!(why, Why::RoomMade { .. });
-        self.note_wait(gpus, left, got);
+        self.note_wait(gang.gpus, left, got);
         turn.start(id, placement, why);
     }
 
@@ -182,7 +182,7 @@ impl Dally {
         {
             from = id + 1;
             let job = turn.state.job(id);
-            match turn.state.cluster.best_pool(job.gpus(), job.pool) {
+            match turn.state.cluster.best_pool(job.demand(), job.pool) {
                 Some((tier, pool)) if saved.leaves(job.pool) => {
                     let waited_s = turn.now() - job.since_s;
                     self.accept(turn, id, tier, pool, Why::Overdue { tier, waited_s });
@@ -239,9 +239,9 @@ impl Dally {
         allowed: Tier,
     ) -> bool {
         let job = turn.state.job(id);
-        let (gpus, best, wanted) = (job.gpus(), job.best, job.pool);
+        let (gang, best, wanted) = (job.demand(), job.best, job.pool);
         // Earlier victims of this round may have left room.
-        if let Some((tier, pool)) = turn.state.cluster.best_pool(gpus, wanted)
+        if let Some((tier, pool)) = turn.state.cluster.best_pool(gang, wanted)
             && tier <= allowed
         {
             let why = settles_for(turn, id, tier);
@@ -250,11 +250,11 @@ impl Dally {
         }
         for tier in turn.state.cluster.tiers().filter(|t| (best..=allowed).contains(t)) {
             for pool in turn.state.cluster.pools_for(wanted) {
-                let cheapest = candidates.cheapest(&turn.state, gpus, pool, tier, above);
+                let cheapest = candidates.cheapest(&turn.state, gang, pool, tier, above);
                 let Some((_, victims)) = cheapest else { continue };
                 self.evict(turn, candidates, &victims, id);
                 // Others may have taken GPUs from under the victims.
-                let Some(tier) = turn.state.cluster.offer_tier(gpus, pool) else { continue };
+                let Some(tier) = turn.state.cluster.offer_tier(gang, pool) else { continue };
                 let why = Why::RoomMade { tier, victims: victims.len() as u32 };
                 self.accept(turn, id, tier, pool, why);
                 return true;
@@ -320,15 +320,15 @@ impl Dally {
         saved_s: Seconds,
     ) {
         let job = turn.state.job(id);
-        let (gpus, best, pool) = (job.gpus(), job.best, turn.state.pool_of_run(id));
+        let (gang, best, pool) = (job.demand(), job.best, turn.state.pool_of_run(id));
         let above =
             self.options.damping * self.options.score.claim(job, &turn.state.forecast, turn.now());
-        let cheapest = candidates.cheapest(&turn.state, gpus, pool, best, above);
+        let cheapest = candidates.cheapest(&turn.state, gang, pool, best, above);
         let Some((victims_cost, victims)) = cheapest else { return };
         let cost = turn.state.stop_cost(id) + victims_cost;
-        if f64::from(gpus) * saved_s > self.options.upgrade_gain * cost {
+        if f64::from(gang.gpus) * saved_s > self.options.upgrade_gain * cost {
             self.evict(turn, candidates, &victims, id);
-            if let Some(place) = turn.state.cluster.place_at(gpus, pool, best) {
+            if let Some(place) = turn.state.cluster.place_at(gang, pool, best) {
                 move_to(turn, candidates, id, place, saved_s);
             }
         }

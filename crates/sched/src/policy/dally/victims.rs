@@ -10,12 +10,12 @@
 //! for each demand, and only those that a victim has left are ranked anew.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use hither_core::topology::Tier;
 
 use crate::cluster::{Cluster, MachineId, PlaceId, PoolId};
-use crate::job::JobId;
+use crate::job::{Demand, JobId, Split};
 use crate::order::Total;
 use crate::state::State;
 
@@ -34,6 +34,9 @@ struct Share {
     candidate: u32,
     gpus: u32,
 }
+
+/// What is looked for: a domain of this tier and type that holds the gang.
+type Place = (Tier, PoolId, Demand);
 
 /// Cost, number of victims, domain: the order in which domains are preferred.
 type Price = (Total, usize, usize);
@@ -57,7 +60,7 @@ pub struct Candidates {
     is_gone: Vec<bool>,
     /// By tier and domain, cheapest per GPU first; made when first asked for.
     shares: BTreeMap<Tier, Vec<Vec<Share>>>,
-    rankings: BTreeMap<(Tier, PoolId, u32), Ranking>,
+    rankings: BTreeMap<Place, Ranking>,
     /// Machines that candidates have left since.
     left: Vec<MachineId>,
 }
@@ -77,21 +80,23 @@ impl Candidates {
         self.left.extend(slots.iter().map(|slot| slot.machine));
     }
 
-    /// Jobs with a claim above `above` whose end leaves `gpus` free in one domain of this tier, at
-    /// the least cost; among equals the fewest. Returns their cost too.
+    /// Jobs with a claim above `above` whose end leaves room for the gang in one domain of this tier,
+    /// at the least cost; among equals the fewest. Returns their cost too.
     pub fn cheapest(
         &mut self,
         state: &State,
-        gpus: u32,
+        gang: impl Into<Demand>,
         pool: PoolId,
         tier: Tier,
         above: f64,
     ) -> Option<(f64, Vec<JobId>)> {
         let cluster = &state.cluster;
-        if !self.shares.contains_key(&tier) {
-            self.shares.insert(tier, self.shares_by_domain(state, tier));
+        for tier in [Tier::MACHINE, tier] {
+            if !self.shares.contains_key(&tier) {
+                self.shares.insert(tier, self.shares_by_domain(state, tier));
+            }
         }
-        let key = (tier, pool, gpus);
+        let key = (tier, pool, gang.into());
         let ranking = self.rankings.remove(&key).filter(|ranking| ranking.above <= above);
         let mut ranking = match ranking {
             Some(ranking) => ranking,
@@ -126,37 +131,114 @@ impl Candidates {
         found
     }
 
-    fn price(
-        &self,
-        cluster: &Cluster,
-        domain: usize,
-        key: &(Tier, PoolId, u32),
-        above: f64,
-    ) -> Option<Price> {
+    fn price(&self, cluster: &Cluster, domain: usize, key: &Place, above: f64) -> Option<Price> {
         let (cost, victims) = self.cheapest_in(cluster, domain, key, above)?;
         Some((Total(cost), victims.len(), domain))
     }
 
-    /// The victims, by index, that make room in the domain. In order of cost per GPU freed, those
-    /// that do not suffice are collected; each that would suffice on top of them is an answer.
+    /// The victims, by index, that make room in the domain.
     fn cheapest_in(
         &self,
         cluster: &Cluster,
         domain: usize,
-        &(tier, pool, gpus): &(Tier, PoolId, u32),
+        &(tier, pool, gang): &Place,
         above: f64,
     ) -> Option<(f64, Vec<u32>)> {
+        if gang.split != Split::ANY {
+            return self.cheapest_by_machine(cluster, domain, &(tier, pool, gang), above);
+        }
         let free = free_in(cluster, pool, tier, domain);
-        let missing = gpus.checked_sub(free).filter(|&missing| missing > 0)?;
+        let missing = gang.gpus.checked_sub(free).filter(|&missing| missing > 0)?;
+        let is_eligible = |candidate: u32| self.is_eligible(candidate, above);
+        self.cheapest_of(&self.shares[&tier][domain], missing, is_eligible)
+    }
+
+    fn is_eligible(&self, candidate: u32, above: f64) -> bool {
+        !self.is_gone[candidate as usize] && self.all[candidate as usize].claim > above
+    }
+
+    /// The victims for a gang that may not be split freely. Each machine has a price for as many of
+    /// its chunks as it could hold; the cheapest per chunk are freed until the gang is whole.
+    fn cheapest_by_machine(
+        &self,
+        cluster: &Cluster,
+        domain: usize,
+        &(tier, pool, gang): &Place,
+        above: f64,
+    ) -> Option<(f64, Vec<u32>)> {
+        let machines = machines_in(cluster, pool, tier, domain);
+        let free: u32 = machines.iter().map(|&m| gang.split.chunks_in(free_of(cluster, m))).sum();
+        let mut missing = gang.chunks().checked_sub(free).filter(|&missing| missing > 0)?;
+        let mut chosen: BTreeSet<u32> = BTreeSet::new();
+        let offer = |machine: MachineId, missing: u32, chosen: &BTreeSet<u32>| {
+            self.most_chunks(cluster, machine, gang.split, missing, above, chosen)
+        };
+        let per_chunk = |offer: &(u32, f64, Vec<u32>)| Total(offer.1 / f64::from(offer.0));
+        let mut offers: Vec<(Total, MachineId)> = machines
+            .into_iter()
+            .filter_map(|m| offer(m, missing, &chosen).map(|offer| (per_chunk(&offer), m)))
+            .collect();
+        offers.sort_unstable();
+        for (_, machine) in offers {
+            // Victims that span machines may have made room here too.
+            let Some((chunks, _, victims)) = offer(machine, missing, &chosen) else { continue };
+            chosen.extend(victims);
+            missing -= chunks.min(missing);
+            if missing == 0 {
+                let cost = chosen.iter().map(|&at| self.all[at as usize].cost).sum();
+                return Some((cost, chosen.into_iter().collect()));
+            }
+        }
+        None
+    }
+
+    /// The most chunks, up to so many, that victims could free on a machine: how many, the victims'
+    /// cost, and who they are. Those who are `chosen` leave anyway.
+    fn most_chunks(
+        &self,
+        cluster: &Cluster,
+        machine: MachineId,
+        split: Split,
+        chunks_max: u32,
+        above: f64,
+        chosen: &BTreeSet<u32>,
+    ) -> Option<(u32, f64, Vec<u32>)> {
+        let shares = &self.shares[&Tier::MACHINE][machine as usize];
+        let free = free_of(cluster, machine);
+        let held = |wanted: &dyn Fn(u32) -> bool| {
+            let shares = shares.iter().filter(|share| wanted(share.candidate));
+            shares.map(|share| share.gpus).sum::<u32>()
+        };
+        let is_eligible = |at: u32| self.is_eligible(at, above) && !chosen.contains(&at);
+        let free_then = free + held(&|at| chosen.contains(&at));
+        let most = split.chunks_in(free_then + held(&is_eligible));
+        let before = split.chunks_in(free);
+        let chunks = most.saturating_sub(before).min(chunks_max);
+        if chunks == 0 {
+            return None;
+        }
+        let missing = ((before + chunks) * split.chunk).saturating_sub(free_then);
+        let (cost, victims) = match missing {
+            0 => (0.0, Vec::new()),
+            _ => self.cheapest_of(shares, missing, is_eligible)?,
+        };
+        Some((chunks, cost, victims))
+    }
+
+    /// The victims whose shares add up to the missing GPUs. In order of cost per GPU freed, those
+    /// that do not suffice are collected; each that would suffice on top of them is an answer.
+    fn cheapest_of(
+        &self,
+        shares: &[Share],
+        missing: u32,
+        is_eligible: impl Fn(u32) -> bool,
+    ) -> Option<(f64, Vec<u32>)> {
         let mut collected: Vec<Share> = Vec::new();
         let (mut freed, mut cost) = (0, 0.0);
         // (cost, how many of the collected, the one on top)
         let mut best: Option<(f64, usize, Share)> = None;
-        for &share in &self.shares[&tier][domain] {
+        for &share in shares.iter().filter(|share| is_eligible(share.candidate)) {
             let candidate = &self.all[share.candidate as usize];
-            if self.is_gone[share.candidate as usize] || candidate.claim <= above {
-                continue;
-            }
             if best.is_some_and(|(least, ..)| cost >= least) {
                 break;
             }
@@ -251,6 +333,20 @@ fn free_in(cluster: &Cluster, pool: PoolId, tier: Tier, domain: usize) -> u32 {
     cluster.free_in(pool, tier, place as PlaceId)
 }
 
+fn free_of(cluster: &Cluster, machine: MachineId) -> u32 {
+    cluster.machines[machine as usize].free
+}
+
+/// Machines of a domain that are up.
+fn machines_in(cluster: &Cluster, pool: PoolId, tier: Tier, domain: usize) -> Vec<MachineId> {
+    let place = (domain % cluster.places(tier.level())) as PlaceId;
+    let is_in = |&m: &MachineId| {
+        let machine = &cluster.machines[m as usize];
+        machine.pool == pool && machine.is_up() && machine.within[tier.level()] == place
+    };
+    (0..cluster.machines.len() as MachineId).filter(is_in).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -260,7 +356,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::{Placement, Slot};
-    use crate::job::{Job, Length, Profile};
+    use crate::job::{Job, Length, Profile, Terms};
     use crate::network::Network;
     use crate::state::Checkpoints;
 
@@ -277,6 +373,7 @@ mod tests {
                 name: String::new(),
                 user: String::new(),
                 gpus: slots.iter().map(|slot| slot.gpus).sum(),
+                terms: Terms::default(),
                 gpu_type: None,
                 submit_s: 0.0,
                 length: Length::Unknown,
@@ -369,7 +466,54 @@ mod tests {
         subsets.filter_map(|subset| enough(&subset)).min_by(f64::total_cmp)
     }
 
+    /// Whether any domain of the tier that is full could hold the gang without all candidates.
+    fn could_hold(state: &State, all: &Candidates, gang: Demand, tier: Tier, above: f64) -> bool {
+        let split = gang.split;
+        let mut free: Vec<u32> = state.cluster.machines.iter().map(|m| m.free).collect();
+        let sums = |free: &[u32]| {
+            let mut chunks: BTreeMap<usize, u32> = BTreeMap::new();
+            for (id, &free) in (0..).zip(free) {
+                let domain = domain_of(&state.cluster, tier, id);
+                *chunks.entry(domain).or_default() += split.chunks_in(free);
+            }
+            chunks
+        };
+        let before = sums(&free);
+        for candidate in all.all.iter().filter(|c| c.claim > above && !all.is_gone[c.id as usize]) {
+            for slot in &state.job(candidate.id).run().unwrap().placement.slots {
+                free[slot.machine as usize] += slot.gpus;
+            }
+        }
+        let after = sums(&free);
+        before.iter().any(|(d, chunks)| *chunks < gang.chunks() && after[d] >= gang.chunks())
+    }
+
     proptest! {
+        #[test]
+        fn victims_make_room_for_gangs_that_are_not_split_freely(
+            jobs in any_jobs(),
+            claims in prop::collection::vec(0.0..10.0f64, 24),
+            costs in prop::collection::vec(0.0..100.0f64, 24),
+            (chunk, chunks, chunks_max) in (1u32..=4, 1u32..4, 1u32..4),
+            (tier, above) in (0u8..3, 0.0..8.0f64),
+        ) {
+            let mut state = running(3, &jobs);
+            let mut all = candidates(&state, &claims, &costs);
+            let gang = Demand { gpus: chunk * chunks, split: Split { chunk, chunks_max } };
+            state.cluster.prepare(gang.split);
+            let tier = Tier(tier);
+            let found = all.cheapest(&state, gang, 0, tier, above);
+            prop_assert_eq!(found.is_some(), could_hold(&state, &all, gang, tier, above));
+            let Some((cost, victims)) = found else { return Ok(()) };
+            let costs: f64 = victims.iter().map(|&id| all.all[id as usize].cost).sum();
+            prop_assert!((cost - costs).abs() < 1e-9);
+            for id in victims {
+                prop_assert!(all.all[id as usize].claim > above);
+                state.end(id, true);
+            }
+            prop_assert!(state.cluster.place_at(gang, 0, tier).is_some());
+        }
+
         #[test]
         fn victims_cost_at_most_twice_the_least(
             jobs in any_jobs(),

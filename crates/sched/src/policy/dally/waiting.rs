@@ -109,8 +109,8 @@ impl Waiting {
         saved: &Saved,
     ) -> Option<(JobId, Tier, PoolId)> {
         let mut first: Option<(Total, JobId, Tier, PoolId)> = None;
-        for (&(gpus, wanted), line) in &self.lines {
-            let offered = cluster.best_pool(gpus, wanted).filter(|_| saved.leaves(wanted));
+        for (&(gang, wanted), line) in &self.lines {
+            let offered = cluster.best_pool(gang, wanted).filter(|_| saved.leaves(wanted));
             let Some((tier, pool)) = offered else {
                 continue;
             };
@@ -138,9 +138,9 @@ impl Waiting {
     /// that decline for the first time.
     pub fn decline(&mut self, turn: &Turn, saved: &Saved) -> Vec<JobId> {
         let mut declined = Vec::new();
-        for (&(gpus, wanted), line) in &mut self.lines {
+        for (&(gang, wanted), line) in &mut self.lines {
             let offered =
-                turn.state.cluster.best_pool(gpus, wanted).filter(|_| saved.leaves(wanted));
+                turn.state.cluster.best_pool(gang, wanted).filter(|_| saved.leaves(wanted));
             for (tier, level) in Tier::all(line.levels.len()).zip(&mut line.levels) {
                 let declines = offered.is_some_and(|(offered, _)| tier < offered);
                 level.watch.run(turn.now(), declines || !self.pausing);
