@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ pub struct Server {
     pub grpc: String,
     pub metrics: String,
     /// What it prints to standard error after its addresses.
-    pub log: mpsc::Receiver<String>,
+    pub log: Mutex<mpsc::Receiver<String>>,
     /// A file with its standard output, in a directory of its own.
     pub output: PathBuf,
     _dir: TempDir,
@@ -71,7 +71,7 @@ impl Server {
         let words: Vec<&str> = line.split([' ', ',']).filter(|word| word.contains(':')).collect();
         let [http, grpc, metrics] = words[..] else { panic!("{line}") };
         let (http, grpc, metrics) = (http.into(), grpc.into(), metrics.into());
-        Self { child, http, grpc, metrics, log, output, _dir: dir }
+        Self { child, http, grpc, metrics, log: Mutex::new(log), output, _dir: dir }
     }
 
     pub fn pid(&self) -> u32 {

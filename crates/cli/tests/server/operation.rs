@@ -217,7 +217,7 @@ fn answers_name_the_trace_of_their_request() {
         raw_request(&server.http, "POST", "/v2/models/dlrm/infer", &[&header], body.as_bytes());
     assert_eq!(status, 200);
     assert!(head.contains(trace), "{head}");
-    let line = server.log.iter().find(|line| line.contains("traced")).unwrap();
+    let line = server.log.lock().unwrap().iter().find(|line| line.contains("traced")).unwrap();
     let line: Value = serde_json::from_str(&line).expect("a line of JSON");
     assert_eq!(
         (&line["id"], &line["trace"], &line["message"]),
