@@ -21,9 +21,8 @@ const HTTP_DIFFERENCES: &[(&str, u16, &str)] = &[
     ("huge dimension", 400, "Triton's process ends"),
     ("unknown model ready", 404, "as every other address of an unknown model"),
     ("unknown model's statistics", 404, "as every other address of an unknown model"),
-    ("version that is no number", 400, "the path exists, its version is wrong"),
     ("load of an unknown model", 400, BLAME),
-    ("unload of an unknown model", 404, "a misspelt name is told, not passed over"),
+    ("unload of an unknown model", 400, "a misspelt name is told, not passed over"),
     ("no JSON", 400, BLAME),
     ("JSON that is cut", 400, BLAME),
     ("JSON that is no object", 400, BLAME),
@@ -63,7 +62,11 @@ const GRPC_DIFFERENCES: &[(&str, &str, &str)] = &[
         "INVALID_ARGUMENT",
         "contents without an input are a mistake",
     ),
-    ("no protobuf", "INTERNAL", "the same"),
+    (
+        "version that is no number",
+        "NOT_FOUND",
+        "as any version that is not served, and as over HTTP",
+    ),
 ];
 
 /// Cases whose message clients may parse: it is Triton's, word for word.
