@@ -21,6 +21,9 @@ need slurmd || [ -x /usr/sbin/slurmd ] || packages+=(slurmd)
 need scontrol || packages+=(slurm-client)
 need munged || [ -x /usr/sbin/munged ] || packages+=(munge)
 need hostname || packages+=(hostname)
+# The CUDA kernels are compiled by NVIDIA's compilers from PyPI, which the tests keep below target/cuda.
+need g++ || packages+=(g++)
+python3 -m pip --version >/dev/null 2>&1 || packages+=(python3 python3-pip)
 # The inference server is tested with Triton's own clients; perf_analyzer needs libb64.
 need python3 || packages+=(python3)
 python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)

@@ -8,6 +8,9 @@ rows with machine facts go to bench/results/serve-compare.jsonl, in place of old
 processor. Progress goes to stderr. Exit 0: every figure was reached; 1: some were not; 2: it did
 not run.
 
+A few cases at a time, on a machine that is quiet only now and then: --prepare makes the models
+beforehand, and --only with --keep runs some cases and adds their rows.
+
 Cases run in a process of their own. A peer that crashes there ends no other case: PyTorch is tried
 again with oneDNN limited to AVX-512 (a hypervisor may hide what AMX needs), and a peer that still
 crashes has a row that says so.
@@ -43,6 +46,7 @@ def arguments():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "target/bench-serve")
     parser.add_argument("--keep", action="store_true", help="keep the models in --work")
+    parser.add_argument("--prepare", action="store_true", help="make the models and end")
     parser.add_argument(
         "--peer-huge-pages", action="store_true", help="PyTorch asks for huge pages too"
     )
@@ -117,6 +121,13 @@ def quantised_directory(options, directory, dtype):
     return smaller
 
 
+def commit():
+    """The commit that is checked out; with a + where files of it were changed."""
+    git = lambda *words: subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True)
+    changed = git("status", "--porcelain", "--", "crates").stdout.strip()
+    return git("rev-parse", "--short", "HEAD").stdout.strip() + ("+" if changed else "")
+
+
 def machine_record(options):
     import fbgemm_gpu
     import torch
@@ -130,6 +141,7 @@ def machine_record(options):
         "facts": {
             **machine.facts(),
             "hither": driven.call(options.hither, "--version").strip(),
+            "commit": commit(),
             "torch": torch.__version__,
             "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "fbgemm_gpu": fbgemm_gpu.__version__,
@@ -239,12 +251,14 @@ class Results:
         self.save()
 
     def save(self):
-        cpu = self.head["facts"]["cpu"]
+        import machine
+
+        own = machine.identity(self.head["facts"])
         key = lambda row: (row["case"], row["against"], row.get("variant"))
         mine = {key(row) for row in self.own}
         blocks = []
         for head, rows in self.blocks:
-            if head["facts"]["cpu"] == cpu:
+            if machine.identity(head["facts"]) == own:
                 rows = [r for r in rows if self.is_partial and key(r) not in mine]
             if rows:
                 blocks.append((head, rows))
@@ -293,10 +307,21 @@ def prepare(options):
         subprocess.run(["cargo", "build", "--release", "--locked"], cwd=ROOT, check=True)
 
 
+def prepare_models(options, chosen):
+    import cases
+
+    for case in chosen:
+        size = cases.size(case.preset, options.memory_gb * 1e9, options.pooling_max)
+        quantised_directory(options, model_directory(options, case, size), case.dtype)
+
+
 def run(options):
     chosen = selected(options)
     if options.list:
         print("\n".join(case.name for case in chosen))
+        return 0
+    if options.prepare:
+        prepare_models(options, chosen)
         return 0
     results = Results(options.out, bool(options.only))
     groups = {}

@@ -34,6 +34,8 @@ def facts():
     thp = "/sys/kernel/mm/transparent_hugepage"
     return {
         "cpu": field("/proc/cpuinfo", "model name"),
+        "cpu_family": field("/proc/cpuinfo", "cpu family"),
+        "cpu_model": field("/proc/cpuinfo", "model\t"),
         "cores": len(os.sched_getaffinity(0)),
         "caches": caches(),
         "memory": field("/proc/meminfo", "MemTotal"),
@@ -41,6 +43,17 @@ def facts():
         "thp_enabled": chosen(f"{thp}/enabled"),
         "thp_defrag": chosen(f"{thp}/defrag"),
     }
+
+
+def identity(facts):
+    """Tells processors apart: hypervisors give different ones the same name."""
+    caches = facts["caches"]
+    return facts["cpu"], caches.get("L2"), caches.get("L3"), facts["torch_cpu_capability"]
+
+
+def label(facts):
+    cpu, l2, _, capability = identity(facts)
+    return f"{cpu}, {capability}, L2 {l2}"
 
 
 def huge_share():

@@ -1,24 +1,26 @@
 #!/usr/bin/env python3
 """Prints the rows of bench/results/serve-compare.jsonl as a Markdown table, a column per processor.
 
-    bench/serve/table.py [FILE]
+    bench/serve/table.py [--only TEXT] [FILE]      (--only: processors whose label holds the text)
 """
 
+import argparse
 import json
 import pathlib
-import sys
+
+import machine
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def blocks(path):
-    """The rows of each processor, under its name and date of measurement."""
+    """The rows of each processor, under its label."""
     found = {}
     rows = None
     for line in path.read_text().splitlines():
         record = json.loads(line)
         if record["bench"] == "machine":
-            rows = found.setdefault(record["facts"]["cpu"], {})
+            rows = found.setdefault(machine.label(record["facts"]), {})
         else:
             rows[record["case"], record["against"], record.get("variant", "")] = record
     return found
@@ -34,8 +36,12 @@ def cell(row):
 
 
 def main():
-    path = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "bench/results/serve-compare.jsonl"
-    found = blocks(path)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="processors whose label holds this text")
+    default = ROOT / "bench/results/serve-compare.jsonl"
+    parser.add_argument("file", nargs="?", type=pathlib.Path, default=default)
+    options = parser.parse_args()
+    found = {name: rows for name, rows in blocks(options.file).items() if options.only in name}
     keys = list(dict.fromkeys(key for rows in found.values() for key in rows))
     print("| case | against | Hither's variant | goal | " + " | ".join(found) + " |")
     print("|---" * (4 + len(found)) + "|")

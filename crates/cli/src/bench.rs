@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 
 use crate::Common;
 use crate::machine::Machine;
-use crate::model::{note_ignored, table_bytes, with_bar};
+use crate::model::{note_ignored, table_bytes, write_tables};
 
 /// Measure lookups, layers and whole models on this machine
 #[derive(Debug, Subcommand)]
@@ -143,8 +143,7 @@ impl Subject {
         needs.tell(bytes, bytes + if needs.half_on_disk { bytes / 2 } else { 0 }, common)?;
         let scratch = Scratch::in_temp_dir("hither-bench");
         let dir = scratch.path();
-        common.say(&format!("making a model like {} in {}", self.preset, dir.display()));
-        with_bar(common, bytes, "drawing, MiB", |done| {
+        write_tables(common, "drawing", bytes, dir, |done| {
             generate::generate(&spec, self.seed, dir, false, done)
         })?;
         let model = Model::open(dir)?;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use hither_data::output::show_bytes;
 use hither_gnn::load::{self, Format, Options};
 use hither_gnn::parts::stored;
 use hither_gnn::{Dataset, Labels};
@@ -22,7 +23,7 @@ Examples:
   hither dataset generate --family cut-homophily -o cut.graph.safetensors
   hither dataset info cut.graph.safetensors
   hither dataset info cora/processed/data.pt
-  hither dataset convert my-tables/ -o mine.graph.safetensors
+  hither dataset convert examples/graph -o mine.graph.safetensors
 
 docs/formats/graph.md lists the layouts that are read.")]
 pub enum Command {
@@ -42,6 +43,9 @@ pub fn run(command: &Command, common: &Common) -> anyhow::Result<ExitCode> {
 
 /// Heading of the options below; given to each, as a heading for all would go on behind them.
 const DATASET: &str = "Dataset";
+
+/// Files of this size take some seconds to parse.
+const LARGE_BYTES: u64 = 100_000_000;
 
 /// A dataset and how to read it.
 #[derive(Debug, Clone, clap::Args)]
@@ -85,14 +89,28 @@ impl DataArgs {
     }
 
     /// Reads a dataset to train on. `seed` decides a split that is drawn.
-    pub fn open(&self, seed: u64) -> anyhow::Result<Dataset> {
-        Ok(load::open(self.path(), &self.options(seed))?)
+    pub fn open(&self, seed: u64, common: &Common) -> anyhow::Result<Dataset> {
+        self.read(&self.options(seed), common)
     }
 
     /// Reads a graph, which may lack features and labels.
-    pub fn open_graph(&self, seed: u64) -> anyhow::Result<Dataset> {
-        let options = Options { graph_only: true, ..self.options(seed) };
-        Ok(load::open(self.path(), &options)?)
+    pub fn open_graph(&self, seed: u64, common: &Common) -> anyhow::Result<Dataset> {
+        self.read(&Options { graph_only: true, ..self.options(seed) }, common)
+    }
+
+    /// Says so before it reads files that take long. Our own layouts are mapped, and open at once.
+    fn read(&self, options: &Options, common: &Common) -> anyhow::Result<Dataset> {
+        let path = self.path();
+        let is_mapped = self.is_partitioned() || path.to_string_lossy().ends_with(load::EXTENSION);
+        let bytes = if is_mapped { 0 } else { size(path) };
+        let spinner = common.spinner(format!("reading {}", path.display()));
+        if bytes >= LARGE_BYTES {
+            let line = format!("reading {}: {}", path.display(), show_bytes(bytes));
+            spinner.suspend(|| common.say(&line));
+        }
+        let data = load::open(path, options);
+        spinner.finish_and_clear();
+        Ok(data?)
     }
 
     fn options(&self, seed: u64) -> Options {
@@ -104,6 +122,16 @@ impl DataArgs {
             graph_only: false,
         }
     }
+}
+
+/// Bytes of a file, or of the files and folders of a folder.
+fn size(path: &Path) -> u64 {
+    let Ok(meta) = path.metadata() else { return 0 };
+    if !meta.is_dir() {
+        return meta.len();
+    }
+    let entries = path.read_dir().into_iter().flatten().flatten();
+    entries.map(|entry| if entry.path().is_symlink() { 0 } else { size(&entry.path()) }).sum()
 }
 
 impl Common {

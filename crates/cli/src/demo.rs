@@ -27,7 +27,7 @@ pub struct Args {
     output: PathBuf,
     #[command(flatten)]
     force: Force,
-    /// Print the figures as JSON instead of a table
+    /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
 }

@@ -65,13 +65,12 @@ struct Program {
     needed_for: &'static str,
 }
 
-const PROGRAMS: [(&str, &str); 9] = [
+const PROGRAMS: [(&str, &str); 8] = [
     ("sbatch", "running jobs on a Slurm cluster"),
     ("squeue", "watching jobs on a Slurm cluster"),
     ("scontrol", "reading a Slurm cluster's machines"),
     ("scancel", "preempting jobs on a Slurm cluster"),
     ("sinfo", "reading a Slurm cluster's state"),
-    ("mpirun", "training on several machines"),
     ("nvidia-smi", "seeing GPUs and their driver"),
     ("chromium", "testing the report pages in a browser"),
     ("node", "testing the report pages in a browser"),

@@ -10,7 +10,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hither_live::what_if;
 use hither_sched::job::Job;
 use hither_sched::profile::Library;
-use hither_sched::topo::{self, Cluster};
+use hither_sched::topo::{self, ClusterDescription};
 use hither_sched::trace::{self, Format, Generate, ReadOptions, Trace};
 
 use crate::Common;
@@ -238,7 +238,7 @@ pub fn library(path: Option<&Path>) -> anyhow::Result<Library> {
 #[derive(Debug, Clone, clap::Args)]
 pub struct ClusterArgs {
     /// Cluster: TOML, CSV, or Slurm's topology.conf, topology.yaml, slurm.conf and gres.conf; repeat
-    /// the flag to combine Slurm's files [default: 8 racks of 8 machines of 8 GPUs]
+    /// the flag to combine Slurm's files [simulations default to 8 racks of 8 machines of 8 GPUs]
     #[arg(long, value_name = "FILE")]
     pub cluster: Vec<PathBuf>,
     /// GPUs per machine where the cluster's files do not say [default: 8]
@@ -252,7 +252,7 @@ const INCLUDES_MAX: usize = 100;
 
 impl ClusterArgs {
     /// None where no file was given.
-    pub fn read(&self) -> anyhow::Result<Option<Cluster>> {
+    pub fn read(&self) -> anyhow::Result<Option<ClusterDescription>> {
         if self.cluster.is_empty() {
             return Ok(None);
         }

@@ -10,11 +10,12 @@ mod run;
 mod scores;
 
 use std::cell::Cell;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use hither_data::IdTrace;
-use hither_data::output::show_bytes;
+use hither_data::output::{check_space, is_stdout, is_written_through, show_bytes};
 use hither_dlrm::model::Spec;
 use hither_kernels::bag::quant::Foreign;
 use hither_kernels::bag::{Dtype, Pooling};
@@ -28,7 +29,7 @@ Examples:
   hither model generate --preset mlperf --rows 10000 -o model
   hither model import dlrm.pt -o model
   hither model info model
-  hither model run model --inputs requests.csv -o scores.csv
+  hither model run model --inputs examples/requests.csv -o scores.csv
   hither model quantise model --dtype int8 -o model-int8")]
 pub enum Command {
     Import(import::Args),
@@ -88,14 +89,22 @@ fn rows(name: &str) -> Result<Foreign, String> {
     }
 }
 
-/// Does the work on all threads with a progress bar in mebibytes.
-pub fn with_bar<T: Send>(
+/// Says what is going to be written where, and does it on all threads with a progress bar in mebibytes.
+/// Refuses what does not fit on the disk.
+pub fn write_tables<T: Send>(
     common: &Common,
+    verb: &str,
     total_bytes: u64,
-    message: &'static str,
+    place: &Path,
     work: impl FnOnce(&dyn Fn(u64)) -> Result<T, hither_dlrm::Error> + Send,
 ) -> anyhow::Result<T> {
-    let bar = common.bar(total_bytes >> 20, message);
+    if !is_stdout(place) && !is_written_through(place) {
+        check_space(place, total_bytes)?;
+    }
+    let bytes = show_bytes(total_bytes);
+    common.say(&format!("{verb} {bytes} of tables, to {}", place.display()));
+    let bar = common.bar(total_bytes >> 20, "");
+    bar.set_message(format!("{verb}, MiB"));
     let result = common.pool()?.install(|| {
         let done = Cell::new(0);
         work(&|bytes| {
@@ -112,14 +121,14 @@ pub fn table_bytes(spec: &Spec) -> u64 {
 }
 
 /// Tells which columns of a file of requests mean nothing to the model.
-pub fn note_ignored(path: &std::path::Path, trace: &IdTrace, common: &Common) {
+pub fn note_ignored(path: &Path, trace: &IdTrace, common: &Common) {
     if !trace.ignored.is_empty() {
         let names = trace.ignored.join(", ");
         common.say(&format!("note: {}: {names}: neither features nor tables", path.display()));
     }
 }
 
-fn said(spec: &Spec, place: &std::path::Path) -> String {
+fn said(spec: &Spec, place: &Path) -> String {
     let (tables, bytes) = (spec.tables.len(), show_bytes(table_bytes(spec)));
     let s = if tables == 1 { "" } else { "s" };
     format!("wrote {}: {tables} table{s}, {bytes}", place.display())

@@ -106,7 +106,8 @@ fn record(
             machines: Vec::new(),
         })
         .collect();
-    let over = |f: fn(&JobRow) -> f64| Quantiles::of(&jobs.iter().map(f).collect::<Vec<_>>());
+    let over =
+        |f: fn(&JobRow) -> f64| Quantiles::from_values(&jobs.iter().map(f).collect::<Vec<_>>());
     let gpus: u64 = header.cluster.machines.iter().map(|m| u64::from(m.gpus)).sum();
     let summary = Summary {
         policy: policy.into(),

@@ -233,9 +233,7 @@ impl OutputDir {
                 bail!("{shown} holds {mine}; give another -o, or --force to replace it")
             }
             Existing::Refuse => {
-                bail!(
-                    "{shown} is not empty; give another -o, or --force to write there all the same"
-                )
+                bail!("{shown} is not empty; give another -o, or --force to write there anyway")
             }
         }
     }

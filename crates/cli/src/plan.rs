@@ -12,7 +12,6 @@ use hither_data::IdTrace;
 use hither_dlrm::Model;
 use hither_dlrm::hotness::Histogram;
 use hither_dlrm::model::Spec;
-use hither_dlrm::plan::cache;
 use hither_dlrm::plan::make::{Overrides, make};
 use hither_dlrm::plan::measure::{Bounds, Group, hot_rows, measure};
 use hither_dlrm::plan::{PLAN_FILE, Packing, PageChoice, Plan};
@@ -31,7 +30,7 @@ use crate::{Common, outputs};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  hither plan model --ids requests.safetensors
+  hither plan model --ids examples/requests.csv
   hither plan model --ids ids.txt --batch 2048 --pooling 150 -o plan
   hither plan model --ids requests.csv --pages mapped --packing off --threads 4
 
@@ -99,9 +98,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Cache sizes of a common server, for systems that do not tell.
-const L2_BYTES: usize = 1 << 20;
-const L3_BYTES: usize = 32 << 20;
 /// Upper bound of the ids per batch that one table is asked for.
 const BATCH_IDS_MAX: usize = 1 << 22;
 /// The share of the available memory that tables may take.
@@ -221,11 +217,10 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
 
 fn bounds(args: &Args, common: &Common, machine: &Machine) -> Bounds {
     let half = machine.available_bytes.unwrap_or(0) / 2;
-    let l2_bytes = machine.l2_bytes.unwrap_or(L2_BYTES);
-    let nominal = machine.l3_bytes.or(machine.l2_bytes).unwrap_or(L3_BYTES);
+    let (l2_bytes, l3_bytes) = machine.measured_caches();
     Bounds {
         l2_bytes,
-        l3_bytes: cache::kept_bytes(l2_bytes, nominal),
+        l3_bytes,
         copy_bytes: args.memory.map_or(half, |gb| (gb * 1e9) as u64),
         seconds: args.seconds,
         threads: common.threads.map_or(machine.cores, usize::from),

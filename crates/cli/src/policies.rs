@@ -20,7 +20,7 @@ pub struct Args {
     /// List every option with its default, in the form that --set takes
     #[arg(long)]
     options: bool,
-    /// Print the result as JSON
+    /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
 }

@@ -32,6 +32,18 @@ impl Common {
         bar
     }
 
+    /// A sign of life during work that cannot tell how far it is.
+    pub fn spinner(&self, message: String) -> ProgressBar {
+        if self.quiet {
+            return ProgressBar::hidden();
+        }
+        let style = ProgressStyle::with_template("{spinner} {msg}, {elapsed} elapsed")
+            .unwrap_or_else(|_| ProgressStyle::default_spinner());
+        let bar = ProgressBar::new_spinner().with_style(style).with_message(message);
+        bar.enable_steady_tick(std::time::Duration::from_millis(200));
+        bar
+    }
+
     /// Threads to use: those asked for, or as many as there are cores.
     pub fn thread_count(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);

@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use hither_live::explain::{self, Explanation};
 use hither_live::journal::Journal;
@@ -17,24 +16,18 @@ use hither_sched::topo::hostlist;
 use crate::schedule::StateArgs;
 use crate::{Common, outputs};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Form {
-    Table,
-    Json,
-}
-
 /// List the jobs that Hither places, with their tiers and reasons
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   hither queue
-  hither queue --state /tmp/hither -o json")]
+  hither queue --state /tmp/hither --json")]
 pub struct QueueArgs {
     #[command(flatten)]
     state: StateArgs,
-    /// Form of the output
-    #[arg(long, short, value_name = "FORM", default_value = "table")]
-    output: Form,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
 }
 
 /// List the machines, their free GPUs, and who holds the others
@@ -42,13 +35,13 @@ pub struct QueueArgs {
 #[command(after_help = "\
 Examples:
   hither nodes
-  hither nodes -o json")]
+  hither nodes --json")]
 pub struct NodesArgs {
     #[command(flatten)]
     state: StateArgs,
-    /// Form of the output
-    #[arg(long, short, value_name = "FORM", default_value = "table")]
-    output: Form,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
 }
 
 /// Explain why a job waits, runs where it runs, or was moved
@@ -56,15 +49,15 @@ pub struct NodesArgs {
 #[command(after_help = "\
 Examples:
   hither explain 123
-  hither explain 123_4 -o json")]
+  hither explain 123_4 --json")]
 pub struct ExplainArgs {
     #[command(flatten)]
     state: StateArgs,
     /// Slurm's id of the job, such as 123 or 123_4
     job: String,
-    /// Form of the output
-    #[arg(long, short, value_name = "FORM", default_value = "table")]
-    output: Form,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
 }
 
 /// Asks the scheduler; one that does not run is asked through its journal.
@@ -137,7 +130,7 @@ fn time(seconds: f64) -> String {
 
 pub fn queue(args: &QueueArgs, common: &Common) -> anyhow::Result<ExitCode> {
     let status = get_status(&args.state, common)?;
-    if args.output == Form::Json {
+    if args.json {
         outputs::print_json(&status.jobs)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -167,7 +160,7 @@ pub fn queue(args: &QueueArgs, common: &Common) -> anyhow::Result<ExitCode> {
 
 pub fn nodes(args: &NodesArgs, common: &Common) -> anyhow::Result<ExitCode> {
     let status = get_status(&args.state, common)?;
-    if args.output == Form::Json {
+    if args.json {
         outputs::print_json(&status.machines)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -201,7 +194,7 @@ pub fn explain(args: &ExplainArgs, common: &Common) -> anyhow::Result<ExitCode> 
             Ok(explain::explain(status, journal, None, job)?)
         })?;
     let Some(explanation) = found else { bail!("job {job} is not known; hither queue lists jobs") };
-    if args.output == Form::Json {
+    if args.json {
         outputs::print_json(&explanation)?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -125,7 +125,7 @@ pub struct Cell {
 }
 
 /// A cell, ready to run under any policy.
-pub struct Case<'a> {
+pub struct SimulationCase<'a> {
     pub header: Header,
     topology: &'a Topology,
     scenario: Scenario,
@@ -183,7 +183,7 @@ impl Plan {
         Cell { seed, congestion, load, rate, settings: self.settings.clone() }
     }
 
-    pub fn case(&self, cell: &Cell, record: bool) -> anyhow::Result<Case<'_>> {
+    pub fn case(&self, cell: &Cell, record: bool) -> anyhow::Result<SimulationCase<'_>> {
         let args = &self.args;
         let pace = match (cell.load, cell.rate) {
             (Some(load), _) => Pace::Load { load, gpus: self.topology.gpus() },
@@ -235,7 +235,7 @@ impl Plan {
         let jobs = jobs.into_iter().map(Arc::new).collect();
         let settings = self.level_timers(settings::settings(&cell.settings)?)?;
         let recorded = self.recorded(&settings)?;
-        Ok(Case {
+        Ok(SimulationCase {
             header: header(name, seed, cell.congestion, &self.topology, recorded),
             topology: &self.topology,
             scenario: Scenario { jobs, running, machines, faults, ..Scenario::default() },
@@ -353,6 +353,12 @@ pub fn header(
     topology: &Topology,
     settings: BTreeMap<String, String>,
 ) -> Header {
+    let hither = env!("CARGO_PKG_VERSION").into();
+    Header { hither, trace, seed, congestion, cluster: cluster_row(topology), settings }
+}
+
+/// The cluster as results record it.
+pub fn cluster_row(topology: &Topology) -> ClusterRow {
     let machines = topology.machines.iter().map(|m| MachineRow {
         name: m.name.clone(),
         parent: m.parent,
@@ -363,16 +369,14 @@ pub fn header(
         name: level.name.clone(),
         places: level.places.iter().map(|place| (place.name.clone(), place.parent)).collect(),
     };
-    let cluster = ClusterRow {
+    ClusterRow {
         name: topology.name.clone(),
         levels: topology.levels.iter().map(level).collect(),
         machines: machines.collect(),
-    };
-    let hither = env!("CARGO_PKG_VERSION").into();
-    Header { hither, trace, seed, congestion, cluster, settings }
+    }
 }
 
-impl Case<'_> {
+impl SimulationCase<'_> {
     /// How many jobs there are to run.
     pub fn jobs(&self) -> usize {
         self.scenario.jobs.len()

@@ -19,25 +19,25 @@ use hither_live::run::{self, Home, Pace, Run};
 use hither_live::serve::Window;
 use hither_live::slurm::{Config, Slurm, unix_s};
 use hither_live::{replay, what_if};
-use hither_sched::policy::Entry;
+use hither_sched::policy::{self, Entry};
 use hither_sched::profile::Library;
 
 use crate::inputs::{library, number, say_notes};
-use crate::settings::{self, PolicyArgs};
+use crate::settings::{self, OptionArgs};
 use crate::{Common, outputs};
 
 pub use guard::{ReleaseArgs, run as release};
 
 /// Decide where the jobs of a Slurm partition run
-///
-/// Without --act it looks once, prints what it would do and why, and changes nothing. With --act it
-/// keeps deciding until it is stopped. It may be killed and started again at any moment.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   hither schedule --partition gpu
   hither schedule --partition gpu --act --listen 127.0.0.1:9433
   hither schedule --replay /var/lib/hither/journal.redb
+
+Without --act it looks once, prints what it would do and why, and changes nothing. With --act it \
+keeps deciding until it is stopped. It may be killed and started again at any time.
 
 Held jobs of the partition that ask for GPUs (sbatch -H --gpus=8, -N2 --gpus-per-node=4) are placed \
 and released by Hither. All others are left to Slurm. docs/live.md is the guide.")]
@@ -49,31 +49,34 @@ pub struct Args {
     /// Carry the decisions out
     #[arg(long, conflicts_with = "replay")]
     act: bool,
+    /// Policy that decides; `hither policies` lists them
+    #[arg(long, short, value_name = "NAME", default_value = "dally")]
+    policy: String,
     #[command(flatten)]
-    policies: PolicyArgs,
-    /// Profiles of models as TOML or JSON, over the built-in ones
+    options: OptionArgs,
+    /// More model profiles, as TOML or JSON; they replace built-in ones of the same name
     #[arg(long, value_name = "FILE")]
     profiles: Option<PathBuf>,
     /// Serve a page, metrics and health on this address, such as 127.0.0.1:9433
     #[arg(long, value_name = "HOST:PORT", requires = "act")]
     listen: Option<String>,
-    /// Seconds between two looks at the cluster while it has jobs; twice as long while it has none
+    /// Seconds between two polls of the cluster while it has jobs; doubled while it has none
     #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = |t: &str| number(t, 0.05, 60.0))]
     poll_s: f64,
-    /// Seconds after which a start that Slurm has not carried out is taken back
+    /// Seconds after which a start that Slurm has not carried out is withdrawn
     #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = |t: &str| number(t, 1.0, 3600.0))]
     start_limit_s: f64,
-    /// Seconds between a job's checkpoint signal and its requeue, where the job does not say
+    /// Seconds from a job's checkpoint signal to its requeue, unless the job sets its own
     #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = |t: &str| number(t, 0.0, 3600.0))]
     grace_s: f64,
-    /// Seconds after which held jobs are released to Slurm's own scheduler if Hither stays away;
-    /// 0: never
+    /// Seconds without Hither after which held jobs are released to Slurm's own scheduler; 0 for
+    /// never
     #[arg(long, value_name = "S", default_value_t = 900.0, value_parser = |t: &str| number(t, 0.0, 1e9))]
     release_after_s: f64,
-    /// Days for which the journal keeps its turns
+    /// Days for which the journal keeps its entries
     #[arg(long, value_name = "DAYS", default_value_t = 30.0, value_parser = |t: &str| number(t, 0.001, 36500.0))]
     keep_days: f64,
-    /// Make every decision of a journal again and compare
+    /// Repeat every decision of a journal and compare
     #[arg(long, value_name = "JOURNAL")]
     replay: Option<PathBuf>,
 }
@@ -86,7 +89,7 @@ pub struct SlurmArgs {
     /// Folder of Slurm's commands [default: on the path]
     #[arg(long, value_name = "DIR", env = "HITHER_SLURM_BIN")]
     pub slurm_bin: Option<PathBuf>,
-    /// Seconds that a command of Slurm may take
+    /// Time limit of each Slurm command, in seconds
     #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = |t: &str| number(t, 0.1, 600.0))]
     pub command_limit_s: f64,
 }
@@ -125,12 +128,9 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
 
 /// The one policy to run.
 fn policy(args: &Args) -> anyhow::Result<&'static Entry> {
-    let mut policies = args.policies.clone();
-    if policies.policy.is_empty() {
-        policies.policy.push("dally".into());
-    }
-    let entries = policies.entries()?;
-    let [entry] = entries[..] else { bail!("--policy: one policy decides for a cluster") };
+    let Some(entry) = policy::find(&args.policy) else {
+        bail!("{}", settings::unknown(&args.policy))
+    };
     let built = (entry.build)(&Default::default());
     if built.is_clairvoyant() {
         bail!("--policy {}: it needs true job lengths, which no real cluster knows", entry.name);
@@ -171,7 +171,7 @@ fn connect(args: &Args, common: &Common) -> anyhow::Result<(Slurm, Topology)> {
 /// The driver over a journal.
 fn open(args: &Args, journal: Journal, common: &Common) -> anyhow::Result<Driver<Slurm>> {
     let entry = policy(args)?;
-    let settings = settings::settings(&args.policies.table()?)?;
+    let settings = settings::settings(&args.options.table()?)?;
     let library = library(args.profiles.as_deref())?;
     let (slurm, topology) = connect(args, common)?;
     let now_s = unix_s();

@@ -15,6 +15,12 @@ pub struct PolicyArgs {
     /// [default: dally,tiresias,fifo,srtf]
     #[arg(long, short, value_name = "NAME,…", value_delimiter = ',')]
     pub policy: Vec<String>,
+    #[command(flatten)]
+    pub options: OptionArgs,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct OptionArgs {
     /// Set an option of a policy, such as dally.score=slowdown; `hither policies --options` lists them
     #[arg(long, value_name = "POLICY.OPTION=VALUE")]
     pub set: Vec<String>,
@@ -49,14 +55,16 @@ impl PolicyArgs {
         Ok(entries)
     }
 
-    /// The same, once policies and options are known to be right.
+    /// The options, once policies and options are known to be right.
     pub fn checked(&self) -> anyhow::Result<Table> {
-        let table = self.table()?;
+        let table = self.options.table()?;
         settings(&table)?;
         self.entries()?;
         Ok(table)
     }
+}
 
+impl OptionArgs {
     /// The options as a table, before any cell of a sweep changes them.
     pub fn table(&self) -> anyhow::Result<Table> {
         let mut table = match &self.settings {
@@ -73,7 +81,7 @@ impl PolicyArgs {
     }
 }
 
-fn unknown(name: &str) -> String {
+pub fn unknown(name: &str) -> String {
     let names: Vec<&str> = policy::TABLE.iter().map(|e| e.name).collect();
     format!("unknown policy {name:?}; the policies are {} and all", names.join(", "))
 }
@@ -101,7 +109,7 @@ pub fn put(table: &mut Table, key: &str, value: &str) -> anyhow::Result<()> {
     let mut at = table;
     for part in path {
         let inner = at.entry(part).or_insert_with(|| Value::Table(Table::new()));
-        at = inner.as_table_mut().with_context(|| format!("{key}: {part} is no table"))?;
+        at = inner.as_table_mut().with_context(|| format!("{key}: {part} is not a table"))?;
     }
     at.insert(last.into(), word(value));
     Ok(())

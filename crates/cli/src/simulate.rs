@@ -64,7 +64,7 @@ pub struct Args {
     output: Option<PathBuf>,
     #[command(flatten)]
     force: Force,
-    /// Print the header and the summaries as JSON
+    /// Print JSON instead of a table: the header and one summary per policy
     #[arg(long)]
     json: bool,
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use hither_core::record::Summary;
+use hither_core::record::{Header, Summary};
 use hither_report::plural;
 use hither_report::sweep::{self, Sweep};
 use indicatif::ProgressStyle;
@@ -20,7 +20,7 @@ use crate::outputs::Force;
 use crate::runs::{Cell, Plan, PlanArgs};
 use crate::{Common, outputs, runs};
 use grid::Axis;
-use store::{Finished, Store};
+use store::{CellStore, FinishedCell};
 
 /// Simulate a trace over a grid of settings and compare the policies in every cell
 #[derive(Debug, clap::Args)]
@@ -64,7 +64,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let cells: Vec<Cell> =
         grid.iter().map(|values| grid::cell(&plan, &axes, values)).collect::<Result<_, _>>()?;
     let manifest = store::manifest(&args.plan, &plan, &axes)?;
-    let store = Store::open(&args.output, &manifest, args.force)?;
+    let store = CellStore::open(&args.output, &manifest, args.force)?;
     let names: Vec<BTreeMap<String, String>> = grid
         .iter()
         .map(|values| axes.iter().map(|a| a.key.clone()).zip(values.iter().cloned()).collect())
@@ -80,11 +80,11 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         seed,
         plan.cell().congestion,
         &plan.topology,
-        BTreeMap::new(), // the page lists those of the manifest
+        BTreeMap::new(), // the page lists those that all cells share
     );
     let page = Sweep {
         header: &header,
-        settings: store::settings(&manifest, &axes),
+        settings: shared_settings(&case.header, &plan.cell(), &axes),
         axes: axes.iter().map(|a| sweep::Axis { key: &a.key, values: &a.values }).collect(),
         policies: plan.policies.iter().map(|entry| entry.name).collect(),
         cells: finished.iter().map(|cell| cell.runs.as_slice()).collect(),
@@ -100,15 +100,24 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The settings that all cells share, by name: those that are not varied.
+fn shared_settings(header: &Header, cell: &Cell, axes: &[Axis]) -> Vec<(String, String)> {
+    let arrivals = [("load", cell.load), ("rate", cell.rate)];
+    let arrivals = arrivals.into_iter().filter_map(|(key, value)| Some((key, value?.to_string())));
+    let recorded = header.settings.iter().map(|(key, value)| (key.as_str(), value.clone()));
+    let all = arrivals.chain(recorded).map(|(key, value)| (key.to_owned(), value));
+    all.filter(|(key, _)| axes.iter().all(|axis| axis.key != *key)).collect()
+}
+
 /// The figures of all cells: from the store where they are there, otherwise by simulation.
 fn finish(
     plan: &Plan,
     cells: &[Cell],
     names: &[BTreeMap<String, String>],
-    store: &Store,
+    store: &CellStore,
     common: &Common,
-) -> anyhow::Result<Vec<Finished>> {
-    let known: Vec<Option<Finished>> =
+) -> anyhow::Result<Vec<FinishedCell>> {
+    let known: Vec<Option<FinishedCell>> =
         names.iter().enumerate().map(|(at, names)| store.load(at, names)).collect();
     let done = known.iter().flatten().count();
     let (total, policies) = (cells.len() * plan.policies.len(), plan.policies.len());
@@ -119,7 +128,7 @@ fn finish(
         bar.set_style(style);
     }
     bar.inc((done * policies) as u64);
-    let run = |(at, known): (usize, Option<Finished>)| -> anyhow::Result<Finished> {
+    let run = |(at, known): (usize, Option<FinishedCell>)| -> anyhow::Result<FinishedCell> {
         if let Some(finished) = known {
             return Ok(finished);
         }
@@ -132,14 +141,14 @@ fn finish(
         let runs: Vec<_> = plan.policies.par_iter().map(simulate).collect();
         let runs: Result<Vec<Summary>, _> = runs.into_iter().map(|r| Ok(r?.summary)).collect();
         let runs = runs.map_err(|error: hither_sched::sim::Error| anyhow::anyhow!(error))?;
-        let finished = Finished { cell: names[at].clone(), runs };
+        let finished = FinishedCell { cell: names[at].clone(), runs };
         store.save(at, &finished)?;
         Ok(finished)
     };
-    let outcomes: Vec<anyhow::Result<Finished>> =
+    let outcomes: Vec<anyhow::Result<FinishedCell>> =
         common.pool()?.install(|| known.into_par_iter().enumerate().map(run).collect());
     bar.finish_and_clear();
-    let told = |(at, outcome): (usize, anyhow::Result<Finished>)| {
+    let told = |(at, outcome): (usize, anyhow::Result<FinishedCell>)| {
         // The first cell in order, not the first in time: the message must not depend on threads.
         let place: Vec<String> = names[at].iter().map(|(k, v)| format!("{k}={v}")).collect();
         outcome.map_err(|error| error.context(format!("cell {}", place.join(" "))))

@@ -10,6 +10,7 @@ mod figures;
 mod predictions;
 mod profile;
 mod store;
+mod unused;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -20,10 +21,10 @@ use serde_json::json;
 use crate::outputs::Existing;
 use crate::{Common, outputs};
 use args::TrainArgs;
-use case::Case;
+use case::TrainingCase;
 use drive::Job;
 use figures::Outcome;
-use store::Store;
+use store::RunStore;
 pub use store::{holds_run, read};
 
 /// Train a graph neural network on a partitioned graph: learn locally, correct globally
@@ -31,7 +32,7 @@ pub use store::{holds_run, read};
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
 Examples:
-  hither train flickr.npz -o out/
+  hither train examples/graph --parts 2 -o out/
   hither train cora/processed/data.pt --model gcn --dry-run
   hither train flickr.npz --mode psgd-pa --model gcn --parts 8 --runs 5 -o pa/
   hither train products/ --model sage --layers 3 --hidden 256 --batch-norm \\
@@ -75,12 +76,13 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     }
     let (mode, train) = (args.mode, &args.train);
     train.check(&[mode])?;
+    unused::note(train, &[mode], common);
     let pool = common.pool()?;
     if train.run.dry_run {
-        return pool.install(|| dry_run::run(train, &[mode]));
+        return pool.install(|| dry_run::run(train, &[mode], common));
     }
     let mut store = match &train.run.output {
-        Some(dir) => Some(Store::open(dir, train.asked(json!(mode)), existing(train))?),
+        Some(dir) => Some(RunStore::open(dir, train.asked(json!(mode)), existing(train))?),
         None => None,
     };
     let mut records = store.as_ref().map_or(vec![], |store| store.done.clone());
@@ -91,7 +93,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     for run in first..=last {
         let start = Instant::now();
         let record = pool.install(|| {
-            let case = Case::open(train, train.run.seed + u64::from(run) - 1)?;
+            let case = TrainingCase::open(train, train.run.seed + u64::from(run) - 1, common)?;
             if run == first {
                 common.note_changes(&case.data);
             }
@@ -109,7 +111,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         common.say(&format!("wrote {}", dir.join(store::REPORT).display()));
     }
     match train.run.json {
-        true => outputs::print_json(&Outcome::of(&records))?,
+        true => outputs::print_json(&Outcome::from_runs(&records))?,
         false => outputs::print(&hither_report::train::table(&records))?,
     }
     Ok(ExitCode::SUCCESS)

@@ -36,7 +36,7 @@ pub struct Args {
     /// Print what a scenario is drawn from, and run none
     #[arg(long, conflicts_with_all = ["seeds", "first", "json"])]
     list: bool,
-    /// Print the result as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }
@@ -60,7 +60,7 @@ struct Failure {
 
 /// Counts by policy, and the first failures.
 #[derive(Serialize)]
-struct Outcome {
+struct VoprResult {
     scenarios: u64,
     failed: usize,
     by_policy: BTreeMap<&'static str, u64>,
@@ -144,7 +144,7 @@ fn tell(
 ) -> anyhow::Result<ExitCode> {
     let failed = failures.len();
     failures.truncate(TOLD_MAX);
-    let outcome = Outcome { scenarios: by_policy.values().sum(), failed, by_policy, failures };
+    let outcome = VoprResult { scenarios: by_policy.values().sum(), failed, by_policy, failures };
     match args.json {
         true => outputs::print_json(&outcome)?,
         false => outputs::print(&shown(&outcome))?,
@@ -152,7 +152,7 @@ fn tell(
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn shown(outcome: &Outcome) -> String {
+fn shown(outcome: &VoprResult) -> String {
     let mut text = String::new();
     for Failure { seed, policy, what } in &outcome.failures {
         let policy = policy.unwrap_or("drawing the scenario");
@@ -161,7 +161,7 @@ fn shown(outcome: &Outcome) -> String {
     }
     let counts: Vec<String> =
         outcome.by_policy.iter().map(|(name, n)| format!("{name} {n}")).collect();
-    let Outcome { scenarios, failed, .. } = outcome;
+    let VoprResult { scenarios, failed, .. } = outcome;
     let (scenarios, counts) = (plural(*scenarios as usize, "scenario"), counts.join(", "));
     text.push_str(&format!("{scenarios}, {failed} failed ({counts})\n"));
     text

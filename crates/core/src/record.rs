@@ -37,6 +37,7 @@ pub struct ClusterRow {
     pub machines: Vec<MachineRow>,
 }
 
+/// A level of the cluster's tree and its places.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LevelRow {
     pub name: String,
@@ -45,6 +46,7 @@ pub struct LevelRow {
     pub places: Vec<(String, u32)>,
 }
 
+/// A machine of the cluster: its place and its GPUs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MachineRow {
     pub name: String,
@@ -159,6 +161,7 @@ pub struct Summary {
     pub notes: Vec<String>,
 }
 
+/// How a job left the simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobState {
@@ -225,6 +228,7 @@ pub struct EventRow {
     pub what: Happening,
 }
 
+/// What happened to a job or a machine in one event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Happening {

@@ -13,8 +13,8 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    /// The mean is summed in the order given; an empty slice gives zeros.
-    pub fn of(values: &[f64]) -> Self {
+    /// Mean and quantiles of some values; zeros if there are none. The mean is summed in the order given.
+    pub fn from_values(values: &[f64]) -> Self {
         if values.is_empty() {
             return Self::default();
         }
@@ -47,7 +47,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    pub fn of(values: &[f64]) -> Self {
+    pub fn from_values(values: &[f64]) -> Self {
         let n = values.len();
         if n == 0 {
             return Self::default();
@@ -80,16 +80,16 @@ mod tests {
     #[test]
     fn quantiles_follow_the_floor_rule() {
         let values: Vec<f64> = (0..200).map(f64::from).collect();
-        let q = Quantiles::of(&values);
+        let q = Quantiles::from_values(&values);
         assert_eq!((q.p50, q.p95, q.p99, q.max), (100.0, 190.0, 198.0, 199.0));
-        assert_eq!(Quantiles::of(&[7.0]).p99, 7.0);
-        assert_eq!(Quantiles::of(&[]), Quantiles::default());
+        assert_eq!(Quantiles::from_values(&[7.0]).p99, 7.0);
+        assert_eq!(Quantiles::from_values(&[]), Quantiles::default());
     }
 
     #[test]
     fn interval_of_a_known_sample() {
         // 2, 4, 6: mean 4, standard deviation 2, t(2) = 4.303.
-        let e = Estimate::of(&[2.0, 4.0, 6.0]);
+        let e = Estimate::from_values(&[2.0, 4.0, 6.0]);
         assert_eq!(e.mean, 4.0);
         assert!((e.half_width - 4.303 * 2.0 / 3f64.sqrt()).abs() < 1e-9);
     }

@@ -79,6 +79,7 @@ pub struct Place {
     pub parent: u32,
 }
 
+/// A machine with GPUs of one type.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     pub name: String,

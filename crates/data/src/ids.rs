@@ -63,7 +63,7 @@ impl IdTrace {
         let bytes = Bytes::map(path)?;
         let trace = if bytes.starts_with(npy::MAGIC) {
             from_array(path, &npy::read(path, &bytes)?, columns)?
-        } else if let Some(format) = Format::of(path, &bytes) {
+        } else if let Some(format) = Format::detect(path, &bytes) {
             let samples = SampleReader::open(path, format, columns)?.read(usize::MAX)?;
             samples.map(|block| block.trace).ok_or_else(|| bad(path, "it holds no samples"))?
         } else if is_text(&bytes) {

@@ -124,7 +124,7 @@ impl Owner {
 impl Bytes {
     /// Maps a file. Truncating a mapped file ends the process with an error that names it: replace
     /// such files by renaming, as `Output` does. A file that is written in place shows its new bytes;
-    /// whoever takes addresses or lengths from mapped bytes copies them first, or checks each use.
+    /// code that takes addresses or lengths from mapped bytes copies them first, or checks each use.
     pub fn map(path: &Path) -> Result<Self, Error> {
         let file = open(path).map_err(Error::io("open", path))?;
         let metadata = file.metadata().map_err(Error::io("open", path))?;

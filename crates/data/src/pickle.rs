@@ -14,6 +14,7 @@ pub struct Error {
     pub problem: Problem,
 }
 
+/// Why a pickle was refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     #[error("it ends too early; was the file cut off?")]
@@ -45,6 +46,7 @@ pub enum Problem {
 /// Upper bound; only checkpoints that consist of Python lists have more values.
 const VALUES_MAX: usize = 1 << 22;
 
+/// A value of a pickle: a plain one, or a reference to a [`Node`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
     None,
@@ -59,9 +61,11 @@ pub enum Value<'a> {
     Node(NodeId),
 }
 
+/// Refers to a [`Node`] of the same pickle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeId(usize);
 
+/// A value of a pickle that others can refer to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Node<'a> {
     List(Vec<Value<'a>>),

@@ -26,7 +26,7 @@ pub enum Format {
 
 impl Format {
     /// The format of a file by how it starts; `None` for tensors and for plain lists of ids.
-    pub fn of(path: &Path, start: &[u8]) -> Option<Self> {
+    pub fn detect(path: &Path, start: &[u8]) -> Option<Self> {
         if !is_text(start) {
             return None;
         }

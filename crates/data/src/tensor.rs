@@ -10,6 +10,7 @@ use half::{bf16, f16};
 use crate::map::Bytes;
 use crate::{Error, safetensors, shards, torch};
 
+/// The element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
     F64,

@@ -40,8 +40,12 @@ pub enum Error {
     Numbering { found: Option<u64>, expected: Option<u64> },
     #[error("a new plan cannot change {what}; load the model anew")]
     Replan { what: &'static str },
-    #[error("the plan wants device `{device}`, for which this build has no code; use cpu")]
-    Device { device: String },
+    #[error(transparent)]
+    Cuda(#[from] hither_kernels::cuda::Error),
+    #[error(
+        "models with interaction `{interaction}` run on the CPU only; set device = \"cpu\" in the plan"
+    )]
+    CudaInteraction { interaction: &'static str },
     #[error("cannot start threads: {problem}")]
     Threads { problem: String },
     #[error("cannot {action} {}: {source}", path.display())]

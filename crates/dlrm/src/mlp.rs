@@ -10,6 +10,7 @@ use crate::model::Layer;
 /// second-level cache, and [`Scratch`] stays small.
 pub(crate) const ROWS_AT_ONCE: usize = 96;
 
+/// A perceptron with packed weights.
 pub struct Mlp {
     layers: Vec<Linear>,
 }
@@ -18,7 +19,7 @@ pub struct Mlp {
 /// need, and is then kept from call to call.
 #[derive(Default)]
 pub struct Scratch {
-    pub(crate) kernel: gemm::Scratch,
+    pub(crate) kernel: gemm::LayerScratch,
     pub(crate) buffers: [Vec<f32>; 2],
     /// Between the two products of a cross layer.
     pub(crate) low: Vec<f32>,
@@ -33,7 +34,7 @@ enum Values<T, U> {
 }
 
 impl Mlp {
-    /// ReLU between the layers, and `last` behind the last one.
+    /// Packs the layers, with ReLU between them and `last` behind the last one.
     ///
     /// # Panics
     /// If a layer's tensors do not have its size, which opening a model has checked.
@@ -53,7 +54,7 @@ impl Mlp {
         self.layers.last().map_or(0, Linear::outputs)
     }
 
-    /// All rows of x, in this thread. A row's result depends on nothing but the row.
+    /// Computes all rows of x in this thread. A row's result depends on nothing but the row.
     ///
     /// # Panics
     /// If x and y differ in rows, or do not hold rows of these widths.
@@ -94,7 +95,7 @@ fn run(
     layer: &Linear,
     x: Values<Rows<'_, f32>, Rows<'_, bf16>>,
     y: Values<RowsMut<'_, f32>, RowsMut<'_, bf16>>,
-    scratch: &mut gemm::Scratch,
+    scratch: &mut gemm::LayerScratch,
 ) {
     match (x, y) {
         (Values::F32(x), Values::F32(y)) => layer.forward(x, y, scratch),
@@ -125,7 +126,7 @@ pub(crate) fn aligned(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     &mut buffer[start..start + len]
 }
 
-/// The same rows, to read.
+/// Rows of `width` elements in `buffer`, to read.
 pub(crate) fn view<T: Element>(buffer: &[f32], rows: usize, width: usize) -> Rows<'_, T> {
     let data = bytemuck::cast_slice(&buffer[line_start(buffer)..]);
     Rows::new(data, rows, gemm::stride_for::<T>(width))

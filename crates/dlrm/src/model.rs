@@ -23,6 +23,7 @@ pub use write::write;
 pub const SPEC_FILE: &str = "model.toml";
 pub const TENSORS_FILE: &str = "model.safetensors";
 
+/// A model whose tensors are mapped and checked.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub dir: PathBuf,
@@ -200,7 +201,7 @@ impl TableData<'_> {
     }
 }
 
-/// `fp32 [1000, 128]`
+/// A tensor in a message: `fp32 [1000, 128]`.
 pub(crate) fn shown(dtype: Element, shape: &[usize]) -> String {
     format!("{dtype} {shape:?}")
 }

@@ -9,6 +9,7 @@ mod crew;
 pub mod effects;
 pub mod expect;
 mod file;
+pub mod gpu;
 pub mod layouts;
 pub mod levers;
 pub mod make;
@@ -19,12 +20,14 @@ pub mod timer;
 
 pub use file::PLAN_FILE;
 use hither_kernels::bag::prefetch::Prefetch;
+use hither_kernels::cuda::Variant;
 use hither_kernels::gemm::Precision;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Spec;
 use crate::run::Device;
 
+/// How a model runs on one machine, as `plan.toml` holds it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -44,6 +47,9 @@ pub struct Plan {
     /// The processor that the plan was measured on; `None` for plans that were not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Processor>,
+    /// How the embedding stage runs on a GPU; `None` for its defaults.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cuda: Option<CudaPlan>,
     #[serde(rename = "table")]
     pub tables: Vec<TablePlan>,
     /// For each table the rows that may be packed, hottest first. In a file of their own.
@@ -51,6 +57,7 @@ pub struct Plan {
     pub hot: Vec<Vec<u32>>,
 }
 
+/// The levers of one table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TablePlan {
@@ -61,6 +68,28 @@ pub struct TablePlan {
     pub packing: Packing,
     /// How many of the hottest rows are packed.
     pub hot_rows: usize,
+}
+
+/// The levers of a GPU. Hot rows are those of the tables: packed side by side where `packing` is not
+/// `off`, and pinned as the variant says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CudaPlan {
+    #[serde(with = "text")]
+    pub variant: Variant,
+    /// Rows that are fetched ahead.
+    pub distance: u32,
+    /// Blocks that must fit an SM, which caps the registers; 0 for no cap.
+    pub min_blocks: u32,
+    /// Cold rows stay in host memory and are read over the bus: for tables that exceed the GPU's.
+    #[serde(default)]
+    pub cold_on_host: bool,
+}
+
+impl Default for CudaPlan {
+    fn default() -> Self {
+        Self { variant: Variant::VEC4, distance: 4, min_blocks: 0, cold_on_host: false }
+    }
 }
 
 /// What a plan's choices depend on.
@@ -163,6 +192,7 @@ impl Plan {
             mlp: Precision::F32,
             hot_file: None,
             machine: None,
+            cuda: None,
             tables: spec.tables.iter().map(|t| table(&t.name)).collect(),
             hot: vec![Vec::new(); spec.tables.len()],
         }

@@ -10,6 +10,7 @@
 //! wait; a server around them does.
 
 mod cpu;
+mod cuda;
 mod sample;
 
 use std::fmt;
@@ -21,6 +22,9 @@ use hither_kernels::detect::{self, Cpu};
 pub use hither_kernels::threads::Pinning;
 
 pub use self::cpu::Worker;
+pub use self::cuda::{
+    Measured as GpuMeasured, candidates as gpu_candidates, measure as measure_gpu,
+};
 pub use self::sample::Seen;
 use crate::Error;
 use crate::model::Model;
@@ -36,9 +40,10 @@ pub struct Engine {
     backend: Backend,
 }
 
-/// What computes. A further device is a further variant.
+/// What computes.
 enum Backend {
     Cpu(Box<cpu::CpuEngine>),
+    Cuda(Box<cuda::CudaEngine>),
 }
 
 /// Where a model runs.
@@ -123,13 +128,44 @@ impl Engine {
                 let engine = cpu::CpuEngine::load(model, plan, options, done)?;
                 Ok(Self { backend: Backend::Cpu(Box::new(engine)) })
             }
-            device => Err(Error::Device { device: device.to_string() }),
+            Device::Cuda(number) => {
+                let engine = cuda::CudaEngine::load(model, plan, number, options, done)?;
+                Ok(Self { backend: Backend::Cuda(Box::new(engine)) })
+            }
         }
     }
 
+    /// As [`Engine::load`]; where the plan's GPU cannot be used, on the CPU. Returns why, if so.
+    pub fn load_or_cpu(
+        model: &Model,
+        plan: &Plan,
+        options: Options,
+        done: &(dyn Fn(u64) + Sync),
+    ) -> Result<(Self, Option<hither_kernels::cuda::Error>), Error> {
+        match Self::load(model, plan, options.clone(), done) {
+            Err(Error::Cuda(problem)) => {
+                let plan = Plan { device: Device::Cpu, ..plan.clone() };
+                Ok((Self::load(model, &plan, options, done)?, Some(problem)))
+            }
+            loaded => loaded.map(|engine| (engine, None)),
+        }
+    }
+
+    /// The part of the engine that lives on the host: on a GPU it checks requests and holds the
+    /// tables as the file has them.
     fn cpu(&self) -> &cpu::CpuEngine {
-        let Backend::Cpu(engine) = &self.backend;
-        engine
+        match &self.backend {
+            Backend::Cpu(engine) => engine,
+            Backend::Cuda(engine) => engine.host(),
+        }
+    }
+
+    /// Bytes of hot rows that the GPU was asked to keep in L2; 0 on a CPU.
+    pub fn pinned_bytes(&self) -> usize {
+        match &self.backend {
+            Backend::Cpu(_) => 0,
+            Backend::Cuda(engine) => engine.pinned_bytes(),
+        }
     }
 
     /// Scores per sample.
@@ -162,7 +198,10 @@ impl Engine {
         worker: &mut Worker,
         threads: Option<&Threads>,
     ) -> Done {
-        self.cpu().infer(requests, out, results, worker, threads)
+        match &self.backend {
+            Backend::Cpu(engine) => engine.infer(requests, out, results, worker, threads),
+            Backend::Cuda(engine) => engine.infer(requests, out, results),
+        }
     }
 
     /// As [`Engine::infer`], for one request.
@@ -194,7 +233,10 @@ impl Engine {
     /// old layout, later ones have the new. Rows that stay where they are are shared, not copied.
     /// Arithmetic and device cannot change: load the model anew.
     pub fn replan(&self, plan: &Plan, done: &(dyn Fn(u64) + Sync)) -> Result<(), Error> {
-        self.cpu().replan(plan, done)
+        match &self.backend {
+            Backend::Cpu(engine) => engine.replan(plan, done),
+            Backend::Cuda(_) => Err(Error::Replan { what: "how tables lie on a GPU" }),
+        }
     }
 
     /// For models without a plan: tries prefetch schemes on the loaded tables for about `seconds` (a

@@ -55,7 +55,7 @@ struct Copies {
 }
 
 impl Tables {
-    /// Lays out all tables. Those that stay mapped are not read; `done` hears of bytes copied.
+    /// Lays out all tables. Those that stay mapped are not read; `done` is called with the bytes copied.
     pub fn load(model: &Model, plan: &Plan, done: &(dyn Fn(u64) + Sync)) -> Result<Self, Error> {
         let all: Vec<usize> = (0..plan.tables.len()).collect();
         Self::load_some(model, plan, &all, done)
@@ -102,7 +102,7 @@ impl Tables {
         Ok(Self { tables, numbering: plan.numbering() })
     }
 
-    /// As the kernels take them.
+    /// The tables as the kernels take them.
     pub fn view(&self) -> Vec<Table<'_>> {
         self.tables.iter().map(Loaded::view).collect()
     }
@@ -339,7 +339,7 @@ fn renumbered(id: i64, numbers: &[u32]) -> i64 {
     number.map_or(id, |number| i64::from(*number))
 }
 
-/// Scales and biases are copied in any case: four bytes a row, read at every lookup.
+/// Scales and biases are copied in any case: four bytes per row, read at every lookup.
 fn params_of(table: &TableData) -> Arc<Vec<Params>> {
     let Some(bytes) = table.params else { return Arc::default() };
     // Read at random places: on huge pages where there are many.

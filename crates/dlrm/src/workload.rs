@@ -35,6 +35,7 @@ pub struct Requests {
     pub weights: Option<Vec<f32>>,
 }
 
+/// A trace of ids, seen as requests to a model.
 pub struct Workload<'a> {
     trace: &'a IdTrace,
     spec: &'a Spec,

@@ -4,7 +4,7 @@ use hither_kernels::vector;
 
 use crate::model::Weights;
 
-/// `shares` add up to 1. Statistics of batch norms are averaged like parameters.
+/// The weighted mean of models; `shares` add up to 1. Statistics of batch norms are averaged like parameters.
 pub fn average(models: &[&Weights], shares: &[f32]) -> Weights {
     Weights {
         params: mean(models.iter().map(|model| &model.params[..]), shares),

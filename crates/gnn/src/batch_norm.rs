@@ -8,15 +8,16 @@ use rayon::prelude::*;
 /// As PyTorch has them.
 const EPSILON: f32 = 1e-5;
 const MOMENTUM: f32 = 0.1;
-/// Rows that are summed by themselves; such sums are added in order, whoever made them.
+/// Rows that are summed by themselves; such sums are added in order, whichever thread made them.
 const BLOCK_ROWS: usize = 1024;
 
+/// A batch normalisation: where its parameters and statistics lie in the model's vectors.
 #[derive(Clone, Debug)]
 pub struct BatchNorm {
-    /// Among the parameters.
+    /// Range among the parameters.
     pub scale: Range<usize>,
     pub shift: Range<usize>,
-    /// Among the statistics.
+    /// Range among the statistics.
     pub mean: Range<usize>,
     pub variance: Range<usize>,
 }

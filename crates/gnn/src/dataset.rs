@@ -12,6 +12,7 @@ use crate::{Error, Graph, Names};
 /// The class of a node without a label.
 pub const UNLABELLED: u32 = u32::MAX;
 
+/// A graph with features, labels and a split, checked to fit each other.
 #[derive(Clone, Debug)]
 pub struct Dataset {
     pub name: String,
@@ -68,6 +69,7 @@ impl Features {
     }
 }
 
+/// What a model learns to predict for each node.
 #[derive(Clone, Debug)]
 pub enum Labels {
     /// One class per node, or [`UNLABELLED`].

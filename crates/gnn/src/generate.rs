@@ -15,7 +15,7 @@ use rand::{Rng, RngExt};
 use rand_distr::StandardNormal;
 use rayon::prelude::*;
 
-use crate::load::{self, Shape};
+use crate::load::{self, FeatureShape};
 use crate::{Dataset, Error, Features, Graph, Labels, Metric, Split};
 
 /// Nodes that draw from one random stream. Changing it changes every generated graph.
@@ -27,6 +27,7 @@ const BLOCKS_AT_ONCE: usize = 64;
 /// Upper bound: above it, the first node of a class would be everybody's neighbour.
 const TAIL_MAX: f64 = 0.9;
 
+/// The settings of a generated graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     pub name: String,
@@ -88,7 +89,8 @@ impl FromStr for Family {
 }
 
 impl Settings {
-    pub fn of(family: Family, nodes: usize, seed: u64) -> Self {
+    /// The preset of a family.
+    pub fn for_family(family: Family, nodes: usize, seed: u64) -> Self {
         let shared = Self {
             name: family.name().into(),
             nodes,
@@ -183,7 +185,8 @@ impl Settings {
         let groups = self.classes.saturating_mul(self.communities);
         if groups > self.nodes {
             return bad(format!(
-                "{} nodes are too few for {} classes in each of {} communities",
+                "{} nodes are too few for {} classes in each of {} communities: expected at least \
+                 {groups} nodes, or fewer communities",
                 self.nodes, self.classes, self.communities
             ));
         }
@@ -243,7 +246,7 @@ pub fn write(settings: &Settings, path: &Path, done: &(dyn Fn(usize) + Sync)) ->
     let features = Features::Dense { values: vec![].into(), dim };
     let name = settings.name.clone();
     let dataset = Dataset::new(name, graph, features, labels, split, Metric::Accuracy);
-    let mut out = load::begin(path, &dataset, Shape::Dense { dim })?;
+    let mut out = load::begin(path, &dataset, FeatureShape::Dense { dim })?;
     drop(dataset);
     let means = plan.means();
     let rows_at_once = settings.nodes_at_once();

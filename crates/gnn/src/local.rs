@@ -18,7 +18,7 @@ use crate::sample::{Batch, Fanout, Needs, Sampler, draw};
 /// How a learner takes its steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pace {
-    /// Nodes a step; none: the whole graph, all training nodes.
+    /// Nodes per step; `None`: the whole graph, all training nodes.
     pub batch: Option<usize>,
     pub fanout: Fanout,
     pub rate: f32,
@@ -61,6 +61,7 @@ impl Until {
     }
 }
 
+/// A dataset, its training nodes, and an optimiser that learns from them.
 pub struct Learner {
     pub data: Arc<Dataset>,
     /// Nodes to learn from, in the numbers of `data`.

@@ -20,7 +20,7 @@ pub fn gradient(
     total / rows.len().max(1) as f64
 }
 
-/// The same without its gradient.
+/// The mean loss of `rows` of the outputs, without its gradient.
 pub fn value(logits: &[f32], labels: &Labels, rows: &[u32], nodes: &[u32]) -> f64 {
     let count = labels.count();
     let loss = |(row, node): (&u32, &u32)| {

@@ -37,6 +37,7 @@ pub struct Spec {
     pub alpha: f32,
 }
 
+/// The kind of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -102,9 +103,9 @@ impl Kind {
 /// All numbers of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights {
-    /// Trained.
+    /// The numbers that are trained.
     pub params: Vec<f32>,
-    /// Not trained: running means and variances of batch norms.
+    /// Numbers that are not trained: running means and variances of batch norms.
     pub stats: Vec<f32>,
 }
 
@@ -137,6 +138,7 @@ enum Start {
     Uniform(f32),
 }
 
+/// The layers of a model, and where the numbers of each lie in [`Weights`].
 #[derive(Clone, Debug)]
 pub struct Model {
     pub spec: Spec,

@@ -6,6 +6,7 @@ use hither_core::record::train::Work;
 use hither_kernels::vector;
 use serde::{Deserialize, Serialize};
 
+/// The optimisation method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {

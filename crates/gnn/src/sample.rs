@@ -88,7 +88,7 @@ impl Hop<'_> {
 pub struct Batch<'a> {
     /// What the first layer reads.
     pub input: Rows<'a>,
-    /// One a graph layer, first layer first.
+    /// One per graph layer, first layer first.
     pub hops: Vec<Hop<'a>>,
     /// Rows of the output that count for the loss, and the nodes that they are.
     pub rows: Cow<'a, [u32]>,

@@ -52,6 +52,7 @@ impl Trainer {
             work,
             path,
             time,
+            classes: vec![],
         }
     }
 }

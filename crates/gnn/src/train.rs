@@ -22,6 +22,7 @@ use crate::sample::Batch;
 use crate::transport::{Answer, Order, Threads, Workers};
 use crate::{Dataset, Error};
 
+/// Everything that decides the result of a run, beside the model and the data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     pub mode: Mode,
@@ -89,13 +90,14 @@ pub struct Best {
     pub weights: Weights,
 }
 
+/// A training run: the global model, the workers, and the rounds so far.
 pub struct Trainer {
     pub settings: Settings,
     pub model: Arc<Model>,
     pub data: Arc<Dataset>,
     pub workers: Box<dyn Workers>,
     pub server: Learner,
-    /// θ̄
+    /// The global model, θ̄ in the paper.
     pub global: Weights,
     pub best: Option<Best>,
     pub rounds: Vec<Round>,

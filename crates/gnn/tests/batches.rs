@@ -84,7 +84,7 @@ fn batches_with_all_neighbours_have_the_gradient_of_the_whole_graph() {
 /// Inference aggregates in blocks and keeps nothing; the numbers are the same.
 #[test]
 fn inference_and_training_losses_agree() {
-    let mut settings = generate::Settings::of(Family::NoisyFeatures, 20_000, 1);
+    let mut settings = generate::Settings::for_family(Family::NoisyFeatures, 20_000, 1);
     settings.feature_dim = 4;
     let data = generate::generate(&settings).expect("a graph");
     let nodes = &data.split.valid;

@@ -8,7 +8,12 @@ use hither_gnn::{Dataset, Features, Labels};
 
 /// Large enough that few edges are drawn twice.
 fn settings(family: Family) -> Settings {
-    Settings { communities: 10, degree: 8.0, feature_dim: 4, ..Settings::of(family, 20_000, 7) }
+    Settings {
+        communities: 10,
+        degree: 8.0,
+        feature_dim: 4,
+        ..Settings::for_family(family, 20_000, 7)
+    }
 }
 
 fn classes(dataset: &Dataset) -> &[u32] {

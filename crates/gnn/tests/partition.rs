@@ -214,7 +214,7 @@ fn no_part_is_empty_where_kinds_are_few() {
 }
 
 #[test]
-fn by_label_is_skewed_and_by_lot_is_not() {
+fn parts_by_label_are_skewed_and_random_ones_are_not() {
     let (graph, labels) = planted(2000, 8, 12_000);
     let skew = |method| {
         let cut = partition(&graph, &labels, &[], &settings(method, 8)).unwrap();

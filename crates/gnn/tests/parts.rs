@@ -170,7 +170,7 @@ fn settings(mode: Mode) -> Settings {
 /// outputs agree to the last bit wherever the whole graph is sampled.
 #[test]
 fn training_on_parts_from_disk_changes_no_bit() {
-    let family = generate::Settings::of(Family::CutHomophily, 1200, 1);
+    let family = generate::Settings::for_family(Family::CutHomophily, 1200, 1);
     let data = generate::generate(&generate::Settings { communities: 12, ..family });
     let data = Arc::new(data.expect("a graph"));
     let of: Vec<u32> = (0..1200_u32).map(|node| node.wrapping_mul(2_654_435_761) >> 30).collect();

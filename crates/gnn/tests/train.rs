@@ -17,7 +17,7 @@ use hither_gnn::train::{Mode, Settings, Trainer};
 use hither_gnn::{Dataset, Error, Features, checkpoint, save};
 
 fn graph(family: Family, nodes: usize) -> (Arc<Dataset>, Partition) {
-    let family = generate::Settings::of(family, nodes, 1);
+    let family = generate::Settings::for_family(family, nodes, 1);
     let settings = generate::Settings { communities: 16, ..family };
     let data = generate::generate(&settings).expect("a graph");
     let cut = partition::Settings {
@@ -279,7 +279,7 @@ fn the_critical_path_is_the_slowest_worker_the_transfers_and_the_waiting() {
 /// κ is known where the partition follows the graph's components.
 #[test]
 fn without_cut_edges_there_is_no_drift_from_them() {
-    let family = generate::Settings::of(Family::NoisyFeatures, 1200, 3);
+    let family = generate::Settings::for_family(Family::NoisyFeatures, 1200, 3);
     let apart = generate::Settings { communities: 4, leaving: 0.0, ..family };
     let data = Arc::new(generate::generate(&apart).expect("a graph"));
     let drift = |partition: &Partition| {

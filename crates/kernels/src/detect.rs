@@ -30,6 +30,7 @@ pub enum Bf16 {
     Amx,
 }
 
+/// The instruction sets that the kernels use.
 #[derive(Clone, Copy, Debug)]
 pub struct Cpu {
     pub isa: Isa,
@@ -120,6 +121,7 @@ impl FromStr for Isa {
     }
 }
 
+/// A word that names no instruction set.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "unknown instruction set `{0}`: expected reference, avx2, avx512 or avx512vnni, and `-amx` behind a comma to leave AMX out"
@@ -214,20 +216,4 @@ fn amx_allowed() -> bool {
 #[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
 fn amx_allowed() -> bool {
     false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn limits_are_read() {
-        let limit = |text: &str| text.parse::<Limit>();
-        assert_eq!(limit("").expect("no limit"), Limit::default());
-        let avx2 = Limit { isa: Isa::Avx2, amx: true };
-        assert_eq!(limit("avx2").expect("a set"), avx2);
-        assert_eq!(limit("-amx").expect("less"), Limit { amx: false, ..Limit::default() });
-        assert_eq!(limit("avx512, -amx").expect("both"), Limit { isa: Isa::Avx512, amx: false });
-        assert!(limit("sse2").is_err() && limit("-vnni").is_err());
-    }
 }

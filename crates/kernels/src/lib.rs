@@ -1,9 +1,10 @@
-//! The only SIMD code of the project, and no I/O. Every kernel has a plain reference beside it;
+//! The only SIMD and GPU code of the project, and no I/O. Every kernel has a plain reference beside it;
 //! which variant runs is chosen once, at load, by [`detect`].
 
 pub mod bag;
 mod compiled;
 pub mod counting;
+pub mod cuda;
 pub mod detect;
 mod fetch;
 pub mod gemm;

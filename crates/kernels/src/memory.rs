@@ -1,13 +1,13 @@
 //! Room for large matrices.
 //!
 //! Huge pages are asked for where a vector is large. A sum over random rows of 128 elements takes two
-//! thirds of the time that it takes with small pages (32 against 50 ns an edge on Zen 4), and memory
+//! thirds of the time that it takes with small pages (32 against 50 ns per edge on Zen 4), and memory
 //! that is new is ready after one fault instead of 512.
 
 /// The size of a huge page on the processors that these kernels are for.
 const HUGE_BYTES: usize = 1 << 21;
 
-/// Zeros.
+/// A vector of so many zeros.
 pub fn zeros(len: usize) -> Vec<f32> {
     let zeros = vec![0.0; len];
     advise(zeros.as_ptr(), len);

@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -190,25 +191,61 @@ impl<S: Default + 'static> Threads<S> {
         helpers_max: usize,
         work: &(dyn Fn(usize, &mut [T], &mut S) + Sync),
     ) {
-        /// The start of `out`, sent to threads that each take chunks of their own.
-        struct Start<T>(*mut T);
-        // SAFETY: chunks do not overlap, and `T` may be sent.
-        unsafe impl<T: Send> Sync for Start<T> {}
-        impl<T> Start<T> {
-            fn at(&self, offset: usize) -> *mut T {
-                self.0.wrapping_add(offset)
-            }
-        }
         assert!(len > 0, "chunks of no elements");
-        let (start, total) = (Start(out.as_mut_ptr()), out.len());
+        let total = out.len();
+        let out = Chunks::new(out);
         self.split(own, total.div_ceil(len), helpers_max, &|part, scratch| {
-            let first = part * len;
-            let count = len.min(total - first);
-            // SAFETY: inside of `out`, which this call borrows until all parts are done; each part
-            // is run once, and no other has elements of this chunk.
-            let chunk = unsafe { std::slice::from_raw_parts_mut(start.at(first), count) };
+            // SAFETY: each part is run once, and no two parts have elements in common.
+            let chunk = unsafe { out.chunk(part * len..(part * len + len).min(total)) };
             work(part, chunk, scratch);
         });
+    }
+
+    /// As [`Threads::split_chunks`], with chunks that end where `ends` says.
+    ///
+    /// # Panics
+    /// If `ends` fall or go beyond `out`, or a chunk's work panics.
+    pub fn split_at<T: Send>(
+        &self,
+        own: &mut S,
+        out: &mut [T],
+        ends: &[usize],
+        helpers_max: usize,
+        work: &(dyn Fn(usize, &mut [T], &mut S) + Sync),
+    ) {
+        let is_in_order = ends.is_sorted() && ends.last().is_none_or(|end| *end <= out.len());
+        assert!(is_in_order, "ends of chunks");
+        let out = Chunks::new(out);
+        self.split(own, ends.len(), helpers_max, &|part, scratch| {
+            let start = part.checked_sub(1).map_or(0, |before| ends[before]);
+            // SAFETY: each part is run once, and no two parts have elements in common.
+            let chunk = unsafe { out.chunk(start..ends[part]) };
+            work(part, chunk, scratch);
+        });
+    }
+}
+
+/// A slice of which threads take chunks of their own.
+struct Chunks<T> {
+    start: *mut T,
+    len: usize,
+}
+
+// SAFETY: whoever takes chunks sees that they do not overlap, and `T` may be sent.
+unsafe impl<T: Send> Sync for Chunks<T> {}
+
+impl<T> Chunks<T> {
+    fn new(out: &mut [T]) -> Self {
+        Self { start: out.as_mut_ptr(), len: out.len() }
+    }
+
+    /// # Safety
+    /// The slice is borrowed for as long as the chunk, and no other chunk has an element of it.
+    #[expect(clippy::mut_from_ref)]
+    unsafe fn chunk(&self, range: Range<usize>) -> &mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "a chunk of the slice");
+        // SAFETY: inside of the slice, as was just seen; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 }
 
@@ -347,86 +384,4 @@ fn pin_to(core: usize) {
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
     }
     let _ = core;
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Barrier;
-    use std::sync::mpsc::channel;
-
-    use super::*;
-
-    #[test]
-    fn every_part_runs_once_for_any_number_of_threads() {
-        for count in [0, 1, 3] {
-            let threads = Threads::<Vec<usize>>::new(count, Pinning::Free).expect("started");
-            let mut own = Vec::new();
-            for (len, chunk) in [(0, 1), (1, 1), (10, 3), (1000, 7), (64, 64)] {
-                let mut out = vec![0; len];
-                for _ in 0..20 {
-                    threads.split_chunks(&mut own, &mut out, chunk, 2, &|part, out, scratch| {
-                        scratch.push(part);
-                        out.iter_mut().for_each(|value| *value += part + 1);
-                    });
-                }
-                let wanted: Vec<usize> = (0..len).map(|at| 20 * (at / chunk + 1)).collect();
-                assert_eq!(out, wanted, "{count} threads, {len} in chunks of {chunk}");
-            }
-        }
-    }
-
-    /// Parts that wait for each other end only if helpers really help.
-    #[test]
-    fn idle_threads_help_and_no_more_than_allowed() {
-        let threads = Threads::<()>::new(3, Pinning::Pinned).expect("started");
-        let barrier = Barrier::new(3);
-        threads.split(&mut (), 3, 2, &|_, ()| {
-            barrier.wait();
-        });
-        let caller = std::thread::current().id();
-        threads.split(&mut (), 100, 0, &|_, ()| assert_eq!(std::thread::current().id(), caller));
-    }
-
-    #[test]
-    fn jobs_keep_their_threads_scratch_and_may_split() {
-        let threads = Arc::new(Threads::<Vec<u8>>::new(1, Pinning::Free).expect("started"));
-        let (send, receive) = channel();
-        for _ in 0..3 {
-            let (send, weak) = (send.clone(), Arc::downgrade(&threads));
-            let job = move |scratch: &mut Vec<u8>| {
-                let threads = weak.upgrade().expect("alive");
-                threads.split(scratch, 2, 9, &|part, scratch| scratch.push(part as u8));
-                send.send(scratch.clone()).expect("heard");
-            };
-            threads.spawn(job);
-        }
-        let seen: Vec<usize> = (0..3).map(|_| receive.recv().expect("sent").len()).collect();
-        assert_eq!(seen, [2, 4, 6]);
-    }
-
-    #[test]
-    fn a_panic_reaches_whoever_waits_and_threads_go_on() {
-        let threads = Threads::<Vec<u8>>::new(2, Pinning::Free).expect("started");
-        let (send, receive) = channel();
-        threads.spawn(|scratch| {
-            scratch.push(1);
-            panic!("a job's own");
-        });
-        for _ in 0..4 {
-            let send = send.clone();
-            threads.spawn(move |_| send.send(()).expect("heard"));
-            receive.recv().expect("the threads live");
-        }
-        let barrier = Barrier::new(2);
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            threads.split(&mut Vec::new(), 2, 1, &|part, _| {
-                barrier.wait();
-                assert_eq!(part, 7, "a part's own");
-            });
-        }));
-        assert!(result.is_err());
-        let mut sum = [0; 8];
-        threads.split_chunks(&mut Vec::new(), &mut sum, 1, 2, &|part, sum, _| sum[0] = part);
-        assert_eq!(sum, [0, 1, 2, 3, 4, 5, 6, 7]);
-    }
 }

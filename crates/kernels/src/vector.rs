@@ -240,7 +240,7 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// What those that stay are multiplied by.
+    /// Factor of the elements that stay.
     pub fn scale(&self) -> f32 {
         1.0 / (1.0 - self.rate)
     }
@@ -263,7 +263,7 @@ pub fn relu_dropout_by(isa: Isa, x: &mut [f32], dropout: Option<Dropout>) {
     let dropout = dropout.filter(|dropout| dropout.rate > 0.0);
     let block = |(index, x): (usize, &mut [f32])| match dropout {
         None => relu_block(isa, x),
-        Some(dropout) => dropout_block(isa, x, Keys::of(dropout, index)),
+        Some(dropout) => dropout_block(isa, x, Keys::for_block(dropout, index)),
     };
     if x.len() < ELEMENTS_MIN {
         x.chunks_mut(BLOCK).enumerate().for_each(block);
@@ -298,7 +298,7 @@ struct Keys {
 
 impl Keys {
     /// By splitmix64's finaliser, of the seed and the block's number.
-    fn of(dropout: Dropout, block: usize) -> Self {
+    fn for_block(dropout: Dropout, block: usize) -> Self {
         let mut z =
             dropout.seed.wrapping_add((block as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

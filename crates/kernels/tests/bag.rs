@@ -519,15 +519,16 @@ fn no_tables_and_no_samples_are_nothing_to_do() {
 /// are summed in integers. Every instruction set gives the same bits, and finite ones are right.
 #[test]
 fn quantised_sums_do_not_depend_on_the_instruction_set() {
-    let lengths = [3usize, 4, 5, 7, 8, 17, 300, 8191, 8192, 8193];
-    for (dtype, dim) in
-        [(Dtype::Int8, 128), (Dtype::Int4, 128), (Dtype::Int8, 100), (Dtype::Int4, 70)]
-    {
-        for odd in [None, Some(-1.0), Some(f32::INFINITY), Some(f32::NAN), Some(0.0)] {
+    let lengths = [3usize, 4, 5, 7, 8, 17, 300, 511, 512, 513, 8191, 8192, 8193];
+    let forms = [(Dtype::Int8, 128), (Dtype::Int4, 128), (Dtype::Int8, 100), (Dtype::Int4, 70)];
+    let wide = [(Dtype::Int8, 20), (Dtype::Int8, 192), (Dtype::Int4, 20), (Dtype::Int4, 200)];
+    for (dtype, dim) in forms.into_iter().chain(wide) {
+        // Down to denormal half floats; and all within an eighth of the largest.
+        let odds = [None, Some(-1.0), Some(f32::INFINITY), Some(f32::NAN), Some(0.0)];
+        for (odd, fall) in odds.map(|odd| (odd, 1.5f32)).into_iter().chain([(None, 1.01)]) {
             let mut sample = Sample::new(dtype, 64, dim, Pooling::Sum, 11);
             for (row, params) in sample.params.iter_mut().enumerate() {
-                // Down to denormal half floats.
-                params.scale = f16::from_f32(1.5f32.powi(-(row as i32)) * 700.0);
+                params.scale = f16::from_f32(fall.powi(-(row as i32)) * 700.0);
             }
             if let Some(odd) = odd {
                 sample.params[40].scale = f16::from_f32(odd);
@@ -570,6 +571,28 @@ fn quantised_sums_do_not_depend_on_the_instruction_set() {
                         assert!((found - exact).abs() <= bound, "{found} {exact} {bound} {length}");
                     }
                 }
+            }
+        }
+    }
+}
+
+/// The largest sums that a bag can have fit the integers that they are made in.
+#[test]
+fn the_largest_quantised_sums_are_exact() {
+    for (dtype, most) in [(Dtype::Int8, 255.0), (Dtype::Int4, 15.0)] {
+        let mut sample = Sample::new(dtype, 1, 128, Pooling::Sum, 1);
+        sample.data.fill(0xff);
+        // All bits of the mantissa.
+        let scale = f16::from_bits(f16::ONE.to_bits() | 0x3ff);
+        sample.params[0] = Params { scale, bias: f16::ZERO };
+        for rows in [4, 512, 513, 8192] {
+            let offsets = vec![0, rows];
+            let ids = vec![0; rows as usize];
+            let call = Call { batch: 1, ids, offsets, weights: None };
+            let exact = (scale.to_f64() * most * rows as f64) as f32;
+            for isa in Isa::available() {
+                let out = run(std::slice::from_ref(&sample), &call.bags(), &settings(isa));
+                assert!(out.iter().all(|x| *x == exact), "{isa} {rows}: {} {exact}", out[0]);
             }
         }
     }

@@ -2,7 +2,9 @@
 
 use half::bf16;
 use hither_kernels::detect::{Bf16, Cpu, Isa, cpu};
-use hither_kernels::gemm::{Activation, Linear, Precision, Rows, RowsMut, Scratch, stride_for};
+use hither_kernels::gemm::{
+    Activation, LayerScratch, Linear, Precision, Rows, RowsMut, stride_for,
+};
 use proptest::prelude::*;
 
 /// All that this processor can run.
@@ -81,7 +83,7 @@ impl Case {
         self.pack(cpu).forward(
             Rows::new(&self.x, self.rows, self.inputs),
             RowsMut::new(&mut y, self.rows, self.outputs),
-            &mut Scratch::default(),
+            &mut LayerScratch::default(),
         );
         y
     }
@@ -142,7 +144,7 @@ proptest! {
         cuts.sort_unstable();
         for cpu in variants() {
             let layer = case.pack(cpu);
-            let mut scratch = Scratch::default();
+            let mut scratch = LayerScratch::default();
             let mut y = vec![f32::NAN; case.rows * case.outputs];
             for cut in cuts.windows(2) {
                 let rows = cut[1] - cut[0];
@@ -169,7 +171,7 @@ proptest! {
             case.pack(cpu).forward(
                 Rows::new(&x, case.rows, x_stride),
                 RowsMut::new(&mut y, case.rows, y_stride),
-                &mut Scratch::default(),
+                &mut LayerScratch::default(),
             );
             let plain = case.forward(cpu);
             for (row, plain) in y.chunks(y_stride).zip(plain.chunks(case.outputs)) {
@@ -236,7 +238,7 @@ fn through(x: &[f32], activation: Activation, cpu: Cpu) -> (Vec<f32>, Vec<bf16>)
     let outputs = 40;
     let layer = Linear::pack(&[1.0; 40], &[0.0; 40], 1, activation, Precision::F32, cpu);
     let (mut y, mut narrow) = (vec![0.0; x.len() * outputs], vec![bf16::ZERO; x.len() * outputs]);
-    let (rows, scratch) = (x.len(), &mut Scratch::default());
+    let (rows, scratch) = (x.len(), &mut LayerScratch::default());
     layer.forward(Rows::new(x, rows, 1), RowsMut::new(&mut y, rows, outputs), scratch);
     layer.forward(Rows::new(x, rows, 1), RowsMut::new(&mut narrow, rows, outputs), scratch);
     (y, narrow)
@@ -294,7 +296,7 @@ fn nan_stays_in_its_row() {
             layer.forward(
                 Rows::new(&x, rows, inputs),
                 RowsMut::new(&mut y, rows, outputs),
-                &mut Scratch::default(),
+                &mut LayerScratch::default(),
             );
             for (row, y) in y.chunks(outputs).enumerate() {
                 assert!(
@@ -312,5 +314,5 @@ fn rows_that_do_not_fit_are_refused() {
     let layer = Linear::pack(&[1.0; 32], &[0.0; 16], 2, Activation::None, Precision::F32, cpu());
     let mut y = vec![0.0; 3 * 16];
     let x = [0.0; 5];
-    layer.forward(Rows::new(&x, 3, 2), RowsMut::new(&mut y, 3, 16), &mut Scratch::default());
+    layer.forward(Rows::new(&x, 3, 2), RowsMut::new(&mut y, 3, 16), &mut LayerScratch::default());
 }

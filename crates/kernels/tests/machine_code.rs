@@ -22,7 +22,7 @@ impl Instruction {
 
     fn is_vector_store(&self) -> bool {
         let to = self.operands.split(',').next().unwrap_or("");
-        self.name.starts_with("vmov") && to.contains("PTR")
+        ["vmov", "vmaskmov"].iter().any(|name| self.name.starts_with(name)) && to.contains("PTR")
     }
 
     /// Where a jump goes.
@@ -58,13 +58,14 @@ fn functions(part: &str) -> BTreeMap<String, Vec<Instruction>> {
     functions
 }
 
-/// The innermost loops: from a jump's target back to the jump, with no other loop inside.
+/// The innermost loops: from a jump's target back to the last jump there, with no other loop inside.
 fn innermost_loops(body: &[Instruction]) -> Vec<&[Instruction]> {
     let place = |at: u64| body.binary_search_by_key(&at, |instruction| instruction.at).ok();
-    let mut loops: Vec<(usize, usize)> = (body.iter().enumerate())
+    let ends: BTreeMap<usize, usize> = (body.iter().enumerate())
         .filter_map(|(end, jump)| Some((place(jump.target()?)?, end)))
         .filter(|(start, end)| start <= end)
         .collect();
+    let mut loops: Vec<(usize, usize)> = ends.into_iter().collect();
     let all = loops.clone();
     loops.retain(|(start, end)| {
         !all.iter().any(|(s, e)| (s, e) != (start, end) && start <= s && e <= end)
@@ -102,7 +103,7 @@ fn loops_over_rows_have_no_branch_and_fetch_what_they_promise() {
     for (name, body) in &functions {
         assert!(has(body, "prefetchw"), "{name}: output lines are not claimed");
         for row_loop in innermost_loops(body) {
-            let is_integer = has(row_loop, "vpdpbusd") || has(row_loop, "vpmaddubsw");
+            let is_integer = has(row_loop, "vpdpbusd") || has(row_loop, "vpmaddwd");
             let is_float = ["vaddps", "vfmadd", "vmaxps"].iter().any(|op| has(row_loop, op));
             if !is_integer && !is_float || is_loop_over_bags(row_loop) {
                 continue;

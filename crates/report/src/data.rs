@@ -13,6 +13,7 @@ use crate::{history, pack, span};
 /// Colours in the page's palette: `--c0` and on in report.css.
 pub const COLOURS: usize = 8;
 
+/// The data of the page's scripts, as JSON.
 #[derive(Serialize)]
 pub struct Data {
     /// Length of the longest run.

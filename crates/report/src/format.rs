@@ -1,6 +1,6 @@
 //! Formats numbers for people.
 
-use hither_core::record::{ClusterRow, Header, LevelRow};
+use hither_core::record::{ClusterRow, LevelRow};
 
 const MINUTE: f64 = 60.0;
 const HOUR: f64 = 3600.0;
@@ -88,8 +88,7 @@ pub fn percent(share: f64) -> String {
 }
 
 /// The cluster in one line: `demo: 16 machines in 4 racks in 2 pods, 128 GPUs (V100)`.
-pub fn cluster(header: &Header) -> String {
-    let cluster = &header.cluster;
+pub fn cluster(cluster: &ClusterRow) -> String {
     let mut types: Vec<&str> = cluster.machines.iter().map(|m| m.gpu_type.as_str()).collect();
     types.sort_unstable();
     types.dedup();
@@ -103,7 +102,7 @@ pub fn cluster(header: &Header) -> String {
         "{}: {}, {} ({})",
         cluster.name,
         places.join(" in "),
-        plural(gpus(header), "GPU"),
+        plural(gpus(cluster), "GPU"),
         types.join(", "),
     )
 }
@@ -120,8 +119,8 @@ pub fn tiers(cluster: &ClusterRow) -> Vec<String> {
     below_network.iter().map(inside).chain(across).collect()
 }
 
-pub fn gpus(header: &Header) -> usize {
-    header.cluster.machines.iter().map(|m| m.gpus as usize).sum()
+pub fn gpus(cluster: &ClusterRow) -> usize {
+    cluster.machines.iter().map(|m| m.gpus as usize).sum()
 }
 
 /// A number with its noun: `1 job`, `2 jobs`.

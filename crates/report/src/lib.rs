@@ -21,6 +21,6 @@ pub mod sweep;
 mod table;
 pub mod train;
 
-pub use format::plural;
+pub use format::{cluster, plural};
 pub use page::{Group, html};
 pub use table::table;

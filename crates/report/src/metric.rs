@@ -5,13 +5,14 @@ use hither_core::record::Summary;
 
 use crate::format::{TimeUnit, percent};
 
+/// A column of the comparison.
 pub struct Metric {
     pub name: &'static str,
     /// Shown when the pointer rests on the column.
     pub meaning: &'static str,
     /// Whether a smaller value is better.
     pub smaller: bool,
-    /// None where the run has no such figure, as a completion time where no job finished.
+    /// The figure; `None` if the run has none, such as a completion time if no job finished.
     pub value: fn(&Summary) -> Option<f64>,
     pub show: Show,
 }
@@ -151,7 +152,7 @@ impl Metric {
     }
 }
 
-/// Which values are best. None is where all are equal, and so where there is only one.
+/// Which values are best; none if all are equal, as a single value is.
 pub fn winners(values: &[Option<f64>], smaller: bool) -> Vec<bool> {
     let values: Vec<Option<f64>> = values.iter().map(|v| v.filter(|v| v.is_finite())).collect();
     let best =

@@ -12,6 +12,8 @@ use crate::label::{CLAIRVOYANT, labels, marked, notes};
 use crate::metric::{METRICS, Metric};
 
 const TEMPLATE: &str = include_str!("../assets/report.html");
+/// The table that policies or modes are compared in.
+const COMPARISON: &str = include_str!("../assets/comparison.html");
 /// The list of settings that several pages end with.
 const SETTINGS: &str = include_str!("../assets/settings.html");
 /// The frame of every page.
@@ -59,10 +61,11 @@ pub fn html(groups: &[Group]) -> String {
         notes => notes(labels.iter().map(String::as_str).zip(
             groups.iter().flat_map(|g| g.runs).map(|r| r.summary.notes.as_slice()),
         )),
-        metrics => METRICS.iter().map(|m| context! {
+        row_head => "policy",
+        columns => METRICS.iter().map(|m| context! {
             name => m.name,
             meaning => m.meaning,
-            smaller => m.smaller,
+            larger => !m.smaller,
         }).collect::<Vec<_>>(),
         rows => table_rows(groups, &labels),
         labels => labels,
@@ -80,7 +83,8 @@ pub(crate) fn render(
     own: Value,
 ) -> String {
     let mut environment = Environment::new();
-    for (name, text) in [("page.html", PAGE), ("settings.html", SETTINGS)] {
+    let parts = [("page.html", PAGE), ("comparison.html", COMPARISON), ("settings.html", SETTINGS)];
+    for (name, text) in parts {
         environment.add_template(name, text).expect("it is part of the program");
     }
     let template = environment.template_from_named_str("own.html", template);
@@ -116,7 +120,7 @@ fn title(groups: &[Group]) -> String {
     };
     match groups {
         [] => "Nothing to report".to_owned(),
-        [one] => format!("{policies} on {}", plural(gpus(one.header), "GPU")),
+        [one] => format!("{policies} on {}", plural(gpus(&one.header.cluster), "GPU")),
         _ => format!("{policies} in {} settings", groups.len()),
     }
 }
@@ -148,7 +152,7 @@ fn facts(groups: &[Group]) -> Vec<Value> {
     let facts: [(&str, Read); 6] = [
         ("Trace", |g| g.header.trace.clone()),
         ("Jobs", |g| count(g.runs.iter().map(|r| r.summary.jobs).max().unwrap_or(0))),
-        ("Cluster", |g| cluster(g.header)),
+        ("Cluster", |g| cluster(&g.header.cluster)),
         ("Seed", |g| g.header.seed.to_string()),
         ("Congestion", |g| format!("{}×", g.header.congestion)),
         ("Version", |g| format!("hither {}", g.header.hither)),
@@ -208,7 +212,7 @@ fn table_rows(groups: &[Group], labels: &[String]) -> Vec<Value> {
                 }
             };
             let cells: Vec<Value> = METRICS.iter().zip(&winners).zip(&texts).map(cell).collect();
-            rows.push(context! { label => labels[run].as_str(), run => run, cells => cells });
+            rows.push(context! { label => labels[run].as_str(), cells => cells });
         }
     }
     rows

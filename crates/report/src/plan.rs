@@ -6,6 +6,7 @@ mod text;
 
 use serde::Serialize;
 
+/// Everything that a report on a plan shows.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanReport {
     pub hither: String,
@@ -30,6 +31,7 @@ pub struct PlanReport {
     pub commands: Vec<PlanCommand>,
 }
 
+/// A command that a reader may want to type next.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlanCommand {
     /// As in "to …".
@@ -37,6 +39,7 @@ pub struct PlanCommand {
     pub command: String,
 }
 
+/// The machine that the plan was measured on.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanMachine {
     pub cpu: String,
@@ -46,6 +49,7 @@ pub struct PlanMachine {
     pub transparent_huge_pages: Option<String>,
 }
 
+/// One table: its shape, its lookups, and its plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlannedTable {
     pub name: String,
@@ -81,6 +85,7 @@ pub struct SmallerType {
     pub advised: bool,
 }
 
+/// How much of a table's lookups go to its hottest rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HotnessCurve {
     pub label: String,
@@ -89,6 +94,7 @@ pub struct HotnessCurve {
     pub points: Vec<(usize, f64)>,
 }
 
+/// A set of levers and what it brings.
 #[derive(Clone, Debug, Serialize)]
 pub struct Lever {
     pub name: String,
@@ -106,6 +112,7 @@ pub struct Lever {
     pub chosen: bool,
 }
 
+/// Tables that share a measurement, and what was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanGroup {
     pub tables: Vec<String>,
@@ -118,6 +125,7 @@ pub struct PlanGroup {
     pub timings: Vec<PlanTiming>,
 }
 
+/// The measurements of a group with one number of threads.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanTiming {
     pub threads: usize,
@@ -126,6 +134,7 @@ pub struct PlanTiming {
     pub map_ns: f64,
 }
 
+/// The prefetch that was fastest with a set of levers.
 #[derive(Clone, Debug, Serialize)]
 pub struct SettingPrefetch {
     /// Levers, joined by `+`.

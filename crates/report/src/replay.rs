@@ -36,6 +36,7 @@ impl Machine {
     }
 }
 
+/// The state of the cluster as events are replayed.
 pub struct Replay<'a> {
     machines: Vec<Machine>,
     jobs: HashMap<u32, Job<'a>>,

@@ -31,6 +31,7 @@ pub struct Span {
     pub tier: i64,
 }
 
+/// All bars of a run's schedule.
 pub struct Schedule {
     /// Sorted by row, lane and start.
     pub spans: Vec<Span>,
@@ -64,7 +65,7 @@ struct Builder<'a> {
     spans: Vec<Span>,
 }
 
-/// `position` maps the job number of an event to its index in the run's job rows.
+/// The bars of a run. `position` maps the job number of an event to its index in the run's job rows.
 pub fn schedule(
     cluster: &ClusterRow,
     events: &[EventRow],

@@ -19,6 +19,7 @@ pub struct Axis<'a> {
     pub values: &'a [String],
 }
 
+/// The results of a sweep: a summary per policy and cell of the grid.
 pub struct Sweep<'a> {
     /// Trace and cluster of all cells; seed and congestion where they are not varied.
     pub header: &'a Header,
@@ -30,7 +31,7 @@ pub struct Sweep<'a> {
     pub cells: Vec<&'a [Summary]>,
 }
 
-struct Metric {
+struct SweepMetric {
     name: &'static str,
     meaning: &'static str,
     smaller: bool,
@@ -40,8 +41,8 @@ struct Metric {
     value: fn(&Summary) -> f64,
 }
 
-const METRICS: [Metric; 6] = [
-    Metric {
+const METRICS: [SweepMetric; 6] = [
+    SweepMetric {
         name: "Average JCT",
         meaning: "Mean time from submission to end, over finished jobs",
         smaller: true,
@@ -49,7 +50,7 @@ const METRICS: [Metric; 6] = [
         is_brief: true,
         value: |s| s.jct_s.mean,
     },
-    Metric {
+    SweepMetric {
         name: "p99 JCT",
         meaning: "99 % of the finished jobs completed within this time",
         smaller: true,
@@ -57,7 +58,7 @@ const METRICS: [Metric; 6] = [
         is_brief: false,
         value: |s| s.jct_s.p99,
     },
-    Metric {
+    SweepMetric {
         name: "Average queueing time",
         meaning: "Mean time without GPUs between submission and end",
         smaller: true,
@@ -65,7 +66,7 @@ const METRICS: [Metric; 6] = [
         is_brief: false,
         value: |s| s.queue_s.mean,
     },
-    Metric {
+    SweepMetric {
         name: "Makespan",
         meaning: "First submission to last end",
         smaller: true,
@@ -73,7 +74,7 @@ const METRICS: [Metric; 6] = [
         is_brief: true,
         value: |s| s.makespan_s,
     },
-    Metric {
+    SweepMetric {
         name: "Communication time",
         meaning: "Time that jobs wait for the network, summed over all jobs",
         smaller: true,
@@ -82,7 +83,7 @@ const METRICS: [Metric; 6] = [
         // A sweep always models the network.
         value: |s| s.comm_s_total.unwrap_or(f64::NAN),
     },
-    Metric {
+    SweepMetric {
         name: "GPU utilisation",
         meaning: "Share of the GPU time up to the makespan that was allocated to jobs",
         smaller: false,
@@ -169,7 +170,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// One row per place, one estimate per policy. `None` where no job finished.
-    fn estimates(&self, grid: &Grid, metric: &Metric) -> Vec<Vec<Option<Estimate>>> {
+    fn estimates(&self, grid: &Grid, metric: &SweepMetric) -> Vec<Vec<Option<Estimate>>> {
         let of = |place: &Place, policy: usize| {
             let runs = place.cells.iter().filter_map(|cell| cell.get(policy));
             let values: Vec<f64> = runs
@@ -177,7 +178,7 @@ impl<'a> Sweep<'a> {
                 .map(metric.value)
                 .filter(|value| value.is_finite())
                 .collect();
-            (!values.is_empty()).then(|| Estimate::of(&values))
+            (!values.is_empty()).then(|| Estimate::from_values(&values))
         };
         let row = |place| (0..self.policies.len()).map(|policy| of(place, policy)).collect();
         grid.places.iter().map(row).collect()
@@ -190,7 +191,7 @@ impl<'a> Sweep<'a> {
 }
 
 /// One unit for a metric in all places and of all policies.
-fn unit(metric: &Metric, rows: &[Vec<Option<Estimate>>]) -> Unit {
+fn unit(metric: &SweepMetric, rows: &[Vec<Option<Estimate>>]) -> Unit {
     match metric.is_time {
         true => Unit::Time(TimeUnit::for_column(rows.iter().flatten().flatten().map(|e| e.mean))),
         false => Unit::Percent,
@@ -199,7 +200,7 @@ fn unit(metric: &Metric, rows: &[Vec<Option<Estimate>>]) -> Unit {
 
 /// Which policies are best in a row. Figures that read the same share the mark: a difference behind
 /// the last decimal is no victory.
-fn best(metric: &Metric, row: &[Option<Estimate>], unit: &Unit) -> Vec<bool> {
+fn best(metric: &SweepMetric, row: &[Option<Estimate>], unit: &Unit) -> Vec<bool> {
     let values: Vec<Option<f64>> = row.iter().map(|e| e.map(|e| e.mean)).collect();
     let winners = crate::metric::winners(&values, metric.smaller);
     let texts: Vec<String> = row.iter().map(|e| unit.text(*e)).collect();

@@ -31,7 +31,7 @@ pub fn table(header: &Header, runs: &[Summary]) -> String {
     let facts = printable(&format!(
         "trace {} · cluster {} · seed {} · congestion {}×",
         header.trace,
-        cluster(header),
+        cluster(&header.cluster),
         header.seed,
         header.congestion,
     ));

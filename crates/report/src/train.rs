@@ -1,6 +1,7 @@
 //! Training runs compared: for the terminal ([`table`]) and as one page ([`page()`]).
 
 mod about;
+mod classes;
 mod curve;
 mod figure;
 mod group;

@@ -1,6 +1,7 @@
 //! Pages opened in a real browser by e2e/report/check-report.mjs.
 
 mod common;
+mod opened;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,6 +9,7 @@ use std::process::Command;
 use common::{HABITS, header, record};
 use hither_core::record::{Header, RunRecord};
 use hither_report::{Group, html};
+use opened::is_skipped;
 
 const SIZE_MAX: usize = 40_000_000;
 
@@ -15,36 +17,8 @@ fn runs(header: &Header, jobs: u32) -> Vec<RunRecord> {
     HABITS.iter().map(|habit| record(header, habit, jobs)).collect()
 }
 
-fn is_skipped(name: &str) -> bool {
-    let skipped = std::env::var_os("HITHER_SKIP_BROWSER").is_some_and(|v| v == "1");
-    if skipped {
-        eprintln!("HITHER_SKIP_BROWSER=1: {name} was not opened in a browser");
-    }
-    skipped
-}
-
-/// Runs the checker, or says how to get it. Skipping is for machines without a browser.
 fn check(name: &str, page: &str, flags: &[&str]) {
-    if is_skipped(name) {
-        return;
-    }
-    let checker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e/report");
-    let missing = |what: &str| panic!("{what} is missing: run ./test.sh, which installs it");
-    if !checker.join("node_modules/playwright-core").is_dir() {
-        missing("e2e/report/node_modules");
-    }
-    if !Path::new("/usr/bin/chromium").exists() {
-        missing("/usr/bin/chromium");
-    }
-    let file: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::write(&file, page).unwrap();
-    let run =
-        Command::new("node").arg(checker.join("check-report.mjs")).arg(&file).args(flags).output();
-    let Ok(output) = run else { return missing("node") };
-    let (out, err) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    println!("{out}");
-    assert!(output.status.success(), "{} failed:\n{out}{err}", file.display());
+    opened::check("check-report.mjs", name, page, flags);
 }
 
 #[test]

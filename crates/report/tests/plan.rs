@@ -1,7 +1,6 @@
 //! What must hold of every page of a plan, and one opened in a real browser.
 
-use std::path::Path;
-use std::process::Command;
+mod opened;
 
 use hither_report::plan::*;
 
@@ -176,18 +175,5 @@ fn nothing_measured_is_still_a_page() {
 
 #[test]
 fn a_browser_shows_it() {
-    if std::env::var_os("HITHER_SKIP_BROWSER").is_some_and(|v| v == "1") {
-        eprintln!("HITHER_SKIP_BROWSER=1: the plan was not opened in a browser");
-        return;
-    }
-    let checker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e/report");
-    let missing = "a browser or its driver is missing: run ./test.sh, which installs it";
-    assert!(checker.join("node_modules/playwright-core").is_dir(), "{missing}");
-    assert!(Path::new("/usr/bin/chromium").exists(), "{missing}");
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plan.html");
-    std::fs::write(&file, report().html()).unwrap();
-    let output = Command::new("node").arg(checker.join("check-plan.mjs")).arg(&file).output();
-    let output = output.expect(missing);
-    let out = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{out}{}", String::from_utf8_lossy(&output.stderr));
+    opened::check("check-plan.mjs", "plan.html", &report().html(), &[]);
 }

@@ -1,9 +1,7 @@
 //! What must hold of every page and table of a sweep, and some opened in a real browser.
 
 mod common;
-
-use std::path::Path;
-use std::process::Command;
+mod opened;
 
 use common::{HABITS, header, record};
 use hither_core::record::{Header, Summary};
@@ -123,21 +121,7 @@ fn runs_that_finish_nothing_have_no_figure() {
 }
 
 fn check(name: &str, grid: &Grid, flags: &[&str]) {
-    if std::env::var_os("HITHER_SKIP_BROWSER").is_some_and(|v| v == "1") {
-        eprintln!("HITHER_SKIP_BROWSER=1: {name} was not opened in a browser");
-        return;
-    }
-    let checker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e/report");
-    let missing = "a browser or its driver is missing: run ./test.sh, which installs it";
-    assert!(checker.join("node_modules/playwright-core").is_dir(), "{missing}");
-    assert!(Path::new("/usr/bin/chromium").exists(), "{missing}");
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::write(&file, grid.sweep().html()).unwrap();
-    let script = checker.join("check-sweep.mjs");
-    let output = Command::new("node").arg(script).arg(&file).args(flags).output().expect(missing);
-    let out = String::from_utf8_lossy(&output.stdout);
-    println!("{out}");
-    assert!(output.status.success(), "{out}{}", String::from_utf8_lossy(&output.stderr));
+    opened::check("check-sweep.mjs", name, &grid.sweep().html(), flags);
 }
 
 #[test]

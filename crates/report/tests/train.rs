@@ -1,12 +1,10 @@
 //! What must hold of every page and table of training runs, and some opened in a real browser.
 
+mod opened;
 #[path = "train_record/mod.rs"]
 mod record;
 
-use std::path::Path;
-use std::process::Command;
-
-use hither_core::record::train::{Bytes, CriticalPath, Drift, RunRecord, Work, Works};
+use hither_core::record::train::{Bytes, ClassScore, CriticalPath, Drift, RunRecord, Work, Works};
 use hither_report::train::table;
 use record::{MODES, run, runs};
 
@@ -109,6 +107,37 @@ fn the_page_tells_the_settings_and_the_best_round() {
     assert!(text.contains(&format!("\"best\":[{{\"round\":{}", one.summary.best_round)));
     let two = hither_report::train::page(&[one], &[settings(0.01), settings(0.1)]);
     assert!(two.contains(&pair("lr", "0.01 | 0.1")) && two.contains(&pair("dropout", "0.2")));
+}
+
+#[test]
+fn classes_are_scored_one_by_one() {
+    let class = |name: &str, nodes, correct, predicted| {
+        let name = name.into();
+        ClassScore { name, nodes, correct, predicted }
+    };
+    let mut all = runs(&["llcg", "single"], 2, 20);
+    assert!(!page(&all).contains("id=\"classes\""), "records of older versions have none");
+    for run in &mut all {
+        let right = if run.header.mode == "llcg" { 30 } else { 40 };
+        let absent = class("a<b", 0, 0, 0);
+        run.summary.classes = vec![absent, class("rare", 10, 1, 4), class("common", 60, right, 66)];
+    }
+    let compared = page(&all);
+    let cells = |text: &str, name: &str| -> Vec<String> {
+        let row =
+            text.split("<tr>").find(|row| row.contains(&format!(">{name}</th>"))).expect(name);
+        let spans = row.split("<span>").skip(1).filter_map(|rest| rest.split("</span>").next());
+        spans.map(str::to_owned).collect()
+    };
+    assert_eq!(cells(&compared, "common"), ["50.0 %", "66.7 %"]);
+    assert_eq!(cells(&compared, "rare"), ["10.0 %", "10.0 %"]);
+    assert_eq!(cells(&compared, "a&lt;b"), ["–", "–"], "no test node, no score");
+    assert!(compared.find(">common</th>") < compared.find(">rare</th>"), "largest first");
+    // One mode has room for its precision.
+    let alone = page(&all[..2]);
+    assert_eq!(cells(&alone, "rare"), ["10.0 %", "25.0 %"]);
+    all[3].summary.classes.pop();
+    assert!(!page(&all).contains("id=\"classes\""), "other classes are not compared");
 }
 
 #[test]
@@ -251,23 +280,8 @@ fn absent_figures_leave_no_trace() {
     }
 }
 
-/// Runs the checker, or tells how to get it. Skipping is for machines without a browser.
 fn check(name: &str, page: &str, flags: &[&str]) {
-    if std::env::var_os("HITHER_SKIP_BROWSER").is_some_and(|v| v == "1") {
-        eprintln!("HITHER_SKIP_BROWSER=1: {name} was not opened in a browser");
-        return;
-    }
-    let checker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e/report");
-    let missing = "a browser or its driver is missing: run ./test.sh, which installs it";
-    assert!(checker.join("node_modules/playwright-core").is_dir(), "{missing}");
-    assert!(Path::new("/usr/bin/chromium").exists(), "{missing}");
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::write(&file, page).unwrap();
-    let script = checker.join("check-train.mjs");
-    let output = Command::new("node").arg(script).arg(&file).args(flags).output().expect(missing);
-    let out = String::from_utf8_lossy(&output.stdout);
-    println!("{out}");
-    assert!(output.status.success(), "{out}{}", String::from_utf8_lossy(&output.stderr));
+    opened::check("check-train.mjs", name, page, flags);
 }
 
 #[test]

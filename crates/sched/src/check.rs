@@ -14,6 +14,7 @@ use crate::state::State;
 /// Iterations may differ by this share from rounding alone.
 const ROUNDING: f64 = 1e-6;
 
+/// Books of a checker, kept from events and decisions alone.
 #[derive(Debug)]
 pub struct Checker {
     used: Vec<u32>,

@@ -83,6 +83,7 @@ impl Pool {
     }
 }
 
+/// The books of all GPUs: which are free, taken, promised or foreign.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Cluster {
     /// Names of the levels, from the machine outward.

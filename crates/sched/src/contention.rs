@@ -55,7 +55,7 @@ struct Sharing {
 /// One flow through some links, for [`fill`]: the links with the load that a unit of rate puts on
 /// each, and the rate beyond which the flow has no use for more.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Demand {
+pub struct LinkDemand {
     pub links: Vec<(usize, f64)>,
     pub most: f64,
 }
@@ -147,9 +147,9 @@ impl Contention {
         let demand = |id: &JobId| {
             let flow = &self.flows[id];
             let links = flow.spots[level - 1].iter().map(|&(s, load)| (number(s), load)).collect();
-            Demand { links, most: flow.demand[level] }
+            LinkDemand { links, most: flow.demand[level] }
         };
-        let demands: Vec<Demand> = jobs.iter().map(demand).collect();
+        let demands: Vec<LinkDemand> = jobs.iter().map(demand).collect();
         for (id, burst) in jobs.iter().zip(fill(&capacity, &demands)) {
             self.flows.get_mut(id).expect("listed above").shape.share[level] = burst;
         }
@@ -207,7 +207,7 @@ impl Sharing {
 /// The rate at which each flow's bursts run: `min` over its links of `max(fair level, what it has +
 /// what is left)`, after demands have been filled max-min fairly. The level of a link that is not
 /// full is an equal part of it, and no flow gets more of a link than it could use alone.
-pub fn fill(capacity: &[f64], demands: &[Demand]) -> Vec<f64> {
+pub fn fill(capacity: &[f64], demands: &[LinkDemand]) -> Vec<f64> {
     let (rate, left, level) = max_min(capacity, demands);
     let mut weights = vec![0.0; capacity.len()];
     for &(link, weight) in demands.iter().flat_map(|d| &d.links) {
@@ -229,7 +229,7 @@ pub fn fill(capacity: &[f64], demands: &[Demand]) -> Vec<f64> {
 /// Progressive filling: all rates rise together; a flow stops when its demand is met or one of its
 /// links is full. Returns the rates, what each link has left, and the level at which each full
 /// link stopped its flows (0 for a link that is not full).
-pub fn max_min(capacity: &[f64], demands: &[Demand]) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
+pub fn max_min(capacity: &[f64], demands: &[LinkDemand]) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
     let mut rate = vec![0.0; demands.len()];
     let mut left = capacity.to_vec();
     let mut level = vec![0.0; capacity.len()];

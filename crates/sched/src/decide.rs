@@ -14,6 +14,7 @@ use crate::job::{Job, JobId};
 use crate::policy::Policy;
 use crate::state::{Phase, State, Turn};
 
+/// A policy and the books that it decides by.
 pub struct Scheduler {
     pub state: State,
     policy: Box<dyn Policy>,

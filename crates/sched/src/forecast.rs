@@ -33,7 +33,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// `None` if the cluster could never hold the job.
+    /// What can be said of the job; `None` if the cluster could never hold it.
     pub fn new(job: &Job, cluster: &Cluster, network: &Network) -> Option<Self> {
         let pool = match &job.gpu_type {
             None => None,

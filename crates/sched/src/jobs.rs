@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::job::JobId;
 use crate::state::JobState;
 
+/// All jobs that are not over, by id. Ids rise without gaps, so the jobs lie in a queue.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Jobs {
     /// The oldest job that is remembered.

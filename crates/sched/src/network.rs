@@ -10,7 +10,7 @@ use crate::job::Profile;
 /// Bytes a second in a gigabit a second.
 const GBIT: f64 = 1e9 / 8.0;
 
-/// The links of a cluster, with background traffic taken off. All bandwidths in bytes a second.
+/// The links of a cluster, with background traffic taken off. All bandwidths in bytes per second.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Network {
     pub all_reduce: AllReduce,

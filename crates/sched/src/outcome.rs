@@ -42,6 +42,7 @@ struct Gauge {
     fragmentation_s: f64,
 }
 
+/// Collects rows and figures while a simulation runs.
 #[derive(Debug)]
 pub struct Recorder {
     /// Whether events and jobs are wanted, or the summary alone.
@@ -230,8 +231,8 @@ impl Recorder {
             jobs: jobs as u64,
             finished: jct_s.len() as u64,
             cancelled: (jobs - jct_s.len()) as u64,
-            jct_s: Quantiles::of(&jct_s),
-            queue_s: Quantiles::of(&queue_s),
+            jct_s: Quantiles::from_values(&jct_s),
+            queue_s: Quantiles::from_values(&queue_s),
             makespan_s,
             gpu_utilisation: ratio(self.gauge.busy_gpu_s, makespan_s * gpus as f64),
             fragmentation: Some(ratio(self.gauge.fragmentation_s, makespan_s)),

@@ -50,6 +50,7 @@ pub struct Faults {
     pub repair_s: Seconds,
 }
 
+/// How to simulate a scenario.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// The seed that the scenario was drawn from, for the record.
@@ -78,6 +79,7 @@ impl Default for Options {
     }
 }
 
+/// Why a simulation ended early.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum Error {
     #[error(

@@ -21,6 +21,7 @@ use crate::jobs::Jobs;
 use crate::network::Network;
 use crate::order::{any_float, pairs};
 
+/// All that the scheduler knows: policies read it, events change it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct State {
     pub now: Seconds,
@@ -46,6 +47,7 @@ pub struct State {
     pub checkpoints: Checkpoints,
 }
 
+/// The books of one job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct JobState {
     pub job: Arc<Job>,
@@ -105,6 +107,7 @@ pub struct Stop {
     pub next: Option<Start>,
 }
 
+/// A job that holds its GPUs: where, and how far it has come.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Run {
     pub placement: Arc<Placement>,

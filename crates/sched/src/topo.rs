@@ -27,7 +27,7 @@ pub const GPUS_ASSUMED: u32 = 8;
 
 /// A cluster, and what its reader had to decide.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cluster {
+pub struct ClusterDescription {
     pub topology: Topology,
     /// GPUs assumed, nodes left out, switches joined.
     pub notes: Vec<String>,
@@ -36,12 +36,19 @@ pub struct Cluster {
 /// Reads a cluster from one file, or from several of Slurm's, each with its display name; the form is
 /// recognised from the content. `gpus_per_machine` is for forms that do not say how many GPUs a
 /// machine has; none: [`GPUS_ASSUMED`], with a note.
-pub fn read(files: &[(&[u8], &str)], gpus_per_machine: Option<u32>) -> Result<Cluster, Error> {
+pub fn read(
+    files: &[(&[u8], &str)],
+    gpus_per_machine: Option<u32>,
+) -> Result<ClusterDescription, Error> {
     let sources: Vec<Source<'_>> =
         files.iter().map(|(bytes, file)| Source::new(bytes, file)).collect::<Result<_, _>>()?;
     let (slurm, others): (Vec<Source<'_>>, Vec<Source<'_>>) =
         sources.iter().partition(|source| yaml::is_yaml(**source) || slurm::is_slurm(**source));
     if !slurm.is_empty() {
+        if let Some(other) = others.iter().find(|other| is_whole_cluster(**other)) {
+            return Err(Error::about(other.file, "describes a whole cluster by itself")
+                .hint("give it alone, or only files of Slurm together"));
+        }
         let mut cluster = slurm::read(&slurm, gpus_per_machine)?;
         // Parts of slurm.conf that are about other things, in files of their own.
         cluster.notes.extend(others.iter().map(|other| {
@@ -70,12 +77,18 @@ pub fn read(files: &[(&[u8], &str)], gpus_per_machine: Option<u32>) -> Result<Cl
     Ok(cluster)
 }
 
-/// Says on how many machines GPUs were assumed, or that the flag was of no use.
+/// Whether a file other than Slurm's describes a cluster: our TOML, or one of the tables.
+fn is_whole_cluster(source: Source<'_>) -> bool {
+    let is_table = |(_, first): (u64, &str)| tables::is_switches(first) || tables::is_spec(first);
+    source.lines().next().is_some_and(is_table) || config::read(source).is_ok()
+}
+
+/// A note that GPUs were assumed on so many machines, or that the flag was of no use.
 fn assumption(machines: Option<usize>, given: Option<u32>, better: &str) -> Option<String> {
     match (machines, given) {
         (Some(count), None) => Some(format!(
-            "GPUs are assumed, {GPUS_ASSUMED} per machine, on {count} of the machines: no file says \
-             how many; give --gpus-per-machine N{better}"
+            "assuming {GPUS_ASSUMED} GPUs on each of {count} machines, because no file says how many \
+             they have; give --gpus-per-machine N{better}"
         )),
         (None, Some(gpus)) => Some(format!(
             "--gpus-per-machine {gpus} is not used: the cluster's files give the GPUs of every \
@@ -199,7 +212,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Puts the places of each level in the order of the places around them, and the machines too.
-    fn finish(mut self, notes: Vec<String>) -> Result<Cluster, Error> {
+    fn finish(mut self, notes: Vec<String>) -> Result<ClusterDescription, Error> {
         if self.topology.machines.is_empty() {
             return Err(self.source.error("at least one machine with GPUs"));
         }
@@ -216,6 +229,6 @@ impl<'a> Builder<'a> {
         }
         machines.iter_mut().for_each(|machine| machine.parent = moved[machine.parent as usize]);
         machines.sort_by_key(|machine| machine.parent);
-        Ok(Cluster { topology: self.topology, notes })
+        Ok(ClusterDescription { topology: self.topology, notes })
     }
 }

@@ -67,9 +67,9 @@ impl Beliefs {
         *self == Self::default()
     }
 
-    /// The job as the scheduler hears of it. `iterations` is its true length. The errors depend on
+    /// The job as the scheduler is told of it. `iterations` is its true length. The errors depend on
     /// the seed and the job's name alone, so that every policy is told the same.
-    fn of(&self, job: &Job, iterations: f64, seed: u64) -> Job {
+    fn told_of(&self, job: &Job, iterations: f64, seed: u64) -> Job {
         let rng = &mut stream(seed, &format!("beliefs about job {}", job.name));
         let mut factor = |sigma: f64| -> f64 {
             let draw: f64 = StandardNormal.sample(rng);
@@ -119,9 +119,10 @@ impl Truth {
     }
 }
 
+/// The truth about all jobs of a simulation.
 #[derive(Debug)]
 pub struct World {
-    /// By job.
+    /// The truth of each job, by its id.
     pub jobs: Vec<Truth>,
     beliefs: Beliefs,
     seed: u64,
@@ -142,7 +143,7 @@ impl World {
         self.jobs.push(Truth { job: job.clone(), iterations, iteration_s, done: 0.0, pace: None });
         match self.beliefs.are_true() {
             true => job.clone(),
-            false => Arc::new(self.beliefs.of(job, iterations, self.seed)),
+            false => Arc::new(self.beliefs.told_of(job, iterations, self.seed)),
         }
     }
 

@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use common::{GB, assert_close, placed, profile, topology};
 use hither_core::topology::{LEVELS_MAX, Link, Topology};
 use hither_sched::cluster::{Cluster, Placement};
-use hither_sched::contention::{Contention, Demand, fill, max_min};
+use hither_sched::contention::{Contention, LinkDemand, fill, max_min};
 use hither_sched::job::{JobId, Profile};
 use hither_sched::network::{Network, Shape};
 use proptest::prelude::*;
 
-fn flow(links: &[usize], most: f64) -> Demand {
-    Demand { links: links.iter().map(|&l| (l, 1.0)).collect(), most }
+fn flow(links: &[usize], most: f64) -> LinkDemand {
+    LinkDemand { links: links.iter().map(|&l| (l, 1.0)).collect(), most }
 }
 
-fn load(demands: &[Demand], rates: &[f64], link: usize) -> f64 {
-    let on_link = |d: &Demand| d.links.iter().filter(|l| l.0 == link).map(|l| l.1).sum::<f64>();
+fn load(demands: &[LinkDemand], rates: &[f64], link: usize) -> f64 {
+    let on_link = |d: &LinkDemand| d.links.iter().filter(|l| l.0 == link).map(|l| l.1).sum::<f64>();
     demands.iter().zip(rates).map(|(d, rate)| on_link(d) * rate).sum()
 }
 
@@ -56,7 +56,7 @@ fn three_bottlenecks_one_after_the_other() {
 #[test]
 fn a_flow_that_loads_a_link_twice_counts_twice() {
     // 3 units of load for each unit of rate that both have: 12 / 3.
-    let twice = Demand { links: vec![(0, 2.0)], most: 99.0 };
+    let twice = LinkDemand { links: vec![(0, 2.0)], most: 99.0 };
     let (rates, ..) = max_min(&[12.0], &[twice, flow(&[0], 99.0)]);
     assert_close(rates[0], 4.0);
     assert_close(rates[1], 4.0);
@@ -82,19 +82,19 @@ fn bursts_get_what_the_others_leave() {
     assert_close(bursts[0], 5.0);
     assert_close(bursts[1], 9.5);
     // Even where the others stop higher, nobody gets more than the link holds for it alone.
-    let twice = Demand { links: vec![(0, 2.0)], most: 0.5 };
+    let twice = LinkDemand { links: vec![(0, 2.0)], most: 0.5 };
     let bursts = fill(&[10.0], &[twice, flow(&[0], 99.0)]);
     assert_close(bursts[0], 5.0);
     assert_close(bursts[1], 9.0);
 }
 
-fn networks() -> impl Strategy<Value = (Vec<f64>, Vec<Demand>)> {
+fn networks() -> impl Strategy<Value = (Vec<f64>, Vec<LinkDemand>)> {
     let capacity = prop::collection::vec(0.5..100.0f64, 1..6);
     capacity.prop_flat_map(|capacity| {
         let links = prop::collection::btree_map(0..capacity.len(), 1..4u32, 1..=capacity.len());
         let demand = (links, prop_oneof![0.01..50.0f64, Just(1e4)]).prop_map(|(links, most)| {
             let links = links.into_iter().map(|(l, w)| (l, f64::from(w))).collect();
-            Demand { links, most }
+            LinkDemand { links, most }
         });
         (Just(capacity), prop::collection::vec(demand, 1..10))
     })
@@ -118,7 +118,7 @@ proptest! {
             }
             let bottleneck = |&(link, _): &(usize, f64)| {
                 let full = load(&demands, &rates, link) >= capacity[link] * (1.0 - 1e-6);
-                let crosses = |d: &Demand| d.links.iter().any(|l| l.0 == link);
+                let crosses = |d: &LinkDemand| d.links.iter().any(|l| l.0 == link);
                 let mut others = demands.iter().zip(&rates).filter(|(d, _)| crosses(d));
                 full && others.all(|(_, &other)| other <= rate * (1.0 + 1e-6))
             };
@@ -339,7 +339,7 @@ proptest! {
 
 /// Max-min rates by the rule of the smallest bottleneck: the link with the least for each of its flows
 /// stops them all; a demand is a link of its own.
-fn bottlenecks(capacity: &[f64], demands: &[Demand]) -> Vec<f64> {
+fn bottlenecks(capacity: &[f64], demands: &[LinkDemand]) -> Vec<f64> {
     let mut rates: Vec<Option<f64>> = vec![None; demands.len()];
     while rates.contains(&None) {
         let share = |link: usize| {
@@ -398,7 +398,7 @@ fn plain_shares(wire: &Wire, level: usize) -> BTreeMap<JobId, f64> {
         }
         let alone_s = wire.network.iteration_s(model, &shape);
         let most = wire.network.traffic(model.gradient_bytes, &shape)[level] / alone_s;
-        demands.push(Demand { links: loads.into_iter().collect(), most });
+        demands.push(LinkDemand { links: loads.into_iter().collect(), most });
         ids.push(id);
     }
     let rates = bottlenecks(&capacity, &demands);

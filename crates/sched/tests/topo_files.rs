@@ -1,7 +1,7 @@
 //! Clusters from every kind of file.
 
 use hither_core::topology::{Link, Tier, Topology};
-use hither_sched::topo::{self, Cluster};
+use hither_sched::topo::{self, ClusterDescription};
 use proptest::prelude::*;
 
 fn read(text: &str, gpus: u32) -> Topology {
@@ -11,7 +11,7 @@ fn read(text: &str, gpus: u32) -> Topology {
 }
 
 /// Several files at once, without a number of GPUs.
-fn read_all(texts: &[&str]) -> Cluster {
+fn read_all(texts: &[&str]) -> ClusterDescription {
     let files: Vec<(&[u8], &str)> =
         texts.iter().map(|text| (text.as_bytes(), "a/f.conf")).collect();
     topo::read(&files, None).unwrap_or_else(|error| panic!("{error}"))
@@ -64,7 +64,7 @@ fn slurm() {
     let leaves = "SwitchName=s1 Nodes=a1,c1\nSwitchName=s2 Nodes=a2\n";
     let nodes = "ClusterName=x\nNodeName=a[1-2] Gres=gpu:4\nNodeName=c1 CPUs=4\n";
     for files in [[leaves, nodes], [nodes, leaves]] {
-        let Cluster { topology, notes } = read_all(&files);
+        let ClusterDescription { topology, notes } = read_all(&files);
         assert_eq!((topology.machines.len(), topology.gpus()), (2, 8), "c1 has no GPUs");
         assert_eq!(notes, ["nodes without GPUs are left out: 1 (c1)"]);
     }
@@ -80,7 +80,7 @@ const YAML: &str = include_str!("../../../examples/slurm/topology.yaml");
 
 #[test]
 fn slurms_files_at_once() {
-    let Cluster { topology, notes } = read_all(&[TREE, SLURM, GRES]);
+    let ClusterDescription { topology, notes } = read_all(&[TREE, SLURM, GRES]);
     assert_eq!(level_names(&topology), ["machine", "rack", "pod", "network"]);
     assert_eq!(places(&topology, 1), [("leaf1", 0), ("leaf2", 0), ("leaf3", 1)]);
     assert_eq!(places(&topology, 2), [("spine1", 0), ("spine2", 0)]);
@@ -107,7 +107,7 @@ fn assumed_gpus_are_told() {
     let leaves = "SwitchName=s Nodes=a[1-4]\n";
     assert_eq!(
         read_all(&[leaves]).notes,
-        ["GPUs are assumed, 8 per machine, on 4 of the machines: no file says how many; \
+        ["assuming 8 GPUs on each of 4 machines, because no file says how many they have; \
           give --gpus-per-machine N, or slurm.conf and gres.conf too"]
     );
     let file = [(leaves.as_bytes(), "f")];
@@ -118,8 +118,28 @@ fn assumed_gpus_are_told() {
 }
 
 #[test]
+fn our_own_file_and_slurms_do_not_mix() {
+    let ours = "[[rack]]\nmachines = 2\ngpus = 8\n";
+    let switches = "ip,ASW\nh1,S1\n";
+    for other in [ours, switches] {
+        let files = [(other.as_bytes(), "other"), (SLURM.as_bytes(), "slurm.conf")];
+        let error = topo::read(&files, None).unwrap_err().to_string();
+        assert!(error.starts_with("other describes a whole cluster by itself"), "{error}");
+    }
+    let notes = read_all(&["SlurmctldPort=6817\n", SLURM]).notes;
+    assert!(notes.iter().any(|note| note.contains("is not used")), "{notes:?}");
+}
+
+#[test]
+fn a_file_called_yaml_is_read_as_yaml() {
+    let error = topo::read(&[(b"topology:\n", "topology.yaml")], None).unwrap_err().to_string();
+    assert!(error.contains("a list of topologies"), "{error}");
+}
+
+#[test]
 fn blocks_and_yaml() {
-    let Cluster { topology, notes } = read_all(&[BLOCKS, "NodeName=gpu[01-08] Gres=gpu:8\n"]);
+    let ClusterDescription { topology, notes } =
+        read_all(&[BLOCKS, "NodeName=gpu[01-08] Gres=gpu:8\n"]);
     assert_eq!((racks(&topology), topology.gpus()), (vec!["block1", "block2"], 64));
     assert_eq!(
         level_names(&topology),
@@ -127,7 +147,7 @@ fn blocks_and_yaml() {
         "8 nodes are all there are"
     );
     assert!(notes.is_empty(), "{notes:?}");
-    let Cluster { topology, notes } = read_all(&[YAML]);
+    let ClusterDescription { topology, notes } = read_all(&[YAML]);
     assert_eq!((racks(&topology), topology.gpus()), (vec!["leaf1", "leaf2"], 64));
     assert_eq!(notes[0], "a/f.conf has 3 topologies: tree is used, blocks, flat not");
     let blocks =
@@ -142,7 +162,7 @@ fn switches_of_any_depth() {
     // A leaf right under the core, and two cores that share all below them.
     let text = "SwitchName=a Nodes=n1\nSwitchName=b Nodes=n2\nSwitchName=c Nodes=n3\n\
                 SwitchName=s Switches=a,b\nSwitchName=x Switches=s,c\nSwitchName=y Switches=s,c\n";
-    let Cluster { topology, notes } = read_all(&[text]);
+    let ClusterDescription { topology, notes } = read_all(&[text]);
     assert_eq!(level_names(&topology), ["machine", "rack", "pod", "network"]);
     assert_eq!(places(&topology, 1), [("a", 0), ("b", 0), ("c", 1)]);
     assert_eq!(places(&topology, 2), [("s", 0), ("c", 0)]);
@@ -333,7 +353,7 @@ fn lingjun() {
         eprintln!("skipped: {path} absent");
         return;
     };
-    let Cluster { topology: cluster, notes } =
+    let ClusterDescription { topology: cluster, notes } =
         topo::read(&[(&bytes[..], "lingjun_topo.csv")], None).unwrap();
     assert_eq!(notes.len(), 1, "{notes:?}");
     // Each of the three aggregation switches has its own access switches S1, S2 and so on.

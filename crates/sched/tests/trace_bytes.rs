@@ -91,7 +91,7 @@ fn read_all(bytes: &[u8]) {
     let nodes = include_bytes!("../../../examples/slurm/slurm.conf");
     for files in [&[(bytes, "file")][..], &[(bytes, "file"), (nodes, "file.conf")]] {
         match topo::read(files, None) {
-            Ok(topo::Cluster { topology, .. }) => {
+            Ok(topo::ClusterDescription { topology, .. }) => {
                 assert!(topology.gpus() > 0 && topology.gpus() <= 10_000_000)
             }
             Err(error) => clear(&error),

@@ -127,7 +127,7 @@ fn muri_rows_share_profiles_and_lose_the_network_stage() {
 #[test]
 fn gavel_jobs_take_the_measured_time() {
     let jobs = jobs(Format::Gavel);
-    // 3948 steps of two workers together at 94.2489 steps a second.
+    // 3948 steps of two workers together at 94.2489 steps per second.
     let Length::Iterations(iterations) = jobs[0].length else { panic!() };
     let seconds = iterations * jobs[0].profile.compute_s;
     assert!((seconds - 3948.0 / 94.2489).abs() < 0.01 * seconds, "{seconds}");

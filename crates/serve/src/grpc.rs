@@ -34,6 +34,8 @@ pub mod proto {
 
 /// Bytes of a message that are not tensors.
 const OVERHEAD_BYTES: usize = 1 << 20;
+/// Fewer bytes of scores are not compressed: every client of gRPC accepts it, and few gain.
+const COMPRESSED_BYTES_MIN: usize = 64 << 10;
 
 #[derive(Clone)]
 struct Inference(Arc<Server>);
@@ -113,12 +115,14 @@ impl GrpcInferenceService for Inference {
         let text = trace.as_ref().and_then(|trace| trace.to_str().ok());
         let request = translate::request(request.into_inner())?;
         let result = self.0.infer(client, request, text).await?;
+        let is_small = result.scores.bytes.len() < COMPRESSED_BYTES_MIN;
         let mut response = Response::new(translate::response(result));
         if let Some(trace) = trace {
             response.metadata_mut().insert(TRACE, trace);
         }
-        // Scores of a few samples do not become smaller.
-        response.disable_compression();
+        if is_small {
+            response.disable_compression();
+        }
         Ok(response)
     }
 

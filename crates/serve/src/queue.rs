@@ -51,6 +51,8 @@ pub struct Queue<T> {
     waiting: BTreeMap<Ticket, Waiting<T>>,
     clients: HashMap<ClientId, Lane>,
     samples: usize,
+    /// The first arrival of those that wait, or earlier if that one was withdrawn.
+    oldest: Option<Instant>,
     /// The turn that was served last.
     now_serving: u64,
     /// Requests that ever came, which orders those of the same turn.
@@ -81,6 +83,7 @@ impl<T> Queue<T> {
             waiting: BTreeMap::new(),
             clients: HashMap::new(),
             samples: 0,
+            oldest: None,
             now_serving: 0,
             count: 0,
         }
@@ -114,6 +117,7 @@ impl<T> Queue<T> {
         }
         self.count += 1;
         self.samples += waiting.samples;
+        self.oldest = self.oldest.or(Some(waiting.arrived));
         let lane = self.clients.entry(waiting.client).or_default();
         lane.requests += 1;
         lane.next_turn = turn + waiting.samples as u64;
@@ -144,11 +148,7 @@ impl<T> Queue<T> {
 
     /// When the next batch should be cut; `None` while nothing waits.
     pub fn ready_at(&self) -> Option<Instant> {
-        let oldest = self.waiting.values().map(|waiting| waiting.arrived);
-        if self.policy.window.is_zero() {
-            return self.waiting.values().next().map(|waiting| waiting.arrived);
-        }
-        let oldest = oldest.min()?;
+        let oldest = self.oldest.filter(|_| !self.is_empty())?;
         let enough = self.policy.batch_samples_preferred.first();
         let enough = *enough.unwrap_or(&self.policy.batch_samples_max);
         Some(if self.samples >= enough { oldest } else { oldest + self.policy.window })
@@ -156,6 +156,19 @@ impl<T> Queue<T> {
 
     /// Cuts a batch from the front into `batch`; requests that came too late go into `expired`.
     pub fn take(
+        &mut self,
+        now: Instant,
+        batch: &mut Vec<Waiting<T>>,
+        expired: &mut Vec<Waiting<T>>,
+    ) {
+        self.take_front(now, batch, expired);
+        let mut arrivals = self.waiting.values().map(|waiting| waiting.arrived);
+        // Without a window any of them will do.
+        let is_any = self.policy.window.is_zero();
+        self.oldest = if is_any { arrivals.next() } else { arrivals.min() };
+    }
+
+    fn take_front(
         &mut self,
         now: Instant,
         batch: &mut Vec<Waiting<T>>,

@@ -16,7 +16,7 @@ use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::detect;
 use serde_json::{Map, Value, json};
 
-use super::rounds::{self, Pass, RoundArgs, Variant, Work};
+use super::rounds::{self, Pass, PassWork, RoundArgs, Variant};
 use super::{Needs, Subject, write_tensors};
 use crate::Common;
 use crate::machine::Machine;
@@ -30,8 +30,9 @@ lookup). `auto` measures all sets but renumbered ids and takes the fastest; of s
 the one with the fewest levers.
 
 `touch` is a reference: it resolves the same ids and reads the same rows in the same places, but pools \
-and writes nothing. `of touch` is its time over the variant's, 1 at most. Every timed pass follows an untimed pass \
-of the same variant, so that all find the caches as they leave them themselves.
+and writes nothing. `of touch` is its shortest time over the variant's; if a variant with the same rows was \
+faster, that variant is the reference. Every timed pass follows an untimed pass of the same variant, \
+so each finds the caches as it left them.
 
 Examples:
   hither bench bags --preset micro24 --hotness high --batch 2048 --batches 1
@@ -49,7 +50,7 @@ pub struct Args {
     /// Prefetch scheme: off or HINT:BYTES:LINES, such as l2:32K:all [default: the fastest]
     #[arg(long, value_name = "SCHEME")]
     prefetch: Option<Prefetch>,
-    /// Memory for all copies of hot rows, in MiB [default: half of the last-level cache]
+    /// Memory for all copies of hot rows, in MiB [default: half of the last-level cache that a core keeps]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
     hot_mib: Option<u32>,
     #[command(flatten)]
@@ -73,8 +74,6 @@ fn wanted(text: &str) -> Result<Levers, String> {
     Ok(Levers(sets))
 }
 
-/// The size of the last-level cache where the system does not tell.
-const L3_BYTES: usize = 32 << 20;
 /// The share of the measuring time that goes into choosing schemes and sets.
 const TRIAL_SHARE: f64 = 0.4;
 
@@ -99,8 +98,10 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let all: Vec<usize> = (0..model.spec.tables.len()).collect();
     let histogram = |t: &usize| Arc::new(planned.histogram(*t));
     let histograms: Vec<Arc<Histogram>> = all.iter().map(histogram).collect();
-    let l3_bytes = Machine::read().l3_bytes.unwrap_or(L3_BYTES);
-    let cache_bytes = args.hot_mib.map_or(l3_bytes, |mib| (mib as usize) << 21);
+    let cache_bytes = match args.hot_mib {
+        Some(mib) => (mib as usize) << 21,
+        None => Machine::read().measured_caches().1,
+    };
     let packed = hot_rows(model, &histograms, cache_bytes);
     let hot = HotRows { histograms: &histograms, packed: &packed };
     let layouts = super::laying_out(common, model, copies, |done| {
@@ -113,7 +114,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         layouts: &layouts,
         meter: &meter,
         asked: Asked { plain: lookups, renumbered: renumbered.as_ref() },
-        work: Work {
+        work: PassWork {
             samples: (lookups.batch * lookups.len()) as u64,
             rows: lookups.ids() as u64,
             bytes: (sizes.iter().enumerate())
@@ -156,7 +157,7 @@ struct Bags<'a> {
     layouts: &'a Layouts,
     meter: &'a Meter,
     asked: Asked<'a>,
-    work: Work,
+    work: PassWork,
 }
 
 impl<'a> Bags<'a> {

@@ -10,7 +10,7 @@ use hither_kernels::gemm::{Activation, Precision, Rows, RowsMut};
 use hither_kernels::threads::Threads;
 use serde_json::Map;
 
-use super::rounds::{self, RoundArgs, Variant, Work};
+use super::rounds::{self, PassWork, RoundArgs, Variant};
 use super::{Needs, Subject, write_tensors};
 use crate::Common;
 
@@ -55,7 +55,8 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
                 crew.forward(&mlp, &x, &mut out);
                 written.push((*name, mlp.outputs(), out));
             }
-            let work = Work { flops: flops(layers, x.len() / inputs.max(1)), ..Work::default() };
+            let work =
+                PassWork { flops: flops(layers, x.len() / inputs.max(1)), ..PassWork::default() };
             variants.push(variant(format!("{name}-{suffix}"), mlp, x.clone(), batch, &crew, work));
         }
     }
@@ -104,10 +105,10 @@ fn variant(
     x: Vec<f32>,
     batch: usize,
     crew: &Crew,
-    work: Work,
+    work: PassWork,
 ) -> Variant<'_> {
     let (inputs, outputs) = (mlp.inputs(), mlp.outputs());
-    let work = Work { samples: (x.len() / inputs.max(1)) as u64, ..work };
+    let work = PassWork { samples: (x.len() / inputs.max(1)) as u64, ..work };
     let mut out = vec![0.0; batch * outputs];
     let pass = move || {
         for x in x.chunks(batch * inputs) {

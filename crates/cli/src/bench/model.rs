@@ -14,7 +14,7 @@ use hither_kernels::bag::Dtype;
 use hither_kernels::gemm::Precision;
 use serde_json::Map;
 
-use super::rounds::{self, RoundArgs, Variant, Work};
+use super::rounds::{self, PassWork, RoundArgs, Variant};
 use super::{Needs, Subject, write_tensors};
 use crate::Common;
 
@@ -34,6 +34,9 @@ pub struct Args {
     /// Plan of `hither plan`: plan.toml or its directory [default: huge pages, a tested prefetch]
     #[arg(long, value_name = "PATH")]
     plan: Option<PathBuf>,
+    /// Measure fp32 also while one of N ids is remembered, as a server does
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    sample_every: Option<u32>,
     #[command(flatten)]
     rounds: RoundArgs,
 }
@@ -45,7 +48,8 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     args.rounds.check()?;
     // Tables of fp32 and, half as large, of bf16; without a plan, both are copied to huge pages. A
     // plan was made for the memory that there is.
-    let copies = if args.plan.is_some() { 0.0 } else { 1.5 };
+    let engines = if args.sample_every.is_some() { 2.5 } else { 1.5 };
+    let copies = if args.plan.is_some() { 0.0 } else { engines };
     let needs = Needs { copies, half_on_disk: true, seconds: args.rounds.seconds };
     let opened = args.subject.open(&needs, common)?;
     let model = &opened.model;
@@ -57,33 +61,37 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         None => args.subject.drawn(samples * inputs),
     };
     let mut lookups = asked.lookups.clone();
-    let load = |model: &Model, precision: Precision| -> anyhow::Result<Engine> {
+    let load = |model: &Model, precision: Precision| -> anyhow::Result<(Engine, Plan)> {
         let mut plan = match &args.plan {
             Some(path) => crate::plan::open(path, &model.spec, common)?,
             None => Plan::standard(&model.spec),
         };
         plan.mlp = precision;
         plan.threads = common.threads.map_or(plan.threads, usize::from);
-        let load =
-            |done: &(dyn Fn(u64) + Sync)| Engine::load(model, &plan, Options::default(), done);
-        let engine = super::laying_out(common, model, 1, load)?;
+        let engine = lay_out(model, &plan, 0, common)?;
         if args.plan.is_none() {
-            engine.self_test(&plan, SELF_TEST_S)?;
+            plan = engine.self_test(&plan, SELF_TEST_S)?;
         }
-        Ok(engine)
+        Ok((engine, plan))
     };
-    let full = load(model, Precision::F32)?;
+    let (full, plan) = load(model, Precision::F32)?;
+    // With the same prefetch, so that nothing but the sampling differs.
+    let sampled =
+        args.sample_every.map(|every| lay_out(model, &plan, every, common)).transpose()?;
     // A plan may have given rows new numbers, the same in both engines.
     lookups.change(|ids, offsets, batch| full.tables().renumber(ids, offsets, batch));
     let scratch = Scratch::in_temp_dir("hither-bench-bf16");
     let halved = halved(model, scratch.path())?;
-    let half = load(halved.as_ref().unwrap_or(model), Precision::Bf16)?;
+    let (half, _) = load(halved.as_ref().unwrap_or(model), Precision::Bf16)?;
 
-    let work = Work { samples: samples as u64, rows: lookups.ids() as u64, bytes: 0, flops: 0 };
+    let work = PassWork { samples: samples as u64, rows: lookups.ids() as u64, bytes: 0, flops: 0 };
     let crew = Crew { worker: RefCell::default(), threads: common.helpers(0)? };
     let times = Rc::new(RefCell::new(Vec::new()));
-    let variants = [("fp32", &full), ("bf16", &half)]
-        .map(|(name, engine)| variant(name, engine, &crew, &lookups, &dense, work, times.clone()));
+    let engines = [("fp32", &full), ("bf16", &half)].into_iter();
+    let variants = engines
+        .chain(sampled.iter().map(|engine| ("fp32, ids sampled", engine)))
+        .map(|(name, engine)| variant(name, engine, &crew, &lookups, &dense, work, times.clone()))
+        .collect();
     if let Some(path) = &args.rounds.write_output {
         let mut out = vec![0.0; samples * full.outputs()];
         for (k, out) in out.chunks_mut(lookups.batch * full.outputs()).enumerate() {
@@ -94,9 +102,19 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let threads = crew.threads.count() + 1;
     let mut subject = super::subject_facts(&opened, &asked, &args.subject, threads);
     subject.insert("dense".into(), if asked.dense.is_some() { "file" } else { "drawn" }.into());
-    rounds::run("model", subject, variants.into(), &args.rounds, 1.0, common)?;
+    rounds::run("model", subject, variants, &args.rounds, 1.0, common)?;
     show_stages(&times.borrow(), common);
     Ok(())
+}
+
+fn lay_out(
+    model: &Model,
+    plan: &Plan,
+    sample_every: u32,
+    common: &Common,
+) -> anyhow::Result<Engine> {
+    let options = Options { sample_every, ..Options::default() };
+    super::laying_out(common, model, 1, |done| Engine::load(model, plan, options, done))
 }
 
 /// The calling thread, and others that help it.
@@ -138,7 +156,7 @@ fn variant<'a>(
     crew: &'a Crew,
     lookups: &'a Lookups,
     dense: &'a [f32],
-    work: Work,
+    work: PassWork,
     times: Times,
 ) -> Variant<'a> {
     let width = dense.len() / (lookups.batch * lookups.len()).max(1);

@@ -65,7 +65,7 @@ pub struct Variant<'a> {
     pub name: String,
     pub pass: Pass<'a>,
     /// What one pass moves or computes.
-    pub work: Work,
+    pub work: PassWork,
     /// The place of the variant that reads the same rows and does nothing else, if there is one.
     pub touch: Option<usize>,
     /// Further columns of the result.
@@ -73,7 +73,7 @@ pub struct Variant<'a> {
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Work {
+pub struct PassWork {
     pub samples: u64,
     /// Rows looked up.
     pub rows: u64,
@@ -84,7 +84,7 @@ pub struct Work {
 }
 
 #[derive(Serialize)]
-struct Figures<'a> {
+struct VariantFigures<'a> {
     bench: &'static str,
     variant: &'a str,
     rounds: usize,
@@ -138,7 +138,7 @@ pub fn run(
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let results: Vec<Figures> =
+    let results: Vec<VariantFigures> =
         (0..variants.len()).map(|v| result(bench, v, &variants, &times)).collect();
     if args.json {
         let lines = std::iter::once(serde_json::to_string(&head)?);
@@ -207,13 +207,13 @@ fn result<'a>(
     v: usize,
     variants: &'a [Variant],
     times: &[Vec<f64>],
-) -> Figures<'a> {
+) -> VariantFigures<'a> {
     let Variant { name, work, touch, facts, .. } = &variants[v];
     let median = median(times[v].clone());
     // Per nanosecond is billions per second.
     let rate = |amount: u64| (amount > 0).then(|| amount as f64 / median);
     let least = |v: usize| times[v].iter().copied().fold(f64::INFINITY, f64::min);
-    Figures {
+    VariantFigures {
         bench,
         variant: name,
         rounds: times[v].len(),
@@ -238,7 +238,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     quantile(&values, 0.5)
 }
 
-fn shown(head: &Map<String, Value>, results: &[Figures]) -> String {
+fn shown(head: &Map<String, Value>, results: &[VariantFigures]) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
     let first = &results[0];

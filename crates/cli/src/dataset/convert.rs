@@ -13,7 +13,7 @@ use crate::outputs::Force;
 #[command(after_help = "\
 Examples:
   hither dataset convert products/ -o products.graph.safetensors
-  hither dataset convert my-tables/ --draw-split -o mine.graph.safetensors
+  hither dataset convert examples/graph --seed 3 -o mine.graph.safetensors
 
 The file holds the split, either the dataset's own or the drawn one, and the names of nodes and \
 classes.")]
@@ -34,9 +34,12 @@ pub struct Args {
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     args.force.check_file(&args.output)?;
     common.pool()?.install(|| -> anyhow::Result<()> {
-        let data = args.data.open(args.seed)?;
+        let data = args.data.open(args.seed, common)?;
         common.note_changes(&data);
-        Ok(load::write(&data, &args.output)?)
+        let spinner = common.spinner(format!("writing {}", args.output.display()));
+        let written = load::write(&data, &args.output);
+        spinner.finish_and_clear();
+        Ok(written?)
     })?;
     common.say(&format!("wrote {}", args.output.display()));
     Ok(())

@@ -95,7 +95,7 @@ pub struct Args {
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     args.force.check_file(&args.output)?;
-    let family = Settings::of(args.family, args.nodes, args.seed);
+    let family = Settings::for_family(args.family, args.nodes, args.seed);
     let settings = Settings {
         classes: args.classes.unwrap_or(family.classes),
         communities: args.communities.unwrap_or(family.communities),

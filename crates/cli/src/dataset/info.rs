@@ -13,7 +13,7 @@ use crate::{Common, outputs};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  hither dataset info flickr.npz
+  hither dataset info examples/graph
   hither dataset info products/ --json
   hither dataset info soc-network.txt        # a list of edges alone")]
 pub struct Args {
@@ -72,9 +72,9 @@ struct FeatureInfo {
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
-    let info = common
-        .pool()?
-        .install(|| -> anyhow::Result<Info> { Ok(describe(&args.data.open_graph(args.seed)?)) })?;
+    let info = common.pool()?.install(|| -> anyhow::Result<Info> {
+        Ok(describe(&args.data.open_graph(args.seed, common)?))
+    })?;
     match args.json {
         true => outputs::print_json(&info),
         false => outputs::print(&shown(&info)),

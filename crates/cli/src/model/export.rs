@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use hither_dlrm::Model;
 use hither_dlrm::model::Layout;
 
-use super::{said, table_bytes, with_bar};
+use super::{said, table_bytes, write_tables};
 use crate::Common;
 use crate::outputs::Force;
 
@@ -19,7 +19,7 @@ Examples:
 Quantised tables become bytes named emb_l.{t}.weight; other tensors are copied. Rows that \
 features share are written once per feature.")]
 pub struct Args {
-    /// Directory of the model
+    /// Model directory
     model: PathBuf,
     /// Row layout: fbgemm (fp16 scale, fp16 bias, elements) or torch (elements, scale, bias)
     #[arg(long)]
@@ -34,7 +34,7 @@ pub struct Args {
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     args.force.check_file(&args.output)?;
     let model = Model::open(&args.model)?;
-    with_bar(common, table_bytes(&model.spec), "exporting, MiB", |done| {
+    write_tables(common, "exporting", table_bytes(&model.spec), &args.output, |done| {
         model.export(args.layout, &args.output, done)
     })?;
     common.say(&said(&model.spec, &args.output));

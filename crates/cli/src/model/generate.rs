@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::builder::RangedU64ValueParser;
-use hither_data::output::show_bytes;
 use hither_dlrm::generate::{Shape, generate};
 use hither_dlrm::model::{Cross, Interaction, ROWS_MAX};
 use hither_kernels::bag::{Dtype, Pooling};
 
-use super::{dtype, pooling, said, table_bytes, with_bar};
+use super::{dtype, pooling, said, table_bytes, write_tables};
 use crate::Common;
 use crate::outputs::{Force, Kind, OutputDir};
 
@@ -46,12 +46,12 @@ pub struct Args {
     /// Interaction of features: dot, cat or dcn [default: the preset's, dot]
     #[arg(long, value_name = "KIND")]
     interaction: Option<Interaction>,
-    /// Number of cross layers, for dcn
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    cross_layers: usize,
-    /// Rank of the cross layers, for dcn
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    cross_rank: usize,
+    /// Number of cross layers, for dcn [default: 3]
+    #[arg(long, value_name = "N")]
+    cross_layers: Option<usize>,
+    /// Rank of the cross layers, for dcn [default: 512]
+    #[arg(long, value_name = "N")]
+    cross_rank: Option<usize>,
     /// Element type of the tables: fp32, fp16, bf16, int8 or int4
     #[arg(long, default_value = "fp32", value_parser = dtype)]
     dtype: Dtype,
@@ -96,7 +96,10 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     shape.pooling = args.pooling;
     shape.interaction = args.interaction.unwrap_or(shape.interaction);
     if shape.interaction == Interaction::Dcn {
-        shape.cross = Some(Cross { layers: args.cross_layers, rank: args.cross_rank });
+        let (layers, rank) = (args.cross_layers.unwrap_or(3), args.cross_rank.unwrap_or(512));
+        shape.cross = Some(Cross { layers, rank });
+    } else if args.cross_layers.is_some() || args.cross_rank.is_some() {
+        bail!("--cross-layers and --cross-rank are for --interaction dcn");
     }
     match (&args.bottom, shape.bottom.last_mut()) {
         (Some(Sizes(sizes)), _) => shape.bottom = sizes.clone(),
@@ -109,10 +112,9 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     }
     let name = args.output.file_name().unwrap_or_default().to_string_lossy();
     let spec = shape.spec(&name);
+    spec.check().map_err(anyhow::Error::msg)?;
     output.create()?;
-    let bytes = show_bytes(table_bytes(&spec));
-    common.say(&format!("drawing {bytes} of tables into {}", args.output.display()));
-    with_bar(common, table_bytes(&spec), "drawing, MiB", |done| {
+    write_tables(common, "drawing", table_bytes(&spec), &args.output, |done| {
         generate(&spec, args.seed, &args.output, args.force.force, done)
     })?;
     common.say(&format!("seed {}: {}", args.seed, said(&spec, &args.output)));

@@ -6,7 +6,7 @@ use hither_data::Checkpoint;
 use hither_dlrm::import::Import;
 
 use super::reading::Reading;
-use super::{said, table_bytes, with_bar};
+use super::{said, table_bytes, write_tables};
 use crate::Common;
 use crate::outputs::{Force, Kind, OutputDir};
 
@@ -46,7 +46,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let import = Import::read(&checkpoint, &options)?;
     import.notes.iter().for_each(|note| common.say(&format!("note: {note}")));
     output.create()?;
-    with_bar(common, table_bytes(&import.spec), "importing, MiB", |done| {
+    write_tables(common, "importing", table_bytes(&import.spec), &args.output, |done| {
         import.write(&args.output, args.force.force, done)
     })?;
     common.say(&said(&import.spec, &args.output));

@@ -21,7 +21,7 @@ Examples:
   hither model info model
   hither model info dlrm.pt --json")]
 pub struct Args {
-    /// Directory of a model, or a checkpoint that `hither model import` reads
+    /// Model directory, or a checkpoint that `hither model import` reads
     model: PathBuf,
     /// Print JSON instead of text
     #[arg(long)]

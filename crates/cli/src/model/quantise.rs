@@ -6,7 +6,7 @@ use hither_data::output::show_bytes;
 use hither_dlrm::Model;
 use hither_kernels::bag::Dtype;
 
-use super::{dtype, said, table_bytes, with_bar};
+use super::{dtype, said, table_bytes, write_tables};
 use crate::Common;
 use crate::outputs::{Force, Kind, OutputDir};
 
@@ -19,7 +19,7 @@ Examples:
 
 Each row of int8 and int4 has its own scale and bias. MLPs are not converted.")]
 pub struct Args {
-    /// Directory of the model
+    /// Model directory
     model: PathBuf,
     /// Element type: int8, int4, fp16, bf16 or fp32
     #[arg(long, value_parser = dtype)]
@@ -50,7 +50,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let mut spec = model.spec.clone();
     spec.tables.iter_mut().zip(&dtypes).for_each(|(table, dtype)| table.dtype = *dtype);
     output.create()?;
-    let spec = with_bar(common, table_bytes(&spec), "quantising, MiB", |done| {
+    let spec = write_tables(common, "quantising", table_bytes(&spec), &args.output, |done| {
         model.convert(&dtypes, &args.output, args.force.force, done)
     })?;
     let before = show_bytes(table_bytes(&model.spec));

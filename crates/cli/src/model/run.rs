@@ -26,7 +26,7 @@ use crate::{Common, inputs};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  hither model run model --inputs requests.csv
+  hither model run model --inputs examples/requests.csv
   hither model run model --inputs requests.jsonl -o scores.npy
   hither model run model --inputs requests.safetensors --plan model \\
       -o scores.safetensors
@@ -66,7 +66,7 @@ const SAMPLES: usize = 1024;
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let output = args.output.as_deref().unwrap_or(Path::new("-"));
-    let format = ScoreFormat::of(output)?;
+    let format = ScoreFormat::from_path(output)?;
     args.force.check_file(output)?;
     let model = Model::open(&args.model)?;
     let spec = &model.spec;
@@ -111,7 +111,7 @@ impl Inputs {
         if inputs::is_stdin(path) {
             let mut input = BufReader::new(std::io::stdin());
             let start = input.fill_buf().context("cannot read standard input")?;
-            let Some(format) = Format::of(path, start) else {
+            let Some(format) = Format::detect(path, start) else {
                 bail!(
                     "standard input: CSV or JSON lines are expected; give other formats as a file"
                 );
@@ -121,7 +121,7 @@ impl Inputs {
             return Ok(Self::Lines { reader, bytes: 0 });
         }
         let bytes = Bytes::map(path)?;
-        match Format::of(path, &bytes) {
+        match Format::detect(path, &bytes) {
             Some(format) => {
                 let reader = SampleReader::open(path, format, &columns)?;
                 Ok(Self::Lines { reader, bytes: bytes.len() as u64 })

@@ -16,8 +16,8 @@ pub enum ScoreFormat {
 }
 
 impl ScoreFormat {
-    /// By the extension; CSV where there is none.
-    pub fn of(path: &Path) -> anyhow::Result<Self> {
+    /// The format by the extension of a path; CSV if it has none.
+    pub fn from_path(path: &Path) -> anyhow::Result<Self> {
         let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
         Ok(match extension.as_str() {
             "" | "csv" => Self::Csv,

@@ -178,7 +178,7 @@ impl Planned<'_> {
         let Some(timing) = group.timing(self.plan.threads) else { return Vec::new() };
         let of = |row_bytes| shares.iter().find(|(bytes, _)| *bytes == row_bytes);
         let shares = |row_bytes| of(row_bytes).map_or(group.shares, |(_, shares)| *shares);
-        let types = Smaller::of(table, &timing.costs, shares);
+        let types = Smaller::types_for(table, &timing.costs, shares);
         types
             .iter()
             .map(|smaller| SmallerType {

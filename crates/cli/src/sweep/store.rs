@@ -18,19 +18,19 @@ use crate::runs::{Plan, PlanArgs};
 
 /// The figures of one cell.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Finished {
+pub struct FinishedCell {
     /// The varied keys and their values in this cell.
     pub cell: BTreeMap<String, String>,
     /// One per policy, in the order of `--policy`.
     pub runs: Vec<Summary>,
 }
 
-pub struct Store {
+pub struct CellStore {
     /// Held for its lock.
     output: OutputDir,
 }
 
-impl Store {
+impl CellStore {
     /// Opens the directory, or continues the sweep in it. Another sweep is an error without `--force`.
     pub fn open(dir: &Path, manifest: &Map<String, Value>, force: Force) -> anyhow::Result<Self> {
         let existing = if force.force { Existing::Replace } else { Existing::Resume };
@@ -69,13 +69,13 @@ impl Store {
     }
 
     /// A cell that an earlier run finished; `None` if its file is missing or cannot be read.
-    pub fn load(&self, cell: usize, names: &BTreeMap<String, String>) -> Option<Finished> {
+    pub fn load(&self, cell: usize, names: &BTreeMap<String, String>) -> Option<FinishedCell> {
         let text = std::fs::read_to_string(self.path(cell)).ok()?;
-        let finished: Finished = serde_json::from_str(&text).ok()?;
+        let finished: FinishedCell = serde_json::from_str(&text).ok()?;
         (finished.cell == *names).then_some(finished)
     }
 
-    pub fn save(&self, cell: usize, finished: &Finished) -> anyhow::Result<()> {
+    pub fn save(&self, cell: usize, finished: &FinishedCell) -> anyhow::Result<()> {
         write_file(&self.path(cell), (serde_json::to_string_pretty(finished)? + "\n").as_bytes())
     }
 }
@@ -122,46 +122,6 @@ pub fn manifest(args: &PlanArgs, plan: &Plan, axes: &[Axis]) -> anyhow::Result<M
         Value::Object(map) => Ok(map),
         _ => bail!("a manifest is an object"),
     }
-}
-
-/// The settings that all cells share, for the reader of the page: those that are set and not varied.
-pub fn settings(manifest: &Map<String, Value>, axes: &[Axis]) -> Vec<(String, String)> {
-    const ELSEWHERE: [&str; 9] = [
-        "hither",
-        "program",
-        "trace",
-        "profiles",
-        "cluster",
-        "policies",
-        "seed",
-        "congestion",
-        "vary",
-    ];
-    let mut pairs = Vec::new();
-    for (key, value) in manifest.iter().filter(|(key, _)| !ELSEWHERE.contains(&key.as_str())) {
-        match (key.as_str(), value) {
-            ("settings", Value::Object(policies)) => {
-                policies.iter().for_each(|(policy, options)| {
-                    let options = options.as_object().into_iter().flatten();
-                    pairs.extend(options.map(|(key, value)| (format!("{policy}.{key}"), value)));
-                })
-            }
-            _ => pairs.push((key.clone(), value)),
-        }
-    }
-    let is_set = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
-    let is_varied = |key: &str| axes.iter().any(|axis| axis.key == key);
-    // Repairs mean nothing where nothing fails.
-    let is_idle = |key: &str| key == "repair_h" && manifest["mtbf_h"].is_null();
-    pairs.retain(|(key, value)| is_set(value) && !is_varied(key) && !is_idle(key));
-    let text = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        Value::Bool(true) => "yes".to_owned(),
-        // 1800, not 1800.0.
-        Value::Number(number) => number.as_f64().map_or_else(String::new, |n| n.to_string()),
-        other => other.to_string(),
-    };
-    pairs.into_iter().map(|(key, value)| (key, text(value))).collect()
 }
 
 /// A hash of this very program: cells of another build may hold other figures, whatever its version.

@@ -3,7 +3,7 @@
 use hither_core::record::{ClusterRow, Summary};
 
 use super::grid::Axis;
-use super::store::Finished;
+use super::store::FinishedCell;
 
 /// Every figure of a summary but `sim_cpu_s`, which would make equal sweeps differ.
 type Column = (&'static str, fn(&Summary) -> f64);
@@ -34,7 +34,7 @@ const COUNTS: [Column; 3] = [
 ];
 
 /// Between the two, the share of each tier: `machine_share`, `rack_share` and so on.
-pub fn csv(axes: &[Axis], cluster: &ClusterRow, cells: &[Finished]) -> anyhow::Result<Vec<u8>> {
+pub fn csv(axes: &[Axis], cluster: &ClusterRow, cells: &[FinishedCell]) -> anyhow::Result<Vec<u8>> {
     let mut csv = csv::Writer::from_writer(Vec::new());
     let keys = axes.iter().map(|axis| axis.key.as_str());
     let shares: Vec<String> =
@@ -42,7 +42,7 @@ pub fn csv(axes: &[Axis], cluster: &ClusterRow, cells: &[Finished]) -> anyhow::R
     let [columns, counts] = [&COLUMNS[..], &COUNTS].map(|list| list.iter().map(|c| c.0));
     let figures = columns.chain(shares.iter().map(String::as_str)).chain(counts);
     csv.write_record(keys.chain(["policy"]).chain(figures))?;
-    for Finished { cell, runs } in cells {
+    for FinishedCell { cell, runs } in cells {
         for run in runs {
             let place = axes.iter().map(|axis| cell[&axis.key].clone());
             let [columns, counts] = [&COLUMNS[..], &COUNTS]

@@ -1,9 +1,11 @@
 //! `hither trace info`.
 
-use hither_report::plural;
+use hither_core::topology::Topology;
+use hither_report::{cluster, plural};
 use hither_sched::trace::{Info, describe};
 
 use crate::inputs::{ClusterArgs, Pace, TraceArgs, Workload, say_notes};
+use crate::runs::cluster_row;
 use crate::{Common, outputs};
 
 /// Summarise a trace: jobs, users, time span, GPUs, models
@@ -22,26 +24,26 @@ pub struct Args {
     /// Seed for drawing models where the trace names none [default: 0, or the generator's own]
     #[arg(long, value_name = "N", env = "HITHER_SEED")]
     seed: Option<u64>,
-    /// Print the result as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
-    let cluster = args.cluster.read()?;
-    let gpus = cluster.as_ref().map(|cluster| cluster.topology.gpus());
-    say_notes(common, &cluster.map(|cluster| cluster.notes).unwrap_or_default());
+    let read = args.cluster.read()?;
+    let topology = read.as_ref().map(|cluster| &cluster.topology);
+    read.iter().for_each(|cluster| say_notes(common, &cluster.notes));
     let workload = Workload::open(&args.trace)?;
     let trace = workload.jobs(args.seed, Pace::AsRecorded)?;
     say_notes(common, &trace.notes);
-    let info = describe(&trace, gpus);
+    let info = describe(&trace, topology.map(Topology::gpus));
     match args.json {
         true => outputs::print_json(&info),
-        false => outputs::print(&shown(&workload.name(), &info)),
+        false => outputs::print(&shown(&workload.name(), &info, topology)),
     }
 }
 
-fn shown(name: &str, info: &Info) -> String {
+fn shown(name: &str, info: &Info, topology: Option<&Topology>) -> String {
     let hours = |s: f64| format!("{:.2} h", s / 3600.0);
     let q = &info.duration_s;
     let jobs = info.jobs.max(1) as f64;
@@ -61,6 +63,9 @@ fn shown(name: &str, info: &Info) -> String {
         hours(q.max),
         info.gpu_hours,
     );
+    if let Some(topology) = topology {
+        text.push_str(&format!("cluster    {}\n", cluster(&cluster_row(topology))));
+    }
     if let Some(load) = info.offered_load {
         text.push_str(&format!("load       {load:.3} of the cluster\n"));
     }

@@ -4,16 +4,19 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::bail;
 use hither_gnn::Dataset;
-use hither_gnn::partition::{self, Partition, partition, quality};
+use hither_gnn::partition::{self, Partition, quality};
 use hither_gnn::parts::StoredParts;
 use hither_gnn::train::Mode;
 
 use super::args::TrainArgs;
+use crate::Common;
+use crate::partition::partition_graph;
 
 const PARTS: usize = 8;
 
-pub struct Case<'a> {
+pub struct TrainingCase<'a> {
     args: &'a TrainArgs,
+    common: &'a Common,
     pub seed: u64,
     pub data: Arc<Dataset>,
     cut: OnceLock<Cut>,
@@ -26,10 +29,10 @@ pub struct Cut {
     pub share: f64,
 }
 
-impl<'a> Case<'a> {
-    pub fn open(args: &'a TrainArgs, seed: u64) -> anyhow::Result<Self> {
-        let data = Arc::new(args.data.open(seed)?);
-        Ok(Self { args, seed, data, cut: OnceLock::new() })
+impl<'a> TrainingCase<'a> {
+    pub fn open(args: &'a TrainArgs, seed: u64, common: &'a Common) -> anyhow::Result<Self> {
+        let data = Arc::new(args.data.open(seed, common)?);
+        Ok(Self { args, common, seed, data, cut: OnceLock::new() })
     }
 
     /// The partition that a mode works on; modes with one machine have one part.
@@ -107,7 +110,7 @@ impl<'a> Case<'a> {
                     ..partition::Settings::default()
                 };
                 let method = settings.method.name().into();
-                (partition(graph, labels, &split.train, &settings)?, method)
+                (partition_graph(&self.data, &settings, self.common)?, method)
             }
         };
         let share = quality(graph, labels, &split.train, &partition).cut_share;

@@ -12,11 +12,11 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::args::TrainArgs;
-use super::case::Case;
+use super::case::TrainingCase;
 use super::drive::Job;
 use super::figures::Outcome;
-use super::store::{self, REPORT, SUMMARY, Store, write_json};
-use super::{dry_run, existing, note_unsaved, say_rest};
+use super::store::{self, REPORT, RunStore, SUMMARY, write_json};
+use super::{dry_run, existing, note_unsaved, say_rest, unused};
 use crate::{Common, outputs};
 
 /// Train in several modes on the same splits, partitions and seeds, and compare the results
@@ -46,7 +46,7 @@ pub struct Args {
 struct Entry {
     mode: Mode,
     runs: Vec<RunRecord>,
-    store: Option<Store>,
+    store: Option<RunStore>,
 }
 
 /// The content of summary.json, and the output of `--json`.
@@ -68,9 +68,10 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let modes = modes(&args.modes)?;
     let train = &args.train;
     train.check(&modes)?;
+    unused::note(train, &modes, common);
     let pool = common.pool()?;
     if train.run.dry_run {
-        return pool.install(|| dry_run::run(train, &modes));
+        return pool.install(|| dry_run::run(train, &modes, common));
     }
     let mut asked = train.asked(Value::Null);
     asked.remove("mode");
@@ -85,7 +86,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
             continue;
         }
         pool.install(|| {
-            let case = Case::open(train, train.run.seed + u64::from(run) - 1)?;
+            let case = TrainingCase::open(train, train.run.seed + u64::from(run) - 1, common)?;
             if pending.is_first {
                 common.note_changes(&case.data);
             }
@@ -162,16 +163,16 @@ fn open(
     train: &TrainArgs,
     modes: &[Mode],
     asked: &Map<String, Value>,
-) -> anyhow::Result<(Option<Store>, Vec<Entry>)> {
+) -> anyhow::Result<(Option<RunStore>, Vec<Entry>)> {
     let Some(dir) = &train.run.output else {
         let entry = |mode: &Mode| Entry { mode: *mode, runs: vec![], store: None };
         return Ok((None, modes.iter().map(entry).collect()));
     };
     let existing = existing(train);
-    let top = Store::open(dir, asked.clone(), existing)?;
+    let top = RunStore::open(dir, asked.clone(), existing)?;
     let open = |mode: &Mode| {
         let place = dir.join(mode.name());
-        let store = Store::open(&place, asked_of(train, *mode, modes), existing)?;
+        let store = RunStore::open(&place, asked_of(train, *mode, modes), existing)?;
         let mut runs = store.done.clone();
         runs.truncate(train.run.runs as usize);
         Ok(Entry { mode: *mode, runs, store: Some(store) })
@@ -196,9 +197,9 @@ fn model_of_server_only(modes: &[Mode]) -> Option<Mode> {
 /// Runs all modes with one seed, server-only last.
 fn run_all(
     train: &TrainArgs,
-    case: &Case<'_>,
+    case: &TrainingCase<'_>,
     run: u32,
-    top: &mut Option<Store>,
+    top: &mut Option<RunStore>,
     entries: &mut [Entry],
     pending: &mut Pending,
     common: &Common,
@@ -223,7 +224,7 @@ fn run_all(
         let ready = job.ready()?;
         // All directories before the first round, so that a killed comparison is recognised.
         let stores = entries.iter_mut().filter_map(|entry| entry.store.as_mut());
-        top.iter_mut().chain(stores).try_for_each(Store::prepare)?;
+        top.iter_mut().chain(stores).try_for_each(RunStore::prepare)?;
         let Entry { runs, store, .. } = &mut entries[at];
         let start = Instant::now();
         runs.push(job.run(ready, store.as_mut(), common)?);
@@ -233,7 +234,8 @@ fn run_all(
 }
 
 fn compared(entries: &[Entry]) -> Vec<Compared> {
-    let outcomes: Vec<Outcome> = entries.iter().map(|entry| Outcome::of(&entry.runs)).collect();
+    let outcomes: Vec<Outcome> =
+        entries.iter().map(|entry| Outcome::from_runs(&entry.runs)).collect();
     let single = outcomes.iter().find(|outcome| outcome.figures.mode == "single");
     let single = single.map(|outcome| outcome.figures.test.mean);
     outcomes

@@ -15,9 +15,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rayon::current_num_threads;
 
 use super::args::TrainArgs;
-use super::case::Case;
+use super::case::TrainingCase;
 use super::profile::profile;
-use super::store::{CHECKPOINT, EMBEDDINGS, MODEL, PREDICTIONS, PROFILE, Store, write_json};
+use super::store::{CHECKPOINT, EMBEDDINGS, MODEL, PREDICTIONS, PROFILE, RunStore, write_json};
 use super::{estimate, predictions};
 use crate::Common;
 
@@ -30,7 +30,7 @@ const BAR: &str = "{msg} [{bar:30}] {pos}/{len}  {elapsed} elapsed{prefix}";
 /// One run that is to be done.
 pub struct Job<'a> {
     pub args: &'a TrainArgs,
-    pub case: &'a Case<'a>,
+    pub case: &'a TrainingCase<'a>,
     pub mode: Mode,
     /// From 1.
     pub run: u32,
@@ -58,7 +58,7 @@ impl Job<'_> {
     pub fn run(
         &self,
         ready: Ready,
-        mut store: Option<&mut Store>,
+        mut store: Option<&mut RunStore>,
         common: &Common,
     ) -> anyhow::Result<RunRecord> {
         let Ready { mut trainer, cut, cut_share } = ready;
@@ -73,9 +73,9 @@ impl Job<'_> {
         self.rounds(&mut trainer, store.as_deref_mut(), common)?;
         let header = trainer.header(env!("CARGO_PKG_VERSION"), &cut, cut_share);
         let summary = trainer.summary();
-        let record = RunRecord { header, rounds: trainer.rounds.clone(), summary };
+        let mut record = RunRecord { header, rounds: trainer.rounds.clone(), summary };
         if let Some(store) = &mut store {
-            write(&trainer, &record, &store.place(self.run))?;
+            write(&trainer, &mut record, &store.place(self.run))?;
             store.finish(record.clone())?;
         }
         Ok(record)
@@ -84,7 +84,7 @@ impl Job<'_> {
     fn rounds(
         &self,
         trainer: &mut Trainer,
-        mut store: Option<&mut Store>,
+        mut store: Option<&mut RunStore>,
         common: &Common,
     ) -> anyhow::Result<()> {
         let start = Instant::now();
@@ -108,13 +108,15 @@ impl Job<'_> {
     }
 }
 
-/// Writes the model with the best validation score, and its outputs for every node.
-fn write(trainer: &Trainer, record: &RunRecord, place: &Path) -> anyhow::Result<()> {
+/// Writes the model with the best validation score and its outputs for every node, and records the
+/// scores of each class.
+fn write(trainer: &Trainer, record: &mut RunRecord, place: &Path) -> anyhow::Result<()> {
     let Some(best) = &trainer.best else { bail!("no round was evaluated") };
     save::model(&place.join(MODEL), &trainer.model, &best.weights)?;
     let outputs = trainer.model.infer(&best.weights, &trainer.data);
     save::embeddings(&place.join(EMBEDDINGS), &trainer.data, &outputs)?;
     predictions::write(&place.join(PREDICTIONS), &trainer.data, &outputs)?;
+    record.summary.classes = predictions::class_scores(&trainer.data, &outputs);
     write_json(&place.join(PROFILE), &profile(record, current_num_threads()))
 }
 

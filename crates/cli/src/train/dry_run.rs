@@ -7,12 +7,12 @@ use hither_gnn::train::{Mode, Trainer};
 use serde::Serialize;
 
 use super::args::TrainArgs;
-use super::case::Case;
+use super::case::TrainingCase;
 use super::drive::{Job, Ready};
-use crate::outputs;
+use crate::{Common, outputs};
 
 #[derive(Serialize)]
-struct Planned {
+struct DryRun {
     dataset: String,
     nodes: usize,
     edges: usize,
@@ -42,9 +42,9 @@ struct Planned {
     output_bytes: u64,
 }
 
-pub fn run(args: &TrainArgs, modes: &[Mode]) -> anyhow::Result<ExitCode> {
-    let case = Case::open(args, args.run.seed)?;
-    let planned: Vec<Planned> =
+pub fn run(args: &TrainArgs, modes: &[Mode], common: &Common) -> anyhow::Result<ExitCode> {
+    let case = TrainingCase::open(args, args.run.seed, common)?;
+    let planned: Vec<DryRun> =
         modes.iter().map(|mode| plan(args, &case, *mode)).collect::<anyhow::Result<_>>()?;
     match args.run.json {
         true => outputs::print_json(&planned)?,
@@ -53,7 +53,7 @@ pub fn run(args: &TrainArgs, modes: &[Mode]) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn plan(args: &TrainArgs, case: &Case<'_>, mode: Mode) -> anyhow::Result<Planned> {
+fn plan(args: &TrainArgs, case: &TrainingCase<'_>, mode: Mode) -> anyhow::Result<DryRun> {
     let steps = match &args.server.server_steps {
         ServerSteps::Auto => ServerSteps::Fixed(1),
         steps => steps.clone(),
@@ -68,7 +68,7 @@ fn plan(args: &TrainArgs, case: &Case<'_>, mode: Mode) -> anyhow::Result<Planned
         ServerSteps::Fixed(steps) => Some(u64::from(*steps) * u64::from(args.run.rounds)),
         _ => None,
     };
-    Ok(Planned {
+    Ok(DryRun {
         dataset: case.data.name.clone(),
         nodes: case.data.graph.nodes(),
         edges: case.data.graph.edges(),
@@ -111,7 +111,7 @@ fn output_bytes(trainer: &Trainer) -> u64 {
     model + data.graph.nodes() as u64 * row + model * (2 + 2 * learners)
 }
 
-fn shown(plan: &Planned) -> String {
+fn shown(plan: &DryRun) -> String {
     let [first, last] = plan.local_steps;
     let local = if first == last { first.to_string() } else { format!("{first} to {last}") };
     let runs = if plan.runs == 1 { "1 run".into() } else { format!("each of {} runs", plan.runs) };

@@ -10,13 +10,13 @@ use hither_gnn::train::Settings;
 
 /// The time that is left of a run, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Left {
+pub struct TimeLeft {
     pub least_s: f64,
     pub most_s: f64,
 }
 
 /// The estimate after these rounds; none before the first.
-pub fn left(settings: &Settings, rounds: &[Round]) -> Option<Left> {
+pub fn left(settings: &Settings, rounds: &[Round]) -> Option<TimeLeft> {
     if rounds.is_empty() {
         return None;
     }
@@ -31,7 +31,7 @@ pub fn left(settings: &Settings, rounds: &[Round]) -> Option<Left> {
 
     let has_workers = rounds.iter().any(|round| round.local_steps > 0);
     let auto_s = per(sum(&|r| r.time.server_s), sum(&|r| r.local_steps.into()));
-    let mut left = Left { least_s: 0.0, most_s: 0.0 };
+    let mut left = TimeLeft { least_s: 0.0, most_s: 0.0 };
     for round in rounds.len() as u32 + 1..=settings.rounds {
         let local = f64::from(settings.local_steps) * settings.rho.powi(round as i32 - 1);
         let steps_s = |steps: u32| round_s + f64::from(steps) * server_s;
@@ -79,7 +79,7 @@ fn server_cost(rounds: &[Round]) -> (f64, f64) {
 }
 
 /// As people say it: `about 3 min`, `1 min to 3 min`, `at most 3 min`.
-impl std::fmt::Display for Left {
+impl std::fmt::Display for TimeLeft {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (least, most) = (shown(self.least_s), shown(self.most_s));
         match self.least_s {

@@ -11,7 +11,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    pub fn of(values: impl Iterator<Item = f64>) -> Self {
+    pub fn from_values(values: impl Iterator<Item = f64>) -> Self {
         let values: Vec<f64> = values.collect();
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n.max(1.0);
@@ -29,8 +29,10 @@ pub struct Figures {
     pub valid: Spread,
     pub best_round: Spread,
     /// Bytes per round to the workers and from them, all workers together.
-    pub down_bytes_a_round: f64,
-    pub up_bytes_a_round: f64,
+    #[serde(alias = "down_bytes_a_round")]
+    pub down_bytes_per_round: f64,
+    #[serde(alias = "up_bytes_a_round")]
+    pub up_bytes_per_round: f64,
     /// Bytes in both directions, of all rounds and of the setup before the first.
     pub total_bytes: f64,
     pub server_steps: f64,
@@ -47,7 +49,7 @@ pub struct Figures {
 
 /// A finished run, without its rounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Finished {
+pub struct FinishedRun {
     pub header: Header,
     pub summary: Summary,
 }
@@ -57,20 +59,22 @@ pub struct Finished {
 pub struct Outcome {
     #[serde(flatten)]
     pub figures: Figures,
-    pub runs: Vec<Finished>,
+    pub runs: Vec<FinishedRun>,
 }
 
 impl Outcome {
-    pub fn of(runs: &[RunRecord]) -> Self {
-        let finished =
-            |run: &RunRecord| Finished { header: run.header.clone(), summary: run.summary.clone() };
-        Self { figures: Figures::of(runs), runs: runs.iter().map(finished).collect() }
+    pub fn from_runs(runs: &[RunRecord]) -> Self {
+        let finished = |run: &RunRecord| FinishedRun {
+            header: run.header.clone(),
+            summary: run.summary.clone(),
+        };
+        Self { figures: Figures::from_runs(runs), runs: runs.iter().map(finished).collect() }
     }
 }
 
 impl Figures {
-    fn of(runs: &[RunRecord]) -> Self {
-        let over = |of: &dyn Fn(&RunRecord) -> f64| Spread::of(runs.iter().map(of));
+    fn from_runs(runs: &[RunRecord]) -> Self {
+        let over = |of: &dyn Fn(&RunRecord) -> f64| Spread::from_values(runs.iter().map(of));
         let a_round = |of: &dyn Fn(&RunRecord) -> u64| {
             over(&|run| of(run) as f64 / run.rounds.len().max(1) as f64).mean
         };
@@ -79,11 +83,11 @@ impl Figures {
             test: over(&|run| run.summary.test),
             valid: over(&|run| run.summary.valid),
             best_round: over(&|run| run.summary.best_round.into()),
-            down_bytes_a_round: a_round(&|run| {
+            down_bytes_per_round: a_round(&|run| {
                 let rounds = run.rounds.iter();
                 rounds.map(|r| r.bytes.model_down_bytes + r.bytes.features_down_bytes).sum()
             }),
-            up_bytes_a_round: a_round(&|run| {
+            up_bytes_per_round: a_round(&|run| {
                 let rounds = run.rounds.iter();
                 rounds.map(|r| r.bytes.model_up_bytes + r.bytes.requests_up_bytes).sum()
             }),

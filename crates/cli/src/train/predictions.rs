@@ -1,8 +1,10 @@
-//! `predictions.csv`: the predicted class of every node, by the names that the dataset gives.
+//! The predicted class of every node, by the names that the dataset gives: `predictions.csv`, and the
+//! scores of each class.
 
 use std::io::Write;
 use std::path::Path;
 
+use hither_core::record::train::ClassScore;
 use hither_gnn::dataset::UNLABELLED;
 use hither_gnn::model::Inference;
 use hither_gnn::{Dataset, Labels};
@@ -41,6 +43,28 @@ pub fn write(path: &Path, data: &Dataset, outputs: &Inference) -> anyhow::Result
         Ok(())
     })?;
     Ok(staged.commit()?)
+}
+
+/// How well the test nodes of each class are classified. Empty if nodes have several labels.
+pub fn class_scores(data: &Dataset, outputs: &Inference) -> Vec<ClassScore> {
+    let Labels::Classes { of, count } = &data.labels else { return vec![] };
+    let empty = |class| ClassScore {
+        name: data.class_name(class).into(),
+        nodes: 0,
+        correct: 0,
+        predicted: 0,
+    };
+    let mut scores: Vec<ClassScore> = (0..*count as u32).map(empty).collect();
+    for &node in &data.split.test {
+        let label = of[node as usize];
+        let (class, _) = likeliest(&outputs.logits[node as usize * count..][..*count]);
+        scores[class as usize].predicted += 1;
+        if label != UNLABELLED {
+            scores[label as usize].nodes += 1;
+            scores[label as usize].correct += u64::from(label == class);
+        }
+    }
+    scores
 }
 
 /// The set of each node, empty for nodes in none.

@@ -102,6 +102,7 @@ mod tests {
             work: Works::default(),
             path: CriticalPath::default(),
             time: total,
+            classes: vec![],
         };
         RunRecord { header, rounds: vec![round(1), round(2)], summary }
     }

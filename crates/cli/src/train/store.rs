@@ -13,7 +13,7 @@ use hither_gnn::checkpoint;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::figures::{Finished, Outcome};
+use super::figures::{FinishedRun, Outcome};
 use crate::inputs;
 use crate::outputs::{Existing, Kind, OutputDir, make_dir, stage, write_file};
 
@@ -53,7 +53,7 @@ struct Line {
     round: Round,
 }
 
-pub struct Store {
+pub struct RunStore {
     dir: PathBuf,
     output: OutputDir,
     asked: Map<String, Value>,
@@ -66,7 +66,7 @@ pub struct Store {
     metrics: Option<File>,
 }
 
-impl Store {
+impl RunStore {
     /// Looks at what is there, and refuses what must stay. Writes nothing: a dataset that cannot be
     /// read, or settings that make no model, must cost nobody an earlier run.
     pub fn open(dir: &Path, asked: Map<String, Value>, existing: Existing) -> anyhow::Result<Self> {
@@ -115,7 +115,7 @@ impl Store {
         let Ok(text) = fs::read_to_string(self.dir.join(SUMMARY)) else { return };
         let Ok(document) = serde_json::from_str::<Document>(&text) else { return };
         let mut lines = read_lines(&self.dir.join(METRICS));
-        for (run, Finished { header, summary }) in (1..).zip(document.outcome.runs) {
+        for (run, FinishedRun { header, summary }) in (1..).zip(document.outcome.runs) {
             let rounds: Vec<Round> =
                 lines.extract_if(.., |line| line.run == run).map(|line| line.round).collect();
             let is_there = self.place(run).join(MODEL).exists();
@@ -193,7 +193,8 @@ impl Store {
             file.sync_all().context("cannot write metrics.jsonl")?;
         }
         self.done.push(record);
-        let document = Document { settings: self.asked.clone(), outcome: Outcome::of(&self.done) };
+        let document =
+            Document { settings: self.asked.clone(), outcome: Outcome::from_runs(&self.done) };
         write_json(&self.dir.join(SUMMARY), &document)
     }
 }
@@ -328,7 +329,7 @@ fn read_runs(dir: &Path) -> anyhow::Result<Vec<RunRecord>> {
     let path = dir.join(METRICS);
     let mut lines = read_lines(&path);
     let mut runs = Vec::new();
-    for (run, Finished { header, summary }) in (1..).zip(document.outcome.runs) {
+    for (run, FinishedRun { header, summary }) in (1..).zip(document.outcome.runs) {
         let rounds: Vec<Round> =
             lines.extract_if(.., |line| line.run == run).map(|line| line.round).collect();
         let (found, expected) = (rounds.len(), summary.rounds);

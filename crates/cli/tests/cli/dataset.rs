@@ -54,10 +54,14 @@ fn names_and_what_was_dropped_are_shown() {
     let notes = String::from_utf8_lossy(&output.stderr);
     let expected = "note: pages: 1 repeated edge dropped; 1 self-loop dropped; 1 pair of opposite \
                     edges merged: directions are ignored; 1 node without edges; 1 node without a \
-                    label; column 3 of edges.txt is not used: edges have no weights\n";
+                    label; column 3 of edges.txt is not used: edges have no weights; the split is \
+                    drawn by seed 0: 60 % training, 20 % validation and 20 % test nodes\n";
     assert!(notes.contains(expected), "{notes}");
     let again = json_of(&["dataset", "info", path.str(), "--json"]);
     assert_eq!(again["class_names"], info["class_names"]);
+    assert_eq!(again["notes"], serde_json::json!([]), "a stored split is not drawn");
+    let drawn = stdout_of(&["dataset", "info", &pages, "--seed", "7"]);
+    assert!(drawn.contains("note       the split is drawn by seed 7"), "{drawn}");
 }
 
 #[test]

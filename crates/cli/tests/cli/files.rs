@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -103,20 +103,17 @@ fn content(dir: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
+fn small_graph(bench: &Bench) -> PathBuf {
+    let graph = bench.path("g.graph.safetensors");
+    let words = ["dataset", "generate", "--family", "noisy-features", "--nodes", "2000", "-o"];
+    stdout_of(&[&words[..], &[graph.str()]].concat());
+    graph
+}
+
 #[test]
 fn a_directory_that_holds_another_run_stays_as_it_is() {
     let bench = Bench::new();
-    let graph = bench.path("g.graph.safetensors");
-    stdout_of(&[
-        "dataset",
-        "generate",
-        "--family",
-        "noisy-features",
-        "--nodes",
-        "2000",
-        "-o",
-        graph.str(),
-    ]);
+    let graph = small_graph(&bench);
     let (trained, simulated, model) =
         (bench.path("trained"), bench.path("simulated"), bench.path("model"));
     stdout_of(&["train", graph.str(), "--rounds", "1", "--parts", "2", "-o", trained.str()]);
@@ -202,17 +199,7 @@ fn an_interrupted_command_leaves_nothing() {
 #[test]
 fn a_directory_is_written_to_by_one_command_at_a_time() {
     let bench = Bench::new();
-    let graph = bench.path("g.graph.safetensors");
-    stdout_of(&[
-        "dataset",
-        "generate",
-        "--family",
-        "noisy-features",
-        "--nodes",
-        "2000",
-        "-o",
-        graph.str(),
-    ]);
+    let graph = small_graph(&bench);
     let dir = bench.path("run");
     let train = ["train", graph.str(), "--rounds", "100000", "--parts", "2", "-o", dir.str()];
     let mut child = command(&train).stderr(Stdio::null()).spawn().expect("starts");

@@ -49,7 +49,11 @@ fn imported_models_are_described() {
         ("torchrec_quantised.pt", 4, "dot", false),
     ] {
         let (file, dir) = (fixture(file), place.path(file));
-        assert_eq!(stdout_of(&["model", "import", file.str(), "-o", dir.str()]), "");
+        let output = hither(&["model", "import", file.str(), "-o", dir.str()]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && output.stdout.is_empty(), "{told}");
+        let (announced, wrote) = (told.find("importing "), told.find("wrote "));
+        assert!(announced.is_some() && announced < wrote, "{told}");
         let mut of_file = json_of(&["model", "info", file.str(), "--json"]);
         let mut of_model = json_of(&["model", "info", dir.str(), "--json"]);
         of_file["notes"].take();
@@ -214,7 +218,7 @@ fn flags_that_make_no_sense() {
     let (dir, out) = (model.str(), place.path("out"));
     let out = out.str();
     let file = fixture("dlrm.pt");
-    let cases: [(&[&str], &str); 25] = [
+    let cases: [(&[&str], &str); 26] = [
         (&["generate", "--preset", "rm9"], "choose micro24"),
         (&["generate", "--tables", "0"], "--tables"),
         (&["generate", "--tables", "99999"], "top has a layer of"),
@@ -230,6 +234,7 @@ fn flags_that_make_no_sense() {
         (&["generate", "--top", "1048576-1048576"], "weights between"),
         (&["generate", "--interaction", "fm"], "dot, dot-itself, cat, dcn, projection"),
         (&["generate", "--interaction", "dcn", "--cross-rank", "0"], "[cross]"),
+        (&["generate", "--cross-layers", "2"], "are for --interaction dcn"),
         (&["generate", "--interaction", "dcn", "--cross-rank", "99999999999"], "[cross]"),
         (&["generate", "--dtype", "int2"], "int8 or int4"),
         (&["generate", "--pooling", "median"], "sum, mean or max"),

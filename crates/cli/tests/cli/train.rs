@@ -126,8 +126,15 @@ fn a_run_writes_its_files() {
     assert!(summary["test"]["std"].is_null());
     assert_eq!(summary["settings"]["local-steps"], 3);
 
+    // The classes add up to the score, and the page shows them.
+    let classes = summary["runs"][0]["summary"]["classes"].as_array().expect("scores of classes");
+    let sum = |key: &str| classes.iter().filter_map(|class| class[key].as_f64()).sum::<f64>();
+    assert_eq!((classes.len(), sum("nodes")), (4, sum("predicted")));
+    let test = summary["test"]["mean"].as_f64().expect("a score");
+    assert!((sum("correct") / sum("nodes") - test).abs() < 1e-9, "{classes:?}");
+
     let page = String::from_utf8(read(out.join("report.html"))).expect("text");
-    assert!(page.contains("</html>"));
+    assert!(page.contains("</html>") && page.contains("id=\"classes\""));
     for tensors in ["model.safetensors", "embeddings.safetensors", "checkpoint.safetensors"] {
         assert!(read(out.join(tensors)).len() > 1000, "{tensors}");
     }
@@ -421,6 +428,18 @@ fn predictions_have_the_names_of_nodes_and_classes() {
         let score = summary[set]["mean"].as_f64().expect("a score");
         assert!((right(set) - score).abs() < 1e-9, "{set}: {} is not {score}", right(set));
     }
+}
+
+#[test]
+fn options_that_change_nothing_are_noted() {
+    let place = Place::new();
+    let unused = notes(&place.train(&["--mode", "psgd-pa", "--heads", "4", "--server-steps", "2"]));
+    assert!(unused.contains("note: --heads, --server-steps are not used here\n"), "{unused}");
+    let one =
+        notes(&place.compare(&["--modes", "single,psgd-sa", "--copies", "0.2", "--alpha", "0.5"]));
+    assert!(one.contains("note: --alpha is not used here\n"), "{one}");
+    let used = notes(&place.train(&["--model", "gat", "--heads", "2", "--server-steps", "2"]));
+    assert!(!used.contains("not used"), "{used}");
 }
 
 #[test]

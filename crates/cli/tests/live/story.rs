@@ -25,7 +25,7 @@ pub const FAST: &[&str] = &[
 ];
 
 fn row(bed: &Bed, job: &str) -> Option<Value> {
-    let rows: Vec<Value> = serde_json::from_str(&bed.told(&["queue", "-o", "json"])).ok()?;
+    let rows: Vec<Value> = serde_json::from_str(&bed.told(&["queue", "--json"])).ok()?;
     rows.into_iter().find(|row| row["job"] == job)
 }
 

@@ -263,6 +263,21 @@ pub struct Summary {
     #[serde(default)]
     pub path: CriticalPath,
     pub time: Times,
+    /// Test nodes by class. Empty if a node can have several labels, or if the run kept no files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<ClassScore>,
+}
+
+/// The test nodes of one class, classified by the model with the best validation score.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassScore {
+    pub name: String,
+    /// Test nodes with this label.
+    pub nodes: u64,
+    /// Those of them that were given this class.
+    pub correct: u64,
+    /// Test nodes that were given this class, whatever their label.
+    pub predicted: u64,
 }
 
 /// Everything that one run wrote.

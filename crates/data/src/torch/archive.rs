@@ -9,6 +9,7 @@ use zip::{CompressionMethod, ZipArchive};
 use crate::Error;
 use crate::map::Bytes;
 
+/// The files of a checkpoint's zip archive.
 pub struct Archive<'a> {
     pub path: &'a Path,
     bytes: &'a Bytes,

@@ -13,6 +13,7 @@ const COPIED_MAX: usize = 1 << 30;
 /// Upper bound on wrappers around a tensor; PyTorch itself writes one, a parameter.
 const WRAPPERS_MAX: usize = 4;
 
+/// Makes tensors of the calls in a checkpoint's pickle, from storages in the mapped file.
 pub struct Rebuild<'f, 'a> {
     path: &'f Path,
     pickle: &'f Pickle<'a>,

@@ -30,7 +30,7 @@ struct Lookup {
 }
 
 impl Batched {
-    /// `None` where the file has no quantised module.
+    /// Reads all quantised modules; `None` if the file has none.
     pub fn read(
         checkpoint: &Checkpoint,
         names: &Names,

@@ -19,6 +19,7 @@ const LAYERS_MAX: usize = 1000;
 /// Weights of one layer.
 const LAYER_MAX: usize = 1 << 28;
 
+/// The shape of a model, as `model.toml` holds it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
@@ -108,6 +109,7 @@ impl Projection {
     }
 }
 
+/// The table of one sparse feature.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableSpec {

@@ -28,7 +28,11 @@ pub struct Smaller {
 impl Smaller {
     /// Int8 and int4 for a table that is not quantised yet; none for a quantised one. `shares`
     /// returns how much of the table is in the caches if its rows have so many bytes.
-    pub fn of(table: &TableData, costs: &Costs, shares: impl Fn(usize) -> Shares) -> Vec<Self> {
+    pub fn types_for(
+        table: &TableData,
+        costs: &Costs,
+        shares: impl Fn(usize) -> Shares,
+    ) -> Vec<Self> {
         let Some(kind) = element(table.spec.dtype) else { return Vec::new() };
         let now_bytes = table.spec.row_bytes();
         let now = costs.expected_with_bytes(now_bytes, shares(now_bytes));

@@ -1,4 +1,4 @@
-//! What each lever brings on the cores of this machine, with given lookups.
+//! How much each lever gains on the cores of this machine, with given lookups.
 
 use std::cell::RefCell;
 
@@ -51,7 +51,7 @@ const SEARCH_MARGIN: f64 = 0.02;
 const SEARCH_STEPS: f64 = 5.0;
 
 impl<'a> Asked<'a> {
-    /// `None` where a setting needs renumbered ids and there are none.
+    /// The lookups that a setting needs; `None` if it needs renumbered ids and there are none.
     pub fn by(&self, setting: Setting) -> Option<&'a Lookups> {
         if setting.packing == Packing::Ids { self.renumbered } else { Some(self.plain) }
     }

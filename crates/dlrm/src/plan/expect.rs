@@ -70,7 +70,7 @@ impl Shares {
 
 impl Costs {
     /// The measured cost; where it was not measured, that of the nearest measured case.
-    fn of(&self, level: Level, pages: bool, prefetch: bool, packed: bool) -> f64 {
+    fn row_ns(&self, level: Level, pages: bool, prefetch: bool, packed: bool) -> f64 {
         let distance = |cost: &&Cost| {
             (
                 cost.level != level,
@@ -88,9 +88,9 @@ impl Costs {
         // Copies of hot rows lie on huge pages even where the table does not.
         let near = pages || packing == Packing::Lookup;
         let map_ns = if packing == Packing::Lookup { self.map_ns } else { 0.0 };
-        shares.l2 * self.of(Level::L2, near, prefetch, packed)
-            + (shares.l3 - shares.l2) * self.of(Level::L3, near, prefetch, packed)
-            + (1.0 - shares.l3) * self.of(Level::Memory, pages, prefetch, false)
+        shares.l2 * self.row_ns(Level::L2, near, prefetch, packed)
+            + (shares.l3 - shares.l2) * self.row_ns(Level::L3, near, prefetch, packed)
+            + (1.0 - shares.l3) * self.row_ns(Level::Memory, pages, prefetch, false)
             + map_ns
     }
 
@@ -99,8 +99,8 @@ impl Costs {
     pub fn expected_with_bytes(&self, row_bytes: usize, shares: Shares) -> f64 {
         let far =
             self.bytes.iter().find(|(bytes, _)| *bytes == row_bytes).map_or(f64::NAN, |c| c.1);
-        let l2 = self.of(Level::L2, true, true, false);
-        let l3 = self.of(Level::L3, true, true, false);
+        let l2 = self.row_ns(Level::L2, true, true, false);
+        let l3 = self.row_ns(Level::L3, true, true, false);
         shares.l2 * l2.min(far) + (shares.l3 - shares.l2) * l3.min(far) + (1.0 - shares.l3) * far
     }
 }

@@ -15,6 +15,10 @@ use crate::model::Spec;
 pub const PLAN_FILE: &str = "plan.toml";
 /// More threads than any machine has; a larger number is a slip of the pen.
 const THREADS_MAX: usize = 1024;
+/// Rows fetched ahead on a GPU: twice this many vectors of a row would fill a block's shared memory.
+const DISTANCE_MAX: u32 = 10;
+/// Blocks of 256 threads that any SM holds.
+const BLOCKS_MAX: u32 = 8;
 
 impl Plan {
     /// Reads a plan, given by its file or its directory, and checks that it is one for the model.
@@ -56,6 +60,20 @@ impl Plan {
         if self.threads > THREADS_MAX {
             let threads = self.threads;
             return wrong(format!("threads = {threads}: must be between 0 and {THREADS_MAX}"));
+        }
+        if let Some(cuda) = &self.cuda {
+            if !(1..=DISTANCE_MAX).contains(&cuda.distance) {
+                let distance = cuda.distance;
+                return wrong(format!(
+                    "cuda.distance = {distance}: must be between 1 and {DISTANCE_MAX}"
+                ));
+            }
+            if cuda.min_blocks > BLOCKS_MAX {
+                let blocks = cuda.min_blocks;
+                return wrong(format!(
+                    "cuda.min_blocks = {blocks}: must be between 0 and {BLOCKS_MAX}"
+                ));
+            }
         }
         if self.tables.len() != spec.tables.len() {
             let (found, expected) = (self.tables.len(), spec.tables.len());

@@ -64,7 +64,7 @@ pub fn make(
     plan
 }
 
-/// The rows that are packed, and more: whoever raises `hot_rows` by hand finds them listed.
+/// The rows that are packed, and more, so that `hot_rows` can be raised by hand.
 fn may_be_packed(hot: &Histogram, rows: usize) -> Vec<u32> {
     let repeated = hot.counts().partition_point(|count| *count > 1);
     hot.hottest(rows.max(repeated.min(rows.saturating_mul(SPARE)))).to_vec()
@@ -85,7 +85,7 @@ fn gives_huge(group: &Group) -> bool {
 }
 
 /// The setting that measured best among those that are allowed. The order of the rows themselves
-/// is never changed unasked: whoever sends ids would have to know.
+/// is never changed unasked, because clients would have to send other ids.
 fn choose(timing: &Timing, may_copy: bool, overrides: &Overrides) -> (Setting, Prefetch) {
     let pages = overrides.pages.map(|pages| pages == PageChoice::Huge);
     let prefetch = overrides.prefetch.map(|prefetch| prefetch != Prefetch::Off);

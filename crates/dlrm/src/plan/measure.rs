@@ -1,4 +1,4 @@
-//! Measures what each lever brings on this machine: a model's own tables, read with a trace's ids.
+//! Measures how much each lever gains on this machine: a model's own tables, read with a trace's ids.
 //!
 //! Tables of one type, one dim and similar hotness are a group and share a measurement. All
 //! settings of a group are timed in turns, round after round, and the smallest time of each counts:
@@ -51,6 +51,7 @@ pub struct Group {
     pub timings: Vec<Timing>,
 }
 
+/// What was measured with one number of threads.
 #[derive(Clone, Debug)]
 pub struct Timing {
     pub threads: usize,

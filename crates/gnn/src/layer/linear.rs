@@ -8,6 +8,7 @@ use hither_kernels::vector;
 
 use super::{Backward, InputGradient, ParamMatrix, Rows};
 
+/// y = x · Wᵀ + b, without neighbours.
 #[derive(Clone, Debug)]
 pub struct Linear {
     pub weight: ParamMatrix,

@@ -25,7 +25,7 @@ pub enum Norm {
     Symmetric,
 }
 
-/// The weights of one hop: each is a product of one factor a target and one a source, so none is
+/// The weights of one hop: each is a product of one factor per target and one per source, so none is
 /// stored for each edge.
 pub struct Scales<'a> {
     hop: &'a Hop<'a>,
@@ -57,7 +57,7 @@ impl Norm {
 }
 
 impl Scales<'_> {
-    /// One row a target, of the rows `x` of the inputs.
+    /// Sums the rows `x` of the inputs: one row per target.
     pub fn forward(&self, x: &[f32], dim: usize) -> Vec<f32> {
         let mut out = zeros(self.hop.targets() * dim);
         self.sum(0..self.hop.targets(), x, dim, &mut out);
@@ -100,7 +100,7 @@ impl Scales<'_> {
         spmm::gather(&gather, x, dim, out, false);
     }
 
-    /// One row an input, of the gradients `dy` of the targets.
+    /// Sums the gradients `dy` of the targets: one row per input.
     pub fn backward(&self, dy: &[f32], dim: usize) -> Vec<f32> {
         let turned;
         let csr = if self.hop.symmetric {

@@ -29,6 +29,7 @@ use rayon::prelude::*;
 
 use crate::sample::Hop;
 
+/// A layer of any kind.
 #[derive(Clone, Debug)]
 pub enum Layer {
     Sage(Sage),

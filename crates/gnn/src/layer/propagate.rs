@@ -7,6 +7,7 @@ use super::mean::Norm;
 use super::{Backward, InputGradient, Rows};
 use crate::sample::Hop;
 
+/// Some steps of personalised propagation.
 #[derive(Clone, Debug)]
 pub struct Propagate {
     /// How much of its own start a node keeps at each step.

@@ -10,6 +10,7 @@ use super::mean::plain;
 use super::{ParamMatrix, add_to_rows};
 use crate::Features;
 
+/// The input of a layer, one row per node: dense, or the entries that are not zero.
 pub enum Rows<'a> {
     Dense { values: Cow<'a, [f32]>, dim: usize },
     Sparse { offsets: Cow<'a, [u64]>, indices: Cow<'a, [u32]>, values: Values<'a>, dim: usize },

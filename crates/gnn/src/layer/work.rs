@@ -21,7 +21,7 @@ impl<'a> Shape<'a> {
         Self { count, dim, offsets: None }
     }
 
-    pub fn of(rows: &'a Rows<'_>) -> Self {
+    pub fn from_rows(rows: &'a Rows<'_>) -> Self {
         let offsets = match rows {
             Rows::Dense { .. } => None,
             Rows::Sparse { offsets, .. } => Some(&offsets[..]),
@@ -133,7 +133,7 @@ mod tests {
         let settings = generate::Settings {
             communities: 4,
             feature_dim: 12,
-            ..generate::Settings::of(Family::NoisyFeatures, 200, 1)
+            ..generate::Settings::for_family(Family::NoisyFeatures, 200, 1)
         };
         let data = generate::generate(&settings).expect("a graph");
         let (n, e) = (200, 2 * data.graph.edges() as u64);

@@ -8,17 +8,17 @@ use super::labels;
 use crate::{Error, Labels, Metric};
 
 /// An array, and what messages call it.
-pub struct Named<'a> {
+pub struct NamedArray<'a> {
     pub path: &'a Path,
     pub name: &'a str,
     pub tensor: Tensor,
 }
 
-pub fn array<'a>(npz: &'a Npz, name: &'a str) -> Result<Named<'a>, Error> {
-    Ok(Named { path: npz.path(), name, tensor: npz.array(name)? })
+pub fn array<'a>(npz: &'a Npz, name: &'a str) -> Result<NamedArray<'a>, Error> {
+    Ok(NamedArray { path: npz.path(), name, tensor: npz.array(name)? })
 }
 
-impl Named<'_> {
+impl NamedArray<'_> {
     pub fn bad(&self, problem: impl std::fmt::Display) -> Error {
         let problem = format!("array `{}` {problem}", self.name);
         Error::File { path: self.path.into(), problem }
@@ -88,7 +88,7 @@ impl Named<'_> {
         self.floats_at(|at| self.place(at))
     }
 
-    /// As [`Named::floats`]; `place` says where an element stands, for the message about it.
+    /// As [`NamedArray::floats`]; `place` says where an element stands, for the message about it.
     pub fn floats_at(&self, place: impl Fn(usize) -> String) -> Result<Array<f32>, Error> {
         let mapped = (self.tensor.dtype == Dtype::F32 && cfg!(target_endian = "little"))
             .then(|| Array::<f32>::map(self.tensor.bytes.clone()))

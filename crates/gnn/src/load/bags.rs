@@ -6,7 +6,7 @@ use std::path::Path;
 use hither_data::Npz;
 
 use super::arrays::array;
-use super::sparse::{Rows, single};
+use super::sparse::{SparseMatrix, single};
 use super::{Options, bad, masks, name_of};
 use crate::{Dataset, Error, Metric, Split};
 
@@ -27,7 +27,7 @@ pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
     let indices = array(&npz, "feat_indices")?;
     let offsets = array(&npz, "feat_indptr")?.offsets(nodes, indices.tensor.elements())?;
     let indices = indices.ids(columns, "a feature")?;
-    let features = Rows { columns, offsets, indices, values: None }.features();
+    let features = SparseMatrix { columns, offsets, indices, values: None }.features();
     let split = options.split(&labels, || {
         let sets = array(&npz, "split")?.sized(nodes, "one per node")?;
         let of = sets.ids(4, "0, 1, 2 or 3,")?;

@@ -18,19 +18,20 @@ enum Separator {
     Blanks,
 }
 
-/// What rows a file may have.
+/// How the rows of a text file are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
+pub enum RowForm {
     /// Fields separated by commas or tabs; names may hold blanks.
     Table,
     /// Also fields separated by blanks, and lines of comments: a `#` or `%` and a blank.
     List,
 }
 
+/// Reads the rows of a text file one by one.
 pub struct Records {
     path: PathBuf,
     lines: Lines,
-    rows: Rows,
+    rows: RowForm,
     /// None before the first row.
     separator: Option<Separator>,
     row: Vec<u8>,
@@ -40,7 +41,7 @@ pub struct Records {
 }
 
 impl Records {
-    pub fn open(path: &Path, rows: Rows) -> Result<Self, Error> {
+    pub fn open(path: &Path, rows: RowForm) -> Result<Self, Error> {
         let lines = Lines::open(path)?;
         let (row, text, ends) = (vec![], vec![], vec![]);
         Ok(Self { path: path.into(), lines, rows, separator: None, row, text, ends })
@@ -50,7 +51,7 @@ impl Records {
     pub fn next(&mut self) -> Result<Option<Record<'_>>, Error> {
         let number = loop {
             let Some(first) = self.lines.next()? else { return Ok(None) };
-            if self.rows == Rows::Table || !is_comment(first.bytes) {
+            if self.rows == RowForm::Table || !is_comment(first.bytes) {
                 self.row.clear();
                 self.row.extend(first.bytes);
                 break first.number;
@@ -80,8 +81,8 @@ impl Records {
         let separator = *self.separator.get_or_insert_with(|| match self.rows {
             _ if row.contains(&b',') => Separator::Comma,
             _ if row.contains(&b'\t') => Separator::Tab,
-            Rows::List => Separator::Blanks,
-            Rows::Table => Separator::Comma,
+            RowForm::List => Separator::Blanks,
+            RowForm::Table => Separator::Comma,
         });
         // Behind the last tab there may be an empty field.
         let row = if separator == Separator::Blanks { row.trim_ascii() } else { &self.row[..] };
@@ -122,6 +123,7 @@ fn is_comment(line: &[u8]) -> bool {
     matches!(line, [b'#' | b'%'] | [b'#' | b'%', b' ' | b'\t', ..])
 }
 
+/// The fields of one row, with its line for messages.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     path: &'a Path,

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::delimited::{Record, Records, Rows};
+use super::delimited::{Record, Records, RowForm};
 use super::labels::{self, Cell};
 use super::node_table::{FeatureTable, Ids, NodeList, Nodes, column, split};
 use super::text::{find_table, shown};
@@ -39,7 +39,7 @@ const NODE_HEADS: [&str; 20] = [
 /// Integer ids number the nodes if at least one in so many is in use; else they are mere names.
 const GAPS_MAX: usize = 4;
 
-/// `path` is the folder, or the file of edges in it.
+/// Reads a dataset; `path` is the folder, or the file of edges in it.
 pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
     let (folder, edges) = if path.is_dir() {
         let edges = find_table(path, "edges").ok_or_else(|| bad(path, "edges.csv is missing"))?;
@@ -163,7 +163,7 @@ fn pairs(
     mut pair: impl FnMut(&Record<'_>) -> Result<(u32, u32), Error>,
     is_head: impl Fn(&str) -> bool,
 ) -> Result<Pairs, Error> {
-    let mut records = Records::open(path, Rows::List)?;
+    let mut records = Records::open(path, RowForm::List)?;
     let (mut pairs, mut columns) = (vec![], None);
     while let Some(record) = records.next()? {
         let found = record.len();

@@ -18,12 +18,12 @@ const VERSION: &str = "1";
 
 /// The size of features that are still to be written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Shape {
+pub(crate) enum FeatureShape {
     Dense { dim: usize },
     Sparse { dim: usize, entries: usize, with_values: bool },
 }
 
-impl Shape {
+impl FeatureShape {
     pub(crate) fn of_features(features: &Features) -> Self {
         match features {
             Features::Dense { dim, .. } => Self::Dense { dim: *dim },
@@ -37,7 +37,7 @@ impl Shape {
 /// Writes a dataset in our own layout. The file appears under its name when it is whole.
 pub fn write(dataset: &Dataset, path: &Path) -> Result<(), Error> {
     dataset.check()?;
-    let mut out = begin(path, dataset, Shape::of_features(&dataset.features))?;
+    let mut out = begin(path, dataset, FeatureShape::of_features(&dataset.features))?;
     match &dataset.features {
         Features::Dense { values, .. } => out.write(bytemuck::cast_slice(values))?,
         Features::Sparse { offsets, indices, values, .. } => {
@@ -53,7 +53,7 @@ pub fn write(dataset: &Dataset, path: &Path) -> Result<(), Error> {
 
 /// Writes everything but the features, which come last so that they can be made while they are
 /// written.
-pub(crate) fn begin(path: &Path, dataset: &Dataset, shape: Shape) -> Result<Writer, Error> {
+pub(crate) fn begin(path: &Path, dataset: &Dataset, shape: FeatureShape) -> Result<Writer, Error> {
     let Dataset { graph, labels, split, .. } = dataset;
     let (entries, metadata) = contents(dataset, shape, dataset.original.is_some());
     let mut out = Writer::create(path, &entries, &metadata)?;
@@ -79,7 +79,7 @@ pub(crate) fn begin(path: &Path, dataset: &Dataset, shape: Shape) -> Result<Writ
 /// The tensors of a file in their order, and its metadata. Neither depends on the order of nodes.
 pub(crate) fn contents(
     dataset: &Dataset,
-    shape: Shape,
+    shape: FeatureShape,
     is_renumbered: bool,
 ) -> (Vec<Entry>, BTreeMap<String, String>) {
     let Dataset { graph, labels, split, .. } = dataset;
@@ -108,11 +108,11 @@ pub(crate) fn contents(
         entries.push(Entry::new("original", Dtype::U32, &[nodes]));
     }
     let dim = match shape {
-        Shape::Dense { dim } => {
+        FeatureShape::Dense { dim } => {
             entries.push(Entry::new("features", Dtype::F32, &[nodes, dim]));
             dim
         }
-        Shape::Sparse { dim, entries: count, with_values } => {
+        FeatureShape::Sparse { dim, entries: count, with_values } => {
             entries.push(Entry::new("feature_offsets", Dtype::U64, &[nodes + 1]));
             entries.push(Entry::new("feature_indices", Dtype::U32, &[count]));
             if with_values {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use hither_data::Npz;
 
-use super::arrays::{Named, array, metric};
+use super::arrays::{NamedArray, array, metric};
 use super::sparse::dense;
 use super::{Options, bad, name_of};
 use crate::{Dataset, Error, Graph, Split};
@@ -42,7 +42,7 @@ pub fn edges(npz: &Npz, nodes: usize) -> Result<Graph, Error> {
 }
 
 /// The nodes of a mask: one value per node, or a row or a column per split.
-pub fn mask(named: &Named<'_>, nodes: usize, options: &Options) -> Result<Vec<u32>, Error> {
+pub fn mask(named: &NamedArray<'_>, nodes: usize, options: &Options) -> Result<Vec<u32>, Error> {
     let (splits, by_rows) = match named.tensor.shape[..] {
         [found] if found == nodes => (1, true),
         [found, splits] if found == nodes => (splits, false),

@@ -28,7 +28,7 @@ use hither_core::seed;
 use rand::seq::SliceRandom;
 
 pub use mapped::{EXTENSION, write};
-pub(crate) use mapped::{GraphFile, Shape, begin, contents};
+pub(crate) use mapped::{FeatureShape, GraphFile, begin, contents};
 
 use crate::dataset::UNLABELLED;
 use crate::parts::stored;
@@ -190,6 +190,14 @@ pub fn open(path: &Path, options: &Options) -> Result<Dataset, Error> {
     }
     labels::check(&dataset)?;
     dataset.check()?;
+    // Own layouts store their split. Readers of the others do not tell where theirs is from.
+    let stored = matches!(format, Format::Mapped | Format::Partitioned);
+    let seed = options.split_seed;
+    if options.split_drawn || (!stored && dataset.split == drawn(&dataset.labels, seed)) {
+        dataset.notes.push(format!(
+            "the split is drawn by seed {seed}: 60 % training, 20 % validation and 20 % test nodes"
+        ));
+    }
     Ok(dataset)
 }
 

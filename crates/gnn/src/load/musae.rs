@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::delimited::{Records, Rows as Lines};
+use super::delimited::{Records, RowForm};
 use super::labels::{self, Cell};
-use super::sparse::Rows;
+use super::sparse::SparseMatrix;
 use super::text::reader;
 use super::{Options, bad, name_of};
 use crate::{Dataset, Error, Graph, Metric};
@@ -50,7 +50,7 @@ pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
 
 /// The label of each node.
 fn targets(path: &Path) -> Result<Vec<Cell>, Error> {
-    let mut records = Records::open(path, Lines::Table)?;
+    let mut records = Records::open(path, RowForm::Table)?;
     let header = records.header()?;
     let column =
         |known: &[&str]| known.iter().find_map(|name| header.iter().position(|h| h == name));
@@ -78,7 +78,7 @@ fn targets(path: &Path) -> Result<Vec<Cell>, Error> {
     }
 }
 
-fn bags(path: &Path, nodes: usize) -> Result<Rows, Error> {
+fn bags(path: &Path, nodes: usize) -> Result<SparseMatrix, Error> {
     let bags: BTreeMap<u32, Vec<u32>> =
         serde_json::from_reader(reader(path)?).map_err(|error| {
             let (line, problem) =
@@ -100,11 +100,11 @@ fn bags(path: &Path, nodes: usize) -> Result<Rows, Error> {
         indices.extend(bags.get(&node).into_iter().flatten());
         offsets.push(indices.len() as u64);
     }
-    Ok(Rows { columns: columns as usize, offsets, indices, values: None })
+    Ok(SparseMatrix { columns: columns as usize, offsets, indices, values: None })
 }
 
 fn graph(path: &Path, nodes: usize) -> Result<Graph, Error> {
-    let mut records = Records::open(path, Lines::Table)?;
+    let mut records = Records::open(path, RowForm::Table)?;
     records.header()?;
     let mut edges = vec![];
     while let Some(record) = records.next()? {

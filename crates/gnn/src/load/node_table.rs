@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use hither_data::{Bytes, npy};
 
-use super::arrays::Named;
+use super::arrays::NamedArray;
 use super::bad;
-use super::delimited::{Record, Records, Rows};
+use super::delimited::{Record, Records, RowForm};
 use super::labels::Cell;
 use super::sparse::dense;
 use super::text::{self, float, shown};
@@ -139,7 +139,7 @@ pub struct NodeList {
 
 impl NodeList {
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let mut records = Records::open(path, Rows::Table)?;
+        let mut records = Records::open(path, RowForm::Table)?;
         let header = records.header()?;
         let known = ["id", "label", "set"];
         let [id, label, set] = known.map(|name| header.iter().position(|found| found == name));
@@ -192,14 +192,14 @@ impl FeatureTable {
         let path = folder.join("features.npy");
         if path.is_file() {
             let tensor = npy::read(&path, &Bytes::map(&path)?)?;
-            let features = dense(&Named { path: &path, name: "features", tensor })?;
+            let features = dense(&NamedArray { path: &path, name: "features", tensor })?;
             return Ok(Some(Self { path, features, ids: None }));
         }
         text::find_table(folder, "features").map(|path| Self::read(&path)).transpose()
     }
 
     fn read(path: &Path) -> Result<Self, Error> {
-        let mut records = Records::open(path, Rows::List)?;
+        let mut records = Records::open(path, RowForm::List)?;
         let (mut values, mut dim, mut ids, mut is_first) = (vec![], None, None, true);
         while let Some(record) = records.next()? {
             let head = record.get(0)?;
@@ -257,7 +257,7 @@ impl FeatureTable {
 
 /// A text per node: one column in the order of the nodes, or two, the first of them nodes.
 pub fn column(path: &Path, nodes: &Nodes) -> Result<Vec<Cell>, Error> {
-    let mut records = Records::open(path, Rows::Table)?;
+    let mut records = Records::open(path, RowForm::Table)?;
     let mut of: Vec<Option<Cell>> = vec![None; nodes.count()];
     let (mut is_first, mut first_line, mut singles) = (true, 1, vec![]);
     while let Some(record) = records.next()? {

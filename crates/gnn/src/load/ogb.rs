@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use hither_data::{Checkpoint, Npz};
 
-use super::arrays::{Named, array};
+use super::arrays::{NamedArray, array};
 use super::labels;
 use super::sparse::{dense, single};
 use super::text::{self, Lines, float, integer, shown, table};
@@ -236,7 +236,7 @@ fn split_dict(path: &Path, nodes: usize) -> Result<Split, Error> {
     let set = |name: &str| {
         let tensor = file.tensors.get(name).cloned();
         let tensor = tensor.ok_or_else(|| bad(path, format!("array `{name}` is missing")))?;
-        let mut set = Named { path, name, tensor }.ids(nodes, "a node")?;
+        let mut set = NamedArray { path, name, tensor }.ids(nodes, "a node")?;
         set.sort_unstable();
         Ok::<_, Error>(set)
     };

@@ -1,5 +1,6 @@
 //! Recognises the layout of a path by what is there.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use hither_data::{Bytes, Checkpoint, Npz, npz};
@@ -112,8 +113,10 @@ fn tensors(file: &Checkpoint) -> Result<Format, Error> {
     if pyg::fits(file.tensors.keys().map(String::as_str)) {
         return Ok(Format::Pyg);
     }
-    let last = |name: &String| name.rsplit('.').next().unwrap_or(name).to_owned();
-    let names: Vec<_> = file.tensors.keys().take(20).map(last).collect();
+    // A model has many weights and biases: each name once.
+    let last = |name: &'_ String| name.rsplit('.').next().unwrap_or(name).to_owned();
+    let names: BTreeSet<String> = file.tensors.keys().map(last).collect();
+    let names: Vec<String> = names.into_iter().take(20).collect();
     let names = if names.is_empty() { "no tensors".into() } else { names.join(", ") };
     Err(bad(&file.path, format!("it holds {names}; {EXPECTED}")))
 }

@@ -7,9 +7,9 @@ use hither_data::pickle::numpy::{self, Csr};
 use hither_data::pickle::{Node, Pickle, Value};
 use hither_data::{Bytes, Tensor};
 
-use super::arrays::Named;
+use super::arrays::NamedArray;
 use super::labels;
-use super::sparse::{Parts, Rows};
+use super::sparse::{Parts, SparseMatrix};
 use super::text::Lines;
 use super::{Options, bad, sparse};
 use crate::{Dataset, Error, Graph, Metric, Split};
@@ -81,12 +81,12 @@ fn unpickle<T>(
     take(&pickle).map_err(|problem| bad(path, problem))
 }
 
-fn matrix(path: &Path) -> Result<Rows, Error> {
+fn matrix(path: &Path) -> Result<SparseMatrix, Error> {
     let Csr { shape, offsets, indices, values } =
         unpickle(path, |pickle| numpy::csr(pickle, pickle.root))?;
-    let named = |name, tensor| Named { path, name, tensor };
+    let named = |name, tensor| NamedArray { path, name, tensor };
     Parts {
-        shape: sparse::Size::Known(shape),
+        shape: sparse::MatrixShape::Known(shape),
         offsets: named("indptr", offsets),
         indices: named("indices", indices),
         values: Some(named("data", values)),
@@ -97,7 +97,7 @@ fn matrix(path: &Path) -> Result<Rows, Error> {
 /// The column of the 1 in each row, or −1 if the row is all zeros.
 fn answers(path: &Path, rows: usize) -> Result<Vec<i64>, Error> {
     let tensor: Tensor = unpickle(path, |pickle| numpy::tensor(pickle, pickle.root))?;
-    let named = Named { path, name: "labels", tensor };
+    let named = NamedArray { path, name: "labels", tensor };
     let [found, columns] = named.table()?;
     if found != rows {
         return Err(bad(path, format!("it has {found} rows; expected {rows}")));
@@ -166,11 +166,11 @@ fn graph(path: &Path, nodes: usize) -> Result<Graph, Error> {
 
 /// The rows of allx, and behind them those of tx in the order of their nodes.
 fn joined(
-    mut known: Rows,
-    tested: &Rows,
+    mut known: SparseMatrix,
+    tested: &SparseMatrix,
     place: &[Option<usize>],
     path: &Path,
-) -> Result<Rows, Error> {
+) -> Result<SparseMatrix, Error> {
     if known.columns != tested.columns {
         let (found, expected) = (tested.columns, known.columns);
         return Err(bad(path, format!("it has {found} columns; allx has {expected}")));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use hither_data::{Bytes, Checkpoint, Npz, Tensor, npz};
 
-use super::arrays::Named;
+use super::arrays::NamedArray;
 use super::masks::mask;
 use super::sparse::dense;
 use super::{Options, bad, name_of};
@@ -126,7 +126,7 @@ impl Fields {
     }
 
     /// The array by the first of its names that there is.
-    fn get<'a>(&'a self, names: &[&'a str]) -> Result<Option<Named<'a>>, Error> {
+    fn get<'a>(&'a self, names: &[&'a str]) -> Result<Option<NamedArray<'a>>, Error> {
         let Some(name) = names.iter().copied().find(|name| self.contains(name)) else {
             return Ok(None);
         };
@@ -135,7 +135,7 @@ impl Fields {
             (Source::Packed, Some(npz)) => npz.array(name)?,
             (Source::Packed, None) => return Ok(None),
         };
-        Ok(Some(Named { path: &self.path, name, tensor }))
+        Ok(Some(NamedArray { path: &self.path, name, tensor }))
     }
 
     fn missing(&self, what: &str) -> Error {
@@ -187,13 +187,13 @@ impl Fields {
     fn split(&self, nodes: usize, options: &Options) -> Result<Option<Split>, Error> {
         let masks = [self.get(&TRAIN)?, self.get(&VALID)?, self.get(&TEST)?];
         if let [Some(train), Some(valid), Some(test)] = &masks {
-            let set = |named: &Named<'_>| mask(named, nodes, options);
+            let set = |named: &NamedArray<'_>| mask(named, nodes, options);
             return Ok(Some(Split { train: set(train)?, valid: set(valid)?, test: set(test)? }));
         }
         let lists = [self.get(&TRAIN_NODES)?, self.get(&VALID_NODES)?, self.get(&TEST_NODES)?];
         if let [Some(train), Some(valid), Some(test)] = &lists {
             options.split_of(1).map_err(|problem| train.bad(problem))?;
-            let set = |named: &Named<'_>| {
+            let set = |named: &NamedArray<'_>| {
                 let mut set = named.ids(nodes, "a node")?;
                 set.sort_unstable();
                 Ok::<_, Error>(set)
@@ -234,7 +234,7 @@ fn prefix(path: &Path, file: &Checkpoint) -> Result<String, Error> {
 }
 
 /// One class per node, or a row of binary labels.
-fn read_labels(named: &Named<'_>, nodes: usize) -> Result<(Labels, Metric), Error> {
+fn read_labels(named: &NamedArray<'_>, nodes: usize) -> Result<(Labels, Metric), Error> {
     let count = match named.tensor.shape[..] {
         [found] | [found, 1] if found == nodes => {
             return Ok((named.classes(nodes)?, Metric::Accuracy));

@@ -7,7 +7,7 @@ use hither_data::{Bytes, Npz, npy};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::arrays::Named;
+use super::arrays::NamedArray;
 use super::labels;
 use super::sparse::{Parts, dense};
 use super::text::reader;
@@ -26,7 +26,7 @@ struct Roles {
 /// A node's labels in `class_map.json`.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Answer {
+enum NodeLabels {
     Class(i64),
     Tasks(Vec<u8>),
 }
@@ -36,7 +36,7 @@ pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
     let nodes = graph.nodes();
     let file = path.join("feats.npy");
     let tensor = npy::read(&file, &Bytes::map(&file)?)?;
-    let features = dense(&Named { path: &file, name: "feats", tensor })?;
+    let features = dense(&NamedArray { path: &file, name: "feats", tensor })?;
     let labels = read_labels(&path.join("class_map.json"), nodes)?;
     let split = options.split(&labels, || {
         let Roles { tr, va, te } = json(&path.join("role.json"))?;
@@ -66,7 +66,7 @@ fn adjacency(path: &Path) -> Result<Graph, Error> {
 }
 
 fn read_labels(path: &Path, nodes: usize) -> Result<Labels, Error> {
-    let answers: BTreeMap<u32, Answer> = json(path)?;
+    let answers: BTreeMap<u32, NodeLabels> = json(path)?;
     if let Some(node) = answers.keys().find(|node| **node as usize >= nodes) {
         return Err(bad(
             path,
@@ -74,12 +74,12 @@ fn read_labels(path: &Path, nodes: usize) -> Result<Labels, Error> {
         ));
     }
     let count = answers.values().find_map(|answer| match answer {
-        Answer::Tasks(answers) => Some(answers.len()),
-        Answer::Class(_) => None,
+        NodeLabels::Tasks(answers) => Some(answers.len()),
+        NodeLabels::Class(_) => None,
     });
     let Some(count) = count else {
         let class = |node| match answers.get(&node) {
-            Some(Answer::Class(class)) => *class,
+            Some(NodeLabels::Class(class)) => *class,
             _ => -1,
         };
         let of: Vec<i64> = (0..nodes as u32).map(class).collect();
@@ -88,7 +88,7 @@ fn read_labels(path: &Path, nodes: usize) -> Result<Labels, Error> {
     let mut of = Vec::new();
     for node in 0..nodes as u32 {
         match answers.get(&node) {
-            Some(Answer::Tasks(answers)) if answers.len() == count => of.extend(answers),
+            Some(NodeLabels::Tasks(answers)) if answers.len() == count => of.extend(answers),
             _ => return Err(bad(path, format!("node {node} has no list of {count} labels"))),
         }
     }

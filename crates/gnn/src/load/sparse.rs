@@ -4,12 +4,12 @@ use std::path::Path;
 
 use hither_data::{Npz, Tensor};
 
-use super::arrays::{Named, array};
+use super::arrays::{NamedArray, array};
 use super::bad;
 use crate::{Error, Features, Graph};
 
-/// Every index is below `columns`; offsets rise from 0 to the number of indices.
-pub struct Rows {
+/// A sparse matrix by rows. Every index is below `columns`; offsets rise from 0 to the number of indices.
+pub struct SparseMatrix {
     pub columns: usize,
     pub offsets: Vec<u64>,
     pub indices: Vec<u32>,
@@ -19,19 +19,19 @@ pub struct Rows {
 
 /// The arrays that SciPy keeps a matrix in, by the names that a file has for them.
 pub struct Parts<'a> {
-    pub shape: Size<'a>,
-    pub offsets: Named<'a>,
-    pub indices: Named<'a>,
-    pub values: Option<Named<'a>>,
+    pub shape: MatrixShape<'a>,
+    pub offsets: NamedArray<'a>,
+    pub indices: NamedArray<'a>,
+    pub values: Option<NamedArray<'a>>,
 }
 
-/// Rows and columns.
-pub enum Size<'a> {
+/// Numbers of rows and columns.
+pub enum MatrixShape<'a> {
     Known([usize; 2]),
-    Told(Named<'a>),
+    Told(NamedArray<'a>),
 }
 
-impl Size<'_> {
+impl MatrixShape<'_> {
     fn read(&self) -> Result<[usize; 2], Error> {
         let told = match self {
             Self::Known(sizes) => return Ok(*sizes),
@@ -53,14 +53,14 @@ impl<'a> Parts<'a> {
         let [shape, offsets, indices, values] = names;
         let values = npz.contains(values).then(|| array(npz, values)).transpose()?;
         Ok(Self {
-            shape: Size::Told(array(npz, shape)?),
+            shape: MatrixShape::Told(array(npz, shape)?),
             offsets: array(npz, offsets)?,
             indices: array(npz, indices)?,
             values,
         })
     }
 
-    pub fn read(self) -> Result<Rows, Error> {
+    pub fn read(self) -> Result<SparseMatrix, Error> {
         let [rows, columns] = self.shape.read()?;
         if rows.max(columns) >= u32::MAX as usize {
             let problem = format!("is {rows} × {columns}; 32 bits cannot number that");
@@ -79,11 +79,11 @@ impl<'a> Parts<'a> {
             }
             None => None,
         };
-        Ok(Rows { columns, offsets, indices, values })
+        Ok(SparseMatrix { columns, offsets, indices, values })
     }
 }
 
-impl Rows {
+impl SparseMatrix {
     pub fn rows(&self) -> usize {
         self.offsets.len() - 1
     }
@@ -158,13 +158,13 @@ impl Rows {
 }
 
 /// Features from a dense matrix.
-pub fn dense(named: &Named<'_>) -> Result<Features, Error> {
+pub fn dense(named: &NamedArray<'_>) -> Result<Features, Error> {
     let [_, dim] = named.table()?;
     Ok(Features::Dense { values: named.floats()?, dim })
 }
 
 /// A single whole number, such as a count.
-pub fn single(named: &Named<'_>) -> Result<usize, Error> {
+pub fn single(named: &NamedArray<'_>) -> Result<usize, Error> {
     let Tensor { shape, .. } = &named.tensor;
     match named.integers()?[..] {
         [number] => {

@@ -36,7 +36,7 @@ impl TensorFile {
 
     pub fn text(&self, key: &str) -> Result<&str, Error> {
         self.find_text(key).ok_or_else(|| {
-            self.bad(format!("its metadata have no `{key}`, so it is no file of Hither's"))
+            self.bad(format!("its metadata have no `{key}`, so Hither did not write it"))
         })
     }
 

@@ -40,6 +40,7 @@ pub fn reader(path: &Path) -> Result<Box<dyn BufRead>, Error> {
     Ok(Box::new(file))
 }
 
+/// Reads the lines of a text file one by one.
 pub struct Lines {
     path: PathBuf,
     reader: Box<dyn BufRead>,
@@ -96,6 +97,7 @@ fn trim(mut bytes: &[u8], is_blank: impl Fn(u8) -> bool) -> &[u8] {
     bytes
 }
 
+/// One line, with its number for messages.
 #[derive(Clone, Copy)]
 pub struct Line<'a> {
     pub path: &'a Path,

@@ -49,10 +49,10 @@ fn check(spec: &Spec) -> Result<(), String> {
         return Err("inputs, hidden units and outputs must be below 16 million".into());
     }
     if !(0.0..1.0).contains(&spec.dropout) {
-        return Err(format!("dropout {} is not from 0 up to, without, 1", spec.dropout));
+        return Err(format!("dropout is {}; expected at least 0 and below 1", spec.dropout));
     }
     if !(0.0..=1.0).contains(&spec.alpha) {
-        return Err(format!("alpha {} is not from 0 to 1", spec.alpha));
+        return Err(format!("alpha is {}; expected 0 to 1", spec.alpha));
     }
     if spec.steps == 0 || spec.steps > 64 {
         return Err(format!("{} steps of propagation; take 1 to 64", spec.steps));

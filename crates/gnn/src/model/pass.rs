@@ -102,7 +102,7 @@ impl Model {
     /// Multiply–adds of one pass over the batch: forward, or forward and backward.
     pub fn work(&self, batch: &Batch, backward: bool) -> Work {
         let mut hops = &batch.hops[..];
-        let mut input = Shape::of(&batch.input);
+        let mut input = Shape::from_rows(&batch.input);
         let mut work = Work::default();
         for (index, stage) in self.stages.iter().enumerate() {
             let (here, later) = hops.split_at(stage.layer.hops());
@@ -177,7 +177,7 @@ impl Model {
     }
 }
 
-/// Outputs of a model, one row a node.
+/// Outputs of a model, one row per node.
 pub struct Inference {
     /// None if the model has only one layer.
     pub embeddings: Option<Vec<f32>>,

@@ -5,7 +5,7 @@ use rand::seq::SliceRandom;
 use rand_pcg::Pcg64Mcg;
 
 use super::level::Level;
-use super::quota::Size;
+use super::quota::KindCounts;
 use super::tally::Tally;
 
 const PASSES: usize = 3;
@@ -41,7 +41,7 @@ fn order(level: &Level, random: &mut Pcg64Mcg) -> Vec<u32> {
 
 struct Clusters {
     of: Vec<u32>,
-    sizes: Vec<Size>,
+    sizes: Vec<KindCounts>,
     /// The cluster that a node would have joined if there had been room for all.
     wish: Vec<u32>,
     most: [u32; 2],
@@ -68,7 +68,7 @@ impl Clusters {
         best.2 != from
     }
 
-    fn has_room(&self, cluster: u32, size: Size) -> bool {
+    fn has_room(&self, cluster: u32, size: KindCounts) -> bool {
         self.sizes[cluster as usize].leaves_room(size, self.most)
     }
 

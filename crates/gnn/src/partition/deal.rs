@@ -11,7 +11,7 @@ use crate::dataset::UNLABELLED;
 
 /// Shuffles the nodes and deals them like cards, training nodes first if they are balanced: parts
 /// differ by at most one node in either count.
-pub fn by_lot(nodes: usize, quota: &Quota, settings: &Settings) -> Vec<u32> {
+pub fn random(nodes: usize, quota: &Quota, settings: &Settings) -> Vec<u32> {
     let mut order: Vec<u32> = (0..nodes as u32).collect();
     order.shuffle(&mut hither_core::seed::stream(settings.seed, "partition"));
     if quota.is_split() {

@@ -4,17 +4,18 @@ use std::borrow::Cow;
 
 use rayon::prelude::*;
 
-use super::quota::{Quota, Size};
+use super::quota::{KindCounts, Quota};
 use super::tally::Tally;
 use crate::Graph;
 
+/// A weighted graph in compressed rows, at one level of coarsening.
 pub struct Level<'a> {
     pub offsets: Cow<'a, [u64]>,
     pub targets: Cow<'a, [u32]>,
     /// Edges of the whole graph behind each entry; empty if that is one each.
     weights: Vec<u32>,
     /// Nodes of the whole graph behind each node, by kind.
-    pub sizes: Vec<Size>,
+    pub sizes: Vec<KindCounts>,
 }
 
 /// Coarse nodes whose rows are computed at a time.
@@ -23,7 +24,7 @@ const CHUNK: usize = 1 << 12;
 impl<'a> Level<'a> {
     pub fn whole(graph: &'a Graph, quota: &Quota) -> Self {
         let size = |node| {
-            let mut size = Size::default();
+            let mut size = KindCounts::default();
             size.0[quota.kind(node)] = 1;
             size
         };
@@ -67,7 +68,7 @@ impl<'a> Level<'a> {
 
     /// The graph between clusters, which are numbered without gaps.
     pub fn contract(&self, cluster_of: &[u32], clusters: usize) -> Level<'static> {
-        let mut sizes = vec![Size::default(); clusters];
+        let mut sizes = vec![KindCounts::default(); clusters];
         // Members of each cluster, one cluster after the other.
         let mut starts = vec![0_u32; clusters + 1];
         for (node, cluster) in cluster_of.iter().enumerate() {
@@ -88,10 +89,10 @@ impl<'a> Level<'a> {
         drop(next);
         let members_of =
             |cluster: usize| &members[starts[cluster] as usize..starts[cluster + 1] as usize];
-        let chunks: Vec<Rows> = (0..clusters.div_ceil(CHUNK))
+        let chunks: Vec<CoarseRows> = (0..clusters.div_ceil(CHUNK))
             .into_par_iter()
             .map_init(Tally::default, |tally, chunk| {
-                let mut rows = Rows::default();
+                let mut rows = CoarseRows::default();
                 for cluster in chunk * CHUNK..clusters.min((chunk + 1) * CHUNK) {
                     let ends = members_of(cluster).iter().flat_map(|node| self.row(*node));
                     let ends = ends.map(|(end, weight)| (cluster_of[end as usize], weight));
@@ -102,26 +103,26 @@ impl<'a> Level<'a> {
                 rows
             })
             .collect();
-        Rows::join(chunks, sizes)
+        CoarseRows::join(chunks, sizes)
     }
 }
 
-/// Rows of some coarse nodes.
+/// Rows of some coarse nodes: their neighbours and the weights of the edges.
 #[derive(Default)]
-struct Rows {
+struct CoarseRows {
     lens: Vec<u32>,
     targets: Vec<u32>,
     weights: Vec<u32>,
 }
 
-impl Rows {
+impl CoarseRows {
     fn push(&mut self, sums: &[(u32, u32)]) {
         self.lens.push(sums.len() as u32);
         self.targets.extend(sums.iter().map(|(target, _)| *target));
         self.weights.extend(sums.iter().map(|(_, weight)| *weight));
     }
 
-    fn join(chunks: Vec<Self>, sizes: Vec<Size>) -> Level<'static> {
+    fn join(chunks: Vec<Self>, sizes: Vec<KindCounts>) -> Level<'static> {
         let entries = chunks.iter().map(|chunk| chunk.targets.len()).sum();
         let mut offsets = Vec::with_capacity(sizes.len() + 1);
         let (mut targets, mut weights) = (Vec::with_capacity(entries), Vec::with_capacity(entries));

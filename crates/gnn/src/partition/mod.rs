@@ -18,7 +18,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use file::{read, write};
-pub use quality::{Part, Quality, Spread, quality};
+pub use quality::{PartQuality, Quality, Spread, quality};
 
 use crate::{Error, Graph, Labels};
 use quota::Quota;
@@ -76,6 +76,7 @@ impl FromStr for Method {
     }
 }
 
+/// How to partition a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Settings {
@@ -134,7 +135,7 @@ pub fn partition(
         Method::Metis => multilevel::cut(graph, &quota, settings)?,
         Method::Ldg => stream::cut(graph, &quota, settings, stream::Price::Ldg),
         Method::Fennel => stream::cut(graph, &quota, settings, stream::Price::fennel(graph, parts)),
-        Method::Random => deal::by_lot(graph.nodes(), &quota, settings),
+        Method::Random => deal::random(graph.nodes(), &quota, settings),
         Method::Label => deal::by_label(labels, parts),
     };
     // Balancing the training nodes would undo the order by label.

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::Partition;
 use crate::{Graph, Labels};
 
+/// Figures of a whole partition, and of each of its parts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Quality {
@@ -22,7 +23,7 @@ pub struct Quality {
     pub communication_volume: u64,
     /// Copies per node, the original included, if every part also stored its remote neighbours.
     pub replication: f64,
-    pub parts: Vec<Part>,
+    pub parts: Vec<PartQuality>,
 }
 
 /// A count over the parts.
@@ -36,9 +37,10 @@ pub struct Spread {
     pub imbalance: f64,
 }
 
+/// Figures of one part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Part {
+pub struct PartQuality {
     pub nodes: u64,
     pub train: u64,
     pub edges_inside: u64,
@@ -60,7 +62,7 @@ struct Ends {
 }
 
 pub fn quality(graph: &Graph, labels: &Labels, train: &[u32], partition: &Partition) -> Quality {
-    let mut parts = vec![Part::default(); partition.parts];
+    let mut parts = vec![PartQuality::default(); partition.parts];
     for part in &mut parts {
         part.labels = vec![0; labels.count()];
     }
@@ -84,8 +86,8 @@ pub fn quality(graph: &Graph, labels: &Labels, train: &[u32], partition: &Partit
     Quality {
         cut_edges,
         cut_share: cut_edges as f64 / graph.edges().max(1) as f64,
-        nodes: Spread::of(parts.iter().map(|part| part.nodes)),
-        train: Spread::of(parts.iter().map(|part| part.train)),
+        nodes: Spread::over(parts.iter().map(|part| part.nodes)),
+        train: Spread::over(parts.iter().map(|part| part.train)),
         label_skew: label_skew(labels, &parts),
         communication_volume,
         replication: (nodes + communication_volume as f64) / nodes,
@@ -150,7 +152,7 @@ fn count_labels(labels: &Labels, node: usize, counts: &mut [u64]) {
 
 /// Mean over parts of the total-variation distance between the part's classes and the whole graph's;
 /// with several labels per node, the mean over tasks.
-fn label_skew(labels: &Labels, parts: &[Part]) -> f64 {
+fn label_skew(labels: &Labels, parts: &[PartQuality]) -> f64 {
     let mut all = vec![0; labels.count()];
     for part in parts {
         for (all, count) in all.iter_mut().zip(&part.labels) {
@@ -177,7 +179,7 @@ fn label_skew(labels: &Labels, parts: &[Part]) -> f64 {
 }
 
 impl Spread {
-    fn of(counts: impl Iterator<Item = u64> + Clone) -> Self {
+    fn over(counts: impl Iterator<Item = u64> + Clone) -> Self {
         let mean = counts.clone().sum::<u64>() as f64 / counts.clone().count().max(1) as f64;
         let max = counts.clone().max().unwrap_or(0);
         let imbalance = if mean > 0.0 { max as f64 / mean } else { 1.0 };

@@ -8,9 +8,9 @@ use crate::Graph;
 
 /// Nodes by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size(pub [u32; 2]);
+pub struct KindCounts(pub [u32; 2]);
 
-impl Size {
+impl KindCounts {
     pub fn total(self) -> u32 {
         self.0[0] + self.0[1]
     }
@@ -22,7 +22,7 @@ impl Size {
     }
 }
 
-impl Add for Size {
+impl Add for KindCounts {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -30,7 +30,7 @@ impl Add for Size {
     }
 }
 
-impl Sub for Size {
+impl Sub for KindCounts {
     type Output = Self;
 
     fn sub(self, other: Self) -> Self {
@@ -118,11 +118,11 @@ impl Quota {
         let mut left = Least::new(held.to_vec());
         for (_, node) in moves {
             let from = of[node as usize];
-            if left.of(from) <= most {
+            if left.count(from) <= most {
                 continue;
             }
             links.count(parts_of(graph, of, node));
-            let to = links.best(|part| left.of(part) < most).unwrap_or(left.least());
+            let to = links.best(|part| left.count(part) < most).unwrap_or(left.least());
             left.add(from, -1);
             left.add(to, 1);
             of[node as usize] = to;

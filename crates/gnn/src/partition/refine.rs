@@ -1,14 +1,14 @@
 //! Moves nodes between parts while that cuts fewer edges.
 
 use super::level::Level;
-use super::quota::{Quota, Size};
+use super::quota::{KindCounts, Quota};
 use super::tally::Links;
 
 const PASSES: usize = 12;
 
 /// Passes over the nodes in order; after the first, only over those whose neighbours moved.
 pub fn refine(level: &Level, quota: &Quota, of: &mut [u32]) {
-    let mut held = vec![Size::default(); quota.parts];
+    let mut held = vec![KindCounts::default(); quota.parts];
     for (node, part) in of.iter().enumerate() {
         held[*part as usize] = held[*part as usize] + level.sizes[node];
     }
@@ -40,7 +40,13 @@ pub fn refine(level: &Level, quota: &Quota, of: &mut [u32]) {
 }
 
 /// A part with room and more links than the own one, or as many and fewer nodes.
-fn better(links: &Links, quota: &Quota, held: &[Size], from: u32, size: Size) -> Option<u32> {
+fn better(
+    links: &Links,
+    quota: &Quota,
+    held: &[KindCounts],
+    from: u32,
+    size: KindCounts,
+) -> Option<u32> {
     if links.parts() == [from] {
         return None;
     }

@@ -58,11 +58,12 @@ pub fn cut(graph: &Graph, quota: &Quota, settings: &Settings, price: Price) -> V
             // Only parts with neighbours can win, and of all others only the smallest.
             let others = [sizes.least(), held[kind].least()];
             let open = links.parts().iter().copied().chain(others);
-            let open = open.filter(|part| held[kind].of(*part) < quota.most[kind]);
-            let score = |part: u32| price.score(links.to(part), sizes.of(part), most);
+            let open = open.filter(|part| held[kind].count(*part) < quota.most[kind]);
+            let score = |part: u32| price.score(links.to(part), sizes.count(part), most);
             let best = open.map(|part| (score(part), part)).reduce(|best, next| {
                 let wins = next.0 > best.0
-                    || next.0 == best.0 && (sizes.of(next.1), next.1) < (sizes.of(best.1), best.1);
+                    || next.0 == best.0
+                        && (sizes.count(next.1), next.1) < (sizes.count(best.1), best.1);
                 if wins { next } else { best }
             });
             // The part that holds the fewest of a kind is always open.

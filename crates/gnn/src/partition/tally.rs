@@ -113,7 +113,7 @@ impl Least {
         least
     }
 
-    pub fn of(&self, part: u32) -> u32 {
+    pub fn count(&self, part: u32) -> u32 {
         self.counts[part as usize]
     }
 

@@ -10,7 +10,7 @@ use hither_data::output::check_space;
 use hither_data::safetensors::{Entry, Writer};
 
 use super::stored::{FORMAT, ID, PARTS, VERSION, WHOLE};
-use crate::load::{Shape, contents};
+use crate::load::{FeatureShape, contents};
 use crate::partition::Partition;
 use crate::{Dataset, Error, Features, Labels};
 
@@ -20,13 +20,13 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// A dataset that is to be written to a folder.
 pub struct PartWriter<'a> {
     data: &'a Dataset,
-    order: Order,
+    order: PartOrder,
     /// How the graph was cut.
     method: &'a str,
 }
 
 /// Nodes by part, and inside a part by their original numbers.
-struct Order {
+struct PartOrder {
     /// The old number of each new node.
     old: Vec<u32>,
     /// The new number of each old node.
@@ -42,7 +42,7 @@ impl<'a> PartWriter<'a> {
     /// Fails if the dataset is not complete.
     pub fn new(data: &'a Dataset, partition: &Partition, method: &'a str) -> Result<Self, Error> {
         data.check()?;
-        Ok(Self { data, order: Order::new(data, partition), method })
+        Ok(Self { data, order: PartOrder::new(data, partition), method })
     }
 
     /// Bytes of both files.
@@ -53,7 +53,7 @@ impl<'a> PartWriter<'a> {
     }
 
     /// Writes both files, after a check that there is room for them. Each appears when it is whole;
-    /// files of different writes are told apart on opening. `told` hears of the bytes written.
+    /// files of different writes are told apart on opening. `told` is called with the bytes written.
     pub fn write(&self, dir: &Path, told: &dyn Fn(u64)) -> Result<(), Error> {
         check_space(dir, self.bytes())?;
         self.write_whole(&dir.join(WHOLE), told)?;
@@ -72,11 +72,11 @@ impl<'a> PartWriter<'a> {
     }
 
     fn whole_contents(&self) -> (Vec<Entry>, BTreeMap<String, String>) {
-        contents(self.data, Shape::of_features(&self.data.features), true)
+        contents(self.data, FeatureShape::of_features(&self.data.features), true)
     }
 
     fn parts_contents(&self) -> (Vec<Entry>, BTreeMap<String, String>) {
-        let Order { old, starts, edge_starts, train_starts, .. } = &self.order;
+        let PartOrder { old, starts, edge_starts, train_starts, .. } = &self.order;
         let (ends, last) = (old.len() + starts.len() - 1, starts.len() - 1);
         let mut entries = vec![
             Entry::new("node_starts", Dtype::U64, &[starts.len()]),
@@ -187,7 +187,7 @@ impl<'a> PartWriter<'a> {
     }
 }
 
-impl Order {
+impl PartOrder {
     fn new(data: &Dataset, partition: &Partition) -> Self {
         let (mut old, mut starts) = (Vec::with_capacity(partition.of.len()), vec![0]);
         for mut nodes in partition.nodes_of() {

@@ -13,6 +13,7 @@ use crate::partition::Partition;
 use crate::train::Settings;
 use crate::{Dataset, Error, parts};
 
+/// Workers that run on the threads of this process.
 pub struct Threads {
     workers: Vec<Worker>,
     parts: Vec<PartFacts>,

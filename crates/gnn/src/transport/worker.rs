@@ -10,6 +10,7 @@ use crate::model::Model;
 use crate::train::Settings;
 use crate::{Error, checkpoint};
 
+/// A learner on one part, which answers the orders of the server.
 pub struct Worker {
     part: usize,
     learner: Learner,

@@ -51,28 +51,22 @@ macro_rules! by_ahead {
 }
 pub(super) use by_ahead;
 
-/// A scheme as the loop over one part of the rows needs it.
+/// A scheme as a loop over rows needs it. Rows that are summed in parts are fetched in parts: each
+/// part fetches its own lines, so that none is fetched twice.
 pub(super) struct Ahead<const AHEAD: u8, const RAGGED: bool> {
     /// How many rows ahead lines are fetched.
     distance: usize,
     /// How many rows ahead lines come from the second level to the first.
     near: usize,
-    /// Where the part begins in its row, and its last byte.
-    skip: usize,
-    last: usize,
+    row_bytes: usize,
 }
 
 impl<const AHEAD: u8, const RAGGED: bool> Ahead<AHEAD, RAGGED> {
-    /// `bytes` of each row are read, from `skip` on.
     #[inline(always)]
-    pub fn new(work: &Work, skip: usize, bytes: usize) -> Self {
+    pub fn new(work: &Work) -> Self {
         let row_bytes = work.dtype.row_bytes(work.dim);
-        Self {
-            distance: work.prefetch.rows_ahead(row_bytes),
-            near: near_rows(row_bytes),
-            skip,
-            last: (skip + bytes).min(row_bytes).saturating_sub(1),
-        }
+        let distance = work.prefetch.rows_ahead(row_bytes);
+        Self { distance, near: near_rows(row_bytes), row_bytes }
     }
 
     /// Fetches what would have been fetched before the first row, had there been rows before it.
@@ -80,47 +74,50 @@ impl<const AHEAD: u8, const RAGGED: bool> Ahead<AHEAD, RAGGED> {
     /// # Safety
     /// The work's list has the rows of all its bags.
     #[inline(always)]
-    pub unsafe fn begin(&self, work: &Work, lines: usize) {
+    pub unsafe fn begin(&self, work: &Work) {
         if AHEAD != OFF {
             let rows: usize = work.bags.iter().map(|bag| bag.rows as usize).sum();
             for i in 0..self.distance.min(rows) {
                 // SAFETY: one of the rows.
-                self.far(unsafe { *work.rows.add(i) }, lines);
+                self.far(unsafe { *work.rows.add(i) }, 0, self.row_bytes);
             }
         }
     }
 
-    /// Fetches what is due when the row at the head of the list is about to be read.
+    /// Fetches what is due when `bytes` of the row at the head of the list, from `skip` on, are about
+    /// to be read.
     ///
     /// # Safety
     /// The list goes on for [`ROWS_MAX`](super::prefetch::ROWS_MAX) rows.
     #[inline(always)]
-    pub unsafe fn row(&self, rows: *const *const u8, lines: usize) {
+    pub unsafe fn row(&self, rows: *const *const u8, skip: usize, bytes: usize) {
         // SAFETY: as the caller promises.
         unsafe {
             if AHEAD != OFF {
-                self.far(*rows.add(self.distance), lines);
+                self.far(*rows.add(self.distance), skip, bytes);
             }
             if AHEAD == L2_FIRST || AHEAD == L2_ALL {
+                let lines = bytes.div_ceil(64);
                 let lines = if AHEAD == L2_FIRST { lines.min(FIRST_LINES) } else { lines };
                 let row = *rows.add(self.near);
                 for line in 0..lines {
-                    fetch::<L1_ALL>(row.wrapping_add(self.skip + line * 64));
+                    fetch::<L1_ALL>(row.wrapping_add(skip + line * 64));
                 }
             }
         }
     }
 
     #[inline(always)]
-    fn far(&self, row: *const u8, lines: usize) {
+    fn far(&self, row: *const u8, skip: usize, bytes: usize) {
         let first = AHEAD == L1_FIRST || AHEAD == NTA_FIRST;
+        let lines = bytes.div_ceil(64);
         let lines = if first { lines.min(FIRST_LINES) } else { lines };
         for line in 0..lines {
-            fetch::<AHEAD>(row.wrapping_add(self.skip + line * 64));
+            fetch::<AHEAD>(row.wrapping_add(skip + line * 64));
         }
         // A row that begins within a line may end in one more.
         if RAGGED && !first {
-            fetch::<AHEAD>(row.wrapping_add(self.last));
+            fetch::<AHEAD>(row.wrapping_add((skip + bytes).min(self.row_bytes).saturating_sub(1)));
         }
     }
 }

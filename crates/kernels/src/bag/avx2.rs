@@ -2,11 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use super::integer::DIGITS;
 use super::integer::vectors::plane::*;
-use super::integer::vectors::{self, Digits, Quads, Sums};
+use super::integer::vectors::{self, Digits, Quads, Scales, WIDE_ROWS_MAX};
 use super::kernel::Work;
-use super::pooling::{self, Lanes, Part, case::*};
+use super::pooling::{self, Lanes, case::*};
 use super::quant::Params;
 use crate::detect::Isa;
 
@@ -78,32 +77,30 @@ unsafe impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn load_part<const DTYPE: u8>(row: *const u8, v: usize, lanes: usize) -> __m256 {
-        let mut buffer = [0u32; 8];
-        let size = if DTYPE == F32 { 4 } else { 2 };
-        // SAFETY: `lanes` elements belong to the row; quantised rows are padded to whole vectors.
+        // SAFETY: `lanes` elements belong to the row, and no others are read; quantised rows are
+        // padded to whole vectors.
         unsafe {
             match DTYPE {
-                INT8 | INT4 => return Self::load::<DTYPE>(row, v),
-                _ => std::ptr::copy_nonoverlapping(
-                    row.add(v * 8 * size),
-                    buffer.as_mut_ptr().cast::<u8>(),
-                    lanes * size,
-                ),
+                INT8 | INT4 => Self::load::<DTYPE>(row, v),
+                F32 => _mm256_maskload_ps(row.add(v * 32).cast(), mask(lanes)),
+                _ => {
+                    let mut halves = [0u16; 8];
+                    let own = row.add(v * 16).cast();
+                    std::ptr::copy_nonoverlapping(own, halves.as_mut_ptr(), lanes);
+                    Self::load::<DTYPE>(halves.as_ptr().cast(), 0)
+                }
             }
-            Self::load::<DTYPE>(buffer.as_ptr().cast(), 0)
         }
     }
 
     #[inline(always)]
     unsafe fn store(out: *mut f32, x: __m256, lanes: usize) {
-        // SAFETY: the first `lanes` belong to the bag.
+        // SAFETY: the first `lanes` belong to the bag, and no others are written.
         unsafe {
-            if lanes == 8 {
-                return _mm256_storeu_ps(out, x);
+            match lanes {
+                8 => _mm256_storeu_ps(out, x),
+                _ => _mm256_maskstore_ps(out, mask(lanes), x),
             }
-            let mut buffer = [0.0f32; 8];
-            _mm256_storeu_ps(buffer.as_mut_ptr(), x);
-            std::ptr::copy_nonoverlapping(buffer.as_ptr(), out, lanes);
         }
     }
 
@@ -116,7 +113,6 @@ unsafe impl Lanes for Avx2 {
         const RAGGED: bool,
     >(
         work: &Work,
-        part: Part,
     ) {
         #[target_feature(enable = "avx2,fma,f16c")]
         unsafe fn inside<
@@ -127,13 +123,22 @@ unsafe impl Lanes for Avx2 {
             const RAGGED: bool,
         >(
             work: &Work,
-            part: Part,
         ) {
             // SAFETY: as the caller promises.
-            unsafe { pooling::bags::<Avx2, DTYPE, MODE, AHEAD, N, RAGGED>(work, part) }
+            unsafe { pooling::bags::<Avx2, DTYPE, MODE, AHEAD, N, RAGGED>(work) }
         }
         // SAFETY: as the caller promises.
-        unsafe { inside::<DTYPE, MODE, AHEAD, N, RAGGED>(work, part) }
+        unsafe { inside::<DTYPE, MODE, AHEAD, N, RAGGED>(work) }
+    }
+}
+
+/// The first lanes.
+#[inline(always)]
+unsafe fn mask(lanes: usize) -> __m256i {
+    // SAFETY: the trait's callers have the instruction set.
+    unsafe {
+        let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes as i32), lane)
     }
 }
 
@@ -153,11 +158,11 @@ unsafe fn from_bf16(halves: __m128i) -> __m256 {
 unsafe impl Quads for Avx2 {
     type L = Self;
     type I = __m256i;
+    /// Scales of 14 bits by one multiplication: sums of fewer than 512 products fit 32 bits.
+    type Digit = u16;
     const ISA: Isa = Isa::Avx2;
     const BYTES: usize = 32;
-    const CHUNKS_MAX: usize = 1;
-    const BOTH_AT_ONCE: bool = false;
-    const OFFSET: i32 = 128;
+    const DIGITS_MIN: usize = 1;
 
     #[inline(always)]
     unsafe fn zero() -> __m256i {
@@ -176,54 +181,48 @@ unsafe impl Quads for Avx2 {
         }
     }
 
+    /// Rows 0 and 1 in the even bytes of a word, rows 2 and 3 in the odd ones.
     #[inline(always)]
     unsafe fn interleave([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
         // SAFETY: as in `zero`.
         unsafe {
-            let (ab, cd) = (_mm256_unpacklo_epi8(a, b), _mm256_unpacklo_epi8(c, d));
-            let (ab_high, cd_high) = (_mm256_unpackhi_epi8(a, b), _mm256_unpackhi_epi8(c, d));
+            let (ac, bd) = (_mm256_unpacklo_epi8(a, c), _mm256_unpacklo_epi8(b, d));
+            let (ac_high, bd_high) = (_mm256_unpackhi_epi8(a, c), _mm256_unpackhi_epi8(b, d));
             [
-                _mm256_unpacklo_epi16(ab, cd),
-                _mm256_unpackhi_epi16(ab, cd),
-                _mm256_unpacklo_epi16(ab_high, cd_high),
-                _mm256_unpackhi_epi16(ab_high, cd_high),
+                _mm256_unpacklo_epi16(ac, bd),
+                _mm256_unpackhi_epi16(ac, bd),
+                _mm256_unpacklo_epi16(ac_high, bd_high),
+                _mm256_unpackhi_epi16(ac_high, bd_high),
             ]
         }
     }
 
-    /// Bytes become signed ones, 128 less: products of two of those with digits fit 16 bits.
     #[inline(always)]
-    unsafe fn plane<const PLANE: u8>(x: __m256i) -> __m256i {
-        // SAFETY: as in `zero`.
-        unsafe {
-            match PLANE {
-                BYTES => _mm256_xor_si256(x, _mm256_set1_epi8(-128)),
-                LOW => _mm256_and_si256(x, _mm256_set1_epi8(15)),
-                _ => _mm256_and_si256(_mm256_srli_epi16::<4>(x), _mm256_set1_epi8(15)),
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn dot(sum: __m256i, x: __m256i, digits: *const u8) -> __m256i {
+    unsafe fn add<const PLANE: u8>(
+        x: __m256i,
+        digits: *const u16,
+        [low, high]: [__m256i; 2],
+    ) -> [__m256i; 2] {
         // SAFETY: four digits can be read.
         unsafe {
-            let digits = _mm256_set1_epi32(digits.cast::<i32>().read_unaligned());
-            let pairs = _mm256_maddubs_epi16(digits, x);
-            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+            let first = _mm256_set1_epi32(digits.cast::<i32>().read_unaligned());
+            let last = _mm256_set1_epi32(digits.add(2).cast::<i32>().read_unaligned());
+            let odd = _mm256_srli_epi16::<8>(x);
+            if PLANE == BYTES {
+                let even = _mm256_and_si256(x, _mm256_set1_epi16(0xff));
+                return [dot(low, [even, odd], [first, last]), high];
+            }
+            let half = _mm256_set1_epi16(15);
+            let low_halves = [_mm256_and_si256(x, half), _mm256_and_si256(odd, half)];
+            let high_halves =
+                [_mm256_and_si256(_mm256_srli_epi16::<4>(x), half), _mm256_srli_epi16::<12>(x)];
+            [dot(low, low_halves, [first, last]), dot(high, high_halves, [first, last])]
         }
     }
 
     #[inline(always)]
-    unsafe fn add(a: __m256i, b: i32) -> __m256i {
-        // SAFETY: as in `zero`.
-        unsafe { _mm256_add_epi32(a, _mm256_set1_epi32(b)) }
-    }
-
-    #[inline(always)]
-    unsafe fn halves(both: __m256i, high: __m256i) -> [__m256i; 2] {
-        // SAFETY: as in `zero`.
-        unsafe { [_mm256_sub_epi32(both, high), _mm256_srai_epi32::<4>(high)] }
+    unsafe fn halves(sums: [__m256i; 2]) -> [__m256i; 2] {
+        sums
     }
 
     #[inline(always)]
@@ -262,26 +261,33 @@ unsafe impl Quads for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn scales(params: *const Params, rows: usize, step: f32, to: &mut Digits) -> Sums {
+    unsafe fn scales(
+        params: *const Params,
+        rows: usize,
+        step: f32,
+        to: &mut Digits<u16>,
+    ) -> Scales {
+        // With more rows, sums of products with 14 bits would not fit.
+        let wide = rows <= WIDE_ROWS_MAX;
         // SAFETY: as many params as rows, and room for as many digits, in whole groups of 16.
         unsafe {
             let per_step = _mm256_set1_ps(1.0 / step);
             let digit = _mm256_set1_epi32(127);
             let mut biases = [_mm256_setzero_pd(); 2];
-            let mut totals = [_mm256_setzero_si256(); DIGITS];
+            let mut all = _mm256_setzero_si256();
             for i in (0..rows.next_multiple_of(16)).step_by(8) {
                 let params = params_at(params, i, rows);
                 let halves = in_words(_mm256_and_si256(params, _mm256_set1_epi32(0xffff)));
                 let integers = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtph_ps(halves), per_step));
-                let digits = [
-                    _mm256_and_si256(integers, digit),
-                    _mm256_and_si256(_mm256_srli_epi32::<7>(integers), digit),
-                    _mm256_srli_epi32::<14>(integers),
-                ];
-                for ((to, digits), total) in to.iter_mut().zip(digits).zip(&mut totals) {
-                    *total = _mm256_add_epi32(*total, digits);
-                    let bytes = _mm_packus_epi16(in_words(digits), _mm_setzero_si128());
-                    _mm_storel_epi64(to.as_mut_ptr().add(i).cast(), bytes);
+                all = _mm256_or_si256(all, integers);
+                let (upper, low) =
+                    (_mm256_srli_epi32::<7>(integers), _mm256_and_si256(integers, digit));
+                let digits = match wide {
+                    true => [upper, low, low],
+                    false => [_mm256_srli_epi32::<7>(upper), _mm256_and_si256(upper, digit), low],
+                };
+                for (to, digits) in to.iter_mut().zip(digits) {
+                    _mm_storeu_si128(to.as_mut_ptr().add(i).cast(), in_words(digits));
                 }
                 let bias = _mm256_cvtph_ps(in_words(_mm256_srli_epi32::<16>(params)));
                 let parts = [_mm256_castps256_ps128(bias), _mm256_extractf128_ps::<1>(bias)];
@@ -291,25 +297,35 @@ unsafe impl Quads for Avx2 {
             }
             let mut each = [0.0f64; 4];
             _mm256_storeu_pd(each.as_mut_ptr(), _mm256_add_pd(biases[0], biases[1]));
-            Sums { biases: each[0] + each[1] + (each[2] + each[3]), digits: totals.map(|t| sum(t)) }
+            let is_low_zero = _mm256_testz_si256(all, digit) != 0;
+            Scales {
+                biases: each[0] + each[1] + (each[2] + each[3]),
+                digits: 3 - usize::from(wide) - usize::from(is_low_zero),
+                is_low_zero,
+            }
         }
     }
 
     #[inline(always)]
-    unsafe fn enter<const PLANE: u8, const AHEAD: u8, const SETS: usize, const WHOLE: bool>(
-        work: &Work,
-        skip: usize,
-    ) {
+    unsafe fn enter<const PLANE: u8, const AHEAD: u8, const WHOLE: bool>(work: &Work) {
         #[target_feature(enable = "avx2,fma,f16c")]
-        unsafe fn inside<const PLANE: u8, const AHEAD: u8, const SETS: usize, const WHOLE: bool>(
-            work: &Work,
-            skip: usize,
-        ) {
+        unsafe fn inside<const PLANE: u8, const AHEAD: u8, const WHOLE: bool>(work: &Work) {
             // SAFETY: as the caller promises.
-            unsafe { vectors::bags::<Avx2, PLANE, AHEAD, SETS, WHOLE>(work, skip) }
+            unsafe { vectors::bags::<Avx2, PLANE, AHEAD, WHOLE>(work) }
         }
         // SAFETY: as the caller promises.
-        unsafe { inside::<PLANE, AHEAD, SETS, WHOLE>(work, skip) }
+        unsafe { inside::<PLANE, AHEAD, WHOLE>(work) }
+    }
+}
+
+/// Adds the products of the even and of the odd bytes of words with their rows' digits.
+#[inline(always)]
+unsafe fn dot(sum: __m256i, [even, odd]: [__m256i; 2], [first, last]: [__m256i; 2]) -> __m256i {
+    // SAFETY: the callers have the instruction set.
+    unsafe {
+        let products =
+            _mm256_add_epi32(_mm256_madd_epi16(even, first), _mm256_madd_epi16(odd, last));
+        _mm256_add_epi32(sum, products)
     }
 }
 
@@ -321,10 +337,7 @@ unsafe fn params_at(params: *const Params, i: usize, rows: usize) -> __m256i {
         if i + 8 <= rows {
             return _mm256_loadu_si256(params.add(i).cast());
         }
-        let mut some = [0u32; 8];
-        let left = rows.saturating_sub(i);
-        std::ptr::copy_nonoverlapping(params.add(rows - left).cast(), some.as_mut_ptr(), left);
-        _mm256_loadu_si256(some.as_ptr().cast())
+        _mm256_maskload_epi32(params.wrapping_add(i).cast(), mask(rows.saturating_sub(i)))
     }
 }
 
@@ -333,12 +346,4 @@ unsafe fn params_at(params: *const Params, i: usize, rows: usize) -> __m256i {
 unsafe fn in_words(x: __m256i) -> __m128i {
     // SAFETY: the callers have the instruction set.
     unsafe { _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x)) }
-}
-
-#[inline(always)]
-unsafe fn sum(x: __m256i) -> i32 {
-    let mut each = [0i32; 8];
-    // SAFETY: as above.
-    unsafe { _mm256_storeu_si256(each.as_mut_ptr().cast(), x) };
-    each.iter().sum()
 }

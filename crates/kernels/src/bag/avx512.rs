@@ -4,9 +4,9 @@ use std::arch::x86_64::*;
 
 use super::integer::DIGITS;
 use super::integer::vectors::plane::*;
-use super::integer::vectors::{self, Digits, Quads, Sums};
+use super::integer::vectors::{self, Digits, Quads, Scales};
 use super::kernel::Work;
-use super::pooling::{self, Lanes, Part, case::*};
+use super::pooling::{self, Lanes, case::*};
 use super::quant::Params;
 use crate::detect::Isa;
 
@@ -110,7 +110,6 @@ unsafe impl Lanes for Avx512 {
         const RAGGED: bool,
     >(
         work: &Work,
-        part: Part,
     ) {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
         unsafe fn inside<
@@ -121,13 +120,12 @@ unsafe impl Lanes for Avx512 {
             const RAGGED: bool,
         >(
             work: &Work,
-            part: Part,
         ) {
             // SAFETY: as the caller promises.
-            unsafe { pooling::bags::<Avx512, DTYPE, MODE, AHEAD, N, RAGGED>(work, part) }
+            unsafe { pooling::bags::<Avx512, DTYPE, MODE, AHEAD, N, RAGGED>(work) }
         }
         // SAFETY: as the caller promises.
-        unsafe { inside::<DTYPE, MODE, AHEAD, N, RAGGED>(work, part) }
+        unsafe { inside::<DTYPE, MODE, AHEAD, N, RAGGED>(work) }
     }
 }
 
@@ -143,181 +141,99 @@ unsafe fn from_bf16(halves: __m256i) -> __m512 {
     unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves))) }
 }
 
-/// [`Avx512`] with dot products of bytes.
+/// [`Avx512`] with dot products of bytes. Without them, AVX2 sums in integers.
 pub(super) struct Avx512Vnni;
 
-/// What both have in common; they differ in how words of four bytes are multiplied.
-macro_rules! quads {
-    ($name:ident, $isa:expr, $features:literal, $chunks:literal, $both:literal, $offset:literal,
-     $plane:ident, $dot:ident) => {
-        // SAFETY: nothing is read or written but what the trait says.
-        unsafe impl Quads for $name {
-            type L = Avx512;
-            type I = __m512i;
-            const ISA: Isa = $isa;
-            const BYTES: usize = 64;
-            const CHUNKS_MAX: usize = $chunks;
-            const BOTH_AT_ONCE: bool = $both;
-            const OFFSET: i32 = $offset;
+// SAFETY: nothing is read or written but what the trait says.
+unsafe impl Quads for Avx512Vnni {
+    type L = Avx512;
+    type I = __m512i;
+    type Digit = u8;
+    const ISA: Isa = Isa::Avx512Vnni;
+    const BYTES: usize = 64;
+    const DIGITS_MIN: usize = 2;
 
-            #[inline(always)]
-            unsafe fn zero() -> __m512i {
-                // SAFETY: the trait's callers have the instruction set.
-                unsafe { _mm512_setzero_si512() }
+    #[inline(always)]
+    unsafe fn zero() -> __m512i {
+        // SAFETY: the trait's callers have the instruction set.
+        unsafe { _mm512_setzero_si512() }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes<const WHOLE: bool>(row: *const u8, bytes: usize) -> __m512i {
+        // SAFETY: the bytes are the row's; masked ones are not read.
+        unsafe {
+            match WHOLE {
+                true => _mm512_loadu_si512(row.cast()),
+                false => _mm512_maskz_loadu_epi8((1 << bytes) - 1, row.cast()),
             }
-
-            #[inline(always)]
-            unsafe fn load_bytes<const WHOLE: bool>(row: *const u8, bytes: usize) -> __m512i {
-                // SAFETY: the bytes are the row's; masked ones are not read.
-                unsafe {
-                    match WHOLE {
-                        true => _mm512_loadu_si512(row.cast()),
-                        false => _mm512_maskz_loadu_epi8((1 << bytes) - 1, row.cast()),
-                    }
-                }
-            }
-
-            #[inline(always)]
-            unsafe fn interleave(rows: [__m512i; 4]) -> [__m512i; 4] {
-                // SAFETY: as in `zero`.
-                unsafe { interleave(rows) }
-            }
-
-            #[inline(always)]
-            unsafe fn plane<const PLANE: u8>(x: __m512i) -> __m512i {
-                // SAFETY: as in `zero`.
-                unsafe { $plane::<PLANE>(x) }
-            }
-
-            #[inline(always)]
-            unsafe fn dot(sum: __m512i, x: __m512i, digits: *const u8) -> __m512i {
-                // SAFETY: four digits can be read.
-                unsafe { $dot(sum, x, _mm512_set1_epi32(digits.cast::<i32>().read_unaligned())) }
-            }
-
-            #[inline(always)]
-            unsafe fn add(a: __m512i, b: i32) -> __m512i {
-                // SAFETY: as in `zero`.
-                unsafe { _mm512_add_epi32(a, _mm512_set1_epi32(b)) }
-            }
-
-            #[inline(always)]
-            unsafe fn halves(both: __m512i, high: __m512i) -> [__m512i; 2] {
-                // SAFETY: as in `zero`.
-                unsafe { [_mm512_sub_epi32(both, high), _mm512_srai_epi32::<4>(high)] }
-            }
-
-            #[inline(always)]
-            unsafe fn floats(x: __m512i) -> __m512 {
-                // SAFETY: as in `zero`.
-                unsafe { _mm512_cvtepi32_ps(x) }
-            }
-
-            #[inline(always)]
-            unsafe fn in_order(x: [__m512; 4]) -> [__m512; 4] {
-                // SAFETY: as in `zero`.
-                unsafe { in_order(x) }
-            }
-
-            #[inline(always)]
-            unsafe fn largest_scale(params: *const Params, rows: usize) -> u16 {
-                // SAFETY: as the caller promises.
-                unsafe { largest_scale(params, rows) }
-            }
-
-            #[inline(always)]
-            unsafe fn scales(
-                params: *const Params,
-                rows: usize,
-                step: f32,
-                to: &mut Digits,
-            ) -> Sums {
-                // SAFETY: as the caller promises.
-                unsafe { scales(params, rows, step, to) }
-            }
-
-            #[inline(always)]
-            unsafe fn enter<
-                const PLANE: u8,
-                const AHEAD: u8,
-                const SETS: usize,
-                const WHOLE: bool,
-            >(
-                work: &Work,
-                skip: usize,
-            ) {
-                #[target_feature(enable = $features)]
-                unsafe fn inside<
-                    const PLANE: u8,
-                    const AHEAD: u8,
-                    const SETS: usize,
-                    const WHOLE: bool,
-                >(
-                    work: &Work,
-                    skip: usize,
-                ) {
-                    // SAFETY: as the caller promises.
-                    unsafe { vectors::bags::<$name, PLANE, AHEAD, SETS, WHOLE>(work, skip) }
-                }
-                // SAFETY: as the caller promises.
-                unsafe { inside::<PLANE, AHEAD, SETS, WHOLE>(work, skip) }
-            }
-        }
-    };
-}
-
-quads!(
-    Avx512Vnni,
-    Isa::Avx512Vnni,
-    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
-    2,
-    true,
-    0,
-    high_halves,
-    dot_of_bytes
-);
-quads!(
-    Avx512,
-    Isa::Avx512,
-    "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c",
-    1,
-    false,
-    128,
-    signed,
-    dot_of_signed
-);
-
-#[inline(always)]
-unsafe fn high_halves<const PLANE: u8>(x: __m512i) -> __m512i {
-    // SAFETY: the callers have the instruction set.
-    unsafe { if PLANE == BOTH { _mm512_and_si512(x, _mm512_set1_epi8(-16)) } else { x } }
-}
-
-#[inline(always)]
-unsafe fn dot_of_bytes(sum: __m512i, x: __m512i, digits: __m512i) -> __m512i {
-    // SAFETY: as above.
-    unsafe { _mm512_dpbusd_epi32(sum, x, digits) }
-}
-
-/// Bytes become signed ones, 128 less: products of two of those with digits fit 16 bits.
-#[inline(always)]
-unsafe fn signed<const PLANE: u8>(x: __m512i) -> __m512i {
-    // SAFETY: as above.
-    unsafe {
-        match PLANE {
-            BYTES => _mm512_xor_si512(x, _mm512_set1_epi8(-128)),
-            LOW => _mm512_and_si512(x, _mm512_set1_epi8(15)),
-            _ => _mm512_and_si512(_mm512_srli_epi16::<4>(x), _mm512_set1_epi8(15)),
         }
     }
-}
 
-#[inline(always)]
-unsafe fn dot_of_signed(sum: __m512i, x: __m512i, digits: __m512i) -> __m512i {
-    // SAFETY: as above.
-    unsafe {
-        let pairs = _mm512_maddubs_epi16(digits, x);
-        _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
+    #[inline(always)]
+    unsafe fn interleave(rows: [__m512i; 4]) -> [__m512i; 4] {
+        // SAFETY: as in `zero`.
+        unsafe { interleave(rows) }
+    }
+
+    /// Of two halves of a byte, the sums are of the byte as it is and of its high half.
+    #[inline(always)]
+    unsafe fn add<const PLANE: u8>(
+        x: __m512i,
+        digits: *const u8,
+        [both, high]: [__m512i; 2],
+    ) -> [__m512i; 2] {
+        // SAFETY: four digits can be read.
+        unsafe {
+            let digits = _mm512_set1_epi32(digits.cast::<i32>().read_unaligned());
+            let both = _mm512_dpbusd_epi32(both, x, digits);
+            if PLANE == BYTES {
+                return [both, high];
+            }
+            let upper = _mm512_and_si512(x, _mm512_set1_epi8(-16));
+            [both, _mm512_dpbusd_epi32(high, upper, digits)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn halves([both, high]: [__m512i; 2]) -> [__m512i; 2] {
+        // SAFETY: as in `zero`.
+        unsafe { [_mm512_sub_epi32(both, high), _mm512_srai_epi32::<4>(high)] }
+    }
+
+    #[inline(always)]
+    unsafe fn floats(x: __m512i) -> __m512 {
+        // SAFETY: as in `zero`.
+        unsafe { _mm512_cvtepi32_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn in_order(x: [__m512; 4]) -> [__m512; 4] {
+        // SAFETY: as in `zero`.
+        unsafe { in_order(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn largest_scale(params: *const Params, rows: usize) -> u16 {
+        // SAFETY: as the caller promises.
+        unsafe { largest_scale(params, rows) }
+    }
+
+    #[inline(always)]
+    unsafe fn scales(params: *const Params, rows: usize, step: f32, to: &mut Digits<u8>) -> Scales {
+        // SAFETY: as the caller promises.
+        unsafe { scales(params, rows, step, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn enter<const PLANE: u8, const AHEAD: u8, const WHOLE: bool>(work: &Work) {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+        unsafe fn inside<const PLANE: u8, const AHEAD: u8, const WHOLE: bool>(work: &Work) {
+            // SAFETY: as the caller promises.
+            unsafe { vectors::bags::<Avx512Vnni, PLANE, AHEAD, WHOLE>(work) }
+        }
+        // SAFETY: as the caller promises.
+        unsafe { inside::<PLANE, AHEAD, WHOLE>(work) }
     }
 }
 
@@ -374,24 +290,24 @@ unsafe fn largest_scale(params: *const Params, rows: usize) -> u16 {
 }
 
 #[inline(always)]
-unsafe fn scales(params: *const Params, rows: usize, step: f32, to: &mut Digits) -> Sums {
+unsafe fn scales(params: *const Params, rows: usize, step: f32, to: &mut Digits<u8>) -> Scales {
     // SAFETY: as many params as rows, and room for as many digits, in whole groups of 16.
     unsafe {
         let per_step = _mm512_set1_ps(1.0 / step);
         let digit = _mm512_set1_epi32(127);
         let mut biases = [_mm512_setzero_pd(); 2];
-        let mut totals = [_mm512_setzero_si512(); DIGITS];
+        let mut all = _mm512_setzero_si512();
         for i in (0..rows).step_by(16) {
             let params = params_at(params, i, rows);
             let scales = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(params));
             let integers = _mm512_cvtps_epi32(_mm512_mul_ps(scales, per_step));
+            all = _mm512_or_si512(all, integers);
             let digits = [
-                _mm512_and_si512(integers, digit),
-                _mm512_and_si512(_mm512_srli_epi32::<7>(integers), digit),
                 _mm512_srli_epi32::<14>(integers),
+                _mm512_and_si512(_mm512_srli_epi32::<7>(integers), digit),
+                _mm512_and_si512(integers, digit),
             ];
-            for ((to, digits), total) in to.iter_mut().zip(digits).zip(&mut totals) {
-                *total = _mm512_add_epi32(*total, digits);
+            for (to, digits) in to.iter_mut().zip(digits) {
                 _mm_storeu_si128(to.as_mut_ptr().add(i).cast(), _mm512_cvtepi32_epi8(digits));
             }
             let bias = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(params)));
@@ -400,9 +316,11 @@ unsafe fn scales(params: *const Params, rows: usize, step: f32, to: &mut Digits)
                 *sum = _mm512_add_pd(*sum, _mm512_cvtps_pd(bias));
             }
         }
-        Sums {
+        let is_low_zero = _mm512_test_epi32_mask(all, digit) == 0;
+        Scales {
             biases: _mm512_reduce_add_pd(_mm512_add_pd(biases[0], biases[1])),
-            digits: totals.map(|total| _mm512_reduce_add_epi32(total)),
+            digits: DIGITS - usize::from(is_low_zero),
+            is_low_zero,
         }
     }
 }

@@ -33,7 +33,7 @@ pub struct Hot<'a> {
     pub data: &'a [u8],
     /// Bytes from one copy to the next.
     pub stride: usize,
-    /// One a slot where the table is quantised.
+    /// One per slot where the table is quantised.
     pub params: &'a [Params],
 }
 

@@ -8,8 +8,10 @@
 //! summed in fp64, which is exact too. All are joined and rounded to fp32 once per bag.
 //!
 //! The bytes of four rows are interleaved, so that each 32-bit word holds one element of four rows:
-//! one instruction (`vpdpbusd`, or three without it) then multiplies it by the four rows' digits and
-//! adds the products.
+//! one instruction (`vpdpbusd`) then multiplies it by the four rows' digits and adds the products.
+//! Without it, words of 16 bits are multiplied (`vpmaddwd`), and the two upper digits are one factor.
+//! Where no scale of a bag is below an eighth of the largest, all lowest digits are zero and are left
+//! out. None of this changes a bit of the result.
 
 use half::f16;
 
@@ -70,23 +72,25 @@ pub(super) mod vectors {
     use crate::bag::Dtype;
     use crate::bag::ahead::{Ahead, by_ahead, claim};
     use crate::bag::avx2::Avx2;
-    use crate::bag::avx512::{Avx512, Avx512Vnni};
+    use crate::bag::avx512::Avx512Vnni;
     use crate::bag::kernel::{Work, pool_floats};
     use crate::bag::pooling::Lanes;
     use crate::bag::quant::Params;
+    use crate::bag::resolve::Bag;
     use crate::detect::Isa;
 
-    /// Which elements a byte holds, as constants: enums cannot be parameters yet.
+    /// What a byte holds, as constants: enums cannot be parameters yet.
     pub(in crate::bag) mod plane {
-        /// One, of 8 bits.
+        /// One element.
         pub const BYTES: u8 = 0;
-        /// Two of 4 bits, of which the low or the high one is summed.
-        pub const LOW: u8 = 1;
-        pub const HIGH: u8 = 2;
-        /// Two, which are both summed: the byte as it is, and with its low half cleared.
-        pub const BOTH: u8 = 3;
+        /// Two elements of 4 bits.
+        pub const HALVES: u8 = 1;
     }
     use plane::*;
+
+    /// Up to so many rows, sums of products with a digit of 14 bits fit 32 bits, and sums with two of
+    /// 7 bits are exact in fp32: joined, both give the same number.
+    pub(in crate::bag) const WIDE_ROWS_MAX: usize = 512;
 
     /// An instruction set's vectors of bytes and of 32-bit sums.
     ///
@@ -95,15 +99,13 @@ pub(super) mod vectors {
     pub(in crate::bag) unsafe trait Quads {
         type L: Lanes;
         type I: Copy;
+        /// A digit of a scale.
+        type Digit: Copy;
         const ISA: Isa;
         /// Bytes of a vector.
         const BYTES: usize;
-        /// Vectors of a row that are summed at once: as many as registers have sums for.
-        const CHUNKS_MAX: usize;
-        /// Whether [`BOTH`] halves of a byte are summed at once.
-        const BOTH_AT_ONCE: bool;
-        /// What bytes are off by after [`Quads::plane`].
-        const OFFSET: i32;
+        /// The fewest digits that a bag's scales have.
+        const DIGITS_MIN: usize;
 
         unsafe fn zero() -> Self::I;
         /// A vector of a row; `WHOLE`, or its first `bytes` only.
@@ -111,36 +113,42 @@ pub(super) mod vectors {
         /// Words of four bytes, one of each row. In every 16 bytes, the first vector has the first
         /// four, and so on.
         unsafe fn interleave(rows: [Self::I; 4]) -> [Self::I; 4];
-        /// The factors that interleaved bytes hold.
-        unsafe fn plane<const PLANE: u8>(x: Self::I) -> Self::I;
-        /// Adds to each word the products of its four bytes and the four digits.
-        unsafe fn dot(sum: Self::I, x: Self::I, digits: *const u8) -> Self::I;
-        unsafe fn add(a: Self::I, b: i32) -> Self::I;
-        /// Sums of the low and of the high halves, from those of bytes and of their high halves.
-        unsafe fn halves(both: Self::I, high: Self::I) -> [Self::I; 2];
+        /// Adds to each word of the first sum the products of its four bytes and the four digits; of
+        /// [`HALVES`], to both sums.
+        unsafe fn add<const PLANE: u8>(
+            x: Self::I,
+            digits: *const Self::Digit,
+            sums: [Self::I; 2],
+        ) -> [Self::I; 2];
+        /// The sums of the low and of the high halves, from what [`Quads::add`] made.
+        unsafe fn halves(sums: [Self::I; 2]) -> [Self::I; 2];
         unsafe fn floats(x: Self::I) -> <Self::L as Lanes>::V;
         /// Undoes the order of [`Quads::interleave`].
         unsafe fn in_order(x: [<Self::L as Lanes>::V; 4]) -> [<Self::L as Lanes>::V; 4];
         /// The largest scale, as bits.
         unsafe fn largest_scale(params: *const Params, rows: usize) -> u16;
-        /// Writes the digits of all scales, with zeros behind the last.
-        unsafe fn scales(params: *const Params, rows: usize, step: f32, to: &mut Digits) -> Sums;
+        /// Writes the digits of all scales, the highest first, with zeros behind the last row.
+        unsafe fn scales(
+            params: *const Params,
+            rows: usize,
+            step: f32,
+            to: &mut Digits<Self::Digit>,
+        ) -> Scales;
 
         /// Runs [`bags`] in a function that has the instruction set.
-        unsafe fn enter<const PLANE: u8, const AHEAD: u8, const SETS: usize, const WHOLE: bool>(
-            work: &Work,
-            skip: usize,
-        );
+        unsafe fn enter<const PLANE: u8, const AHEAD: u8, const WHOLE: bool>(work: &Work);
     }
 
     /// The digits of a bag's scales: for each digit one per row, and zeros up to the next 16.
-    pub(in crate::bag) type Digits = [[MaybeUninit<u8>; ROWS_MAX + 16]; DIGITS];
+    pub(in crate::bag) type Digits<T> = [[MaybeUninit<T>; ROWS_MAX + 16]; DIGITS];
 
-    /// What else is known of a bag's params.
-    pub(in crate::bag) struct Sums {
+    /// What is known of a bag's scales.
+    pub(in crate::bag) struct Scales {
         pub biases: f64,
-        /// For each digit; where bytes have an offset.
-        pub digits: [i32; DIGITS],
+        /// How many digits they have.
+        pub digits: usize,
+        /// Whether the lowest of 7 bits was zero everywhere, and is not among the digits.
+        pub is_low_zero: bool,
     }
 
     /// # Safety
@@ -151,221 +159,220 @@ pub(super) mod vectors {
         unsafe {
             match isa {
                 Isa::Avx512Vnni => by_type::<Avx512Vnni>(work),
-                Isa::Avx512 => by_type::<Avx512>(work),
                 _ => by_type::<Avx2>(work),
             }
         }
     }
 
     unsafe fn by_type<Q: Quads>(work: &Work) {
-        let bytes = work.dtype.row_bytes(work.dim);
-        let both = work.dtype == Dtype::Int4;
-        // Behind these a row is padded.
-        let used = if both { work.dim.div_ceil(32) * 16 } else { work.dim };
-        let at_once = Q::BYTES * if both { 1 } else { Q::CHUNKS_MAX };
-        // SAFETY: see `pool`.
-        unsafe {
-            if bytes <= at_once && (!both || Q::BOTH_AT_ONCE) {
-                return part::<Q>(work, 0);
-            }
-            // Bag by bag: its rows are near by when the next part comes.
-            let mut row = 0;
-            for bag in work.bags {
-                let one = work.bag(bag, row);
-                (0..used).step_by(at_once).for_each(|skip| part::<Q>(&one, skip));
-                row += bag.rows as usize;
-            }
-        }
-    }
-
-    /// The part of all rows from byte `skip` on that is summed at once.
-    unsafe fn part<Q: Quads>(work: &Work, skip: usize) {
-        let bytes = work.dtype.row_bytes(work.dim) - skip;
         // SAFETY: see `pool`.
         unsafe {
             match work.dtype {
-                Dtype::Int8 if Q::CHUNKS_MAX > 1 && bytes > Q::BYTES => {
-                    run::<Q, BYTES, 2>(work, skip)
-                }
-                Dtype::Int8 => run::<Q, BYTES, 1>(work, skip),
-                _ if Q::BOTH_AT_ONCE => run::<Q, BOTH, 2>(work, skip),
-                _ => {
-                    run::<Q, LOW, 1>(work, skip);
-                    run::<Q, HIGH, 1>(work, skip);
-                }
+                Dtype::Int8 => by_prefetch::<Q, BYTES>(work),
+                _ => by_prefetch::<Q, HALVES>(work),
             }
         }
     }
 
-    unsafe fn run<Q: Quads, const PLANE: u8, const SETS: usize>(work: &Work, skip: usize) {
-        let whole = work.dtype.row_bytes(work.dim) - skip >= Q::BYTES;
+    unsafe fn by_prefetch<Q: Quads, const PLANE: u8>(work: &Work) {
         // SAFETY: see `pool`.
         unsafe {
-            match whole {
-                true => by_ahead!(work.prefetch, A => Q::enter::<PLANE, A, SETS, true>(work, skip)),
-                false => {
-                    by_ahead!(few work.prefetch, A => Q::enter::<PLANE, A, SETS, false>(work, skip))
-                }
+            match work.dtype.row_bytes(work.dim) >= Q::BYTES {
+                true => by_ahead!(work.prefetch, A => Q::enter::<PLANE, A, true>(work)),
+                false => by_ahead!(few work.prefetch, A => Q::enter::<PLANE, A, false>(work)),
             }
         }
     }
 
-    /// The loop: `SETS` of four vectors of sums for each digit.
+    /// The loop over bags.
     ///
     /// # Safety
-    /// As for [`pool`]; and the part is one of the row.
+    /// As for [`pool`]; rows are `WHOLE` if they have a vector at least.
     #[inline(always)]
     pub(in crate::bag) unsafe fn bags<
         Q: Quads,
         const PLANE: u8,
         const AHEAD: u8,
-        const SETS: usize,
         const WHOLE: bool,
     >(
         work: &Work,
-        skip: usize,
     ) {
-        let chunks = if PLANE == BOTH { SETS / 2 } else { SETS };
-        let lines = (chunks * Q::BYTES).div_ceil(64);
-        let row_bytes = work.dtype.row_bytes(work.dim) - skip;
-        let first = if PLANE == BYTES { skip } else { skip * 2 };
-        let elements =
-            (work.dim - first).min(chunks * Q::BYTES * if PLANE == BYTES { 1 } else { 2 });
-        let mut digits: Digits = [[MaybeUninit::uninit(); ROWS_MAX + 16]; DIGITS];
-        let mut i = 0;
-        // SAFETY: rows and params from `i` on are those of the bag at hand; the list goes on behind
-        // its last row for as long as a prefetch may look; digits behind a bag's last row are zero,
-        // and what they are multiplied by is a row of the bag.
+        let mut digits: Digits<Q::Digit> = [[MaybeUninit::uninit(); ROWS_MAX + 16]; DIGITS];
+        let ahead = Ahead::<AHEAD, false>::new(work);
+        let is_wide = work.dtype.row_bytes(work.dim) > Q::BYTES;
+        let mut first = 0;
+        // SAFETY: rows and params from `first` on are those of the bag at hand.
         unsafe {
-            let ahead = Ahead::<AHEAD, false>::new(work, skip, chunks * Q::BYTES);
-            ahead.begin(work, lines);
+            ahead.begin(work);
             for (b, bag) in work.bags.iter().enumerate() {
-                claim(work, b, first, elements);
+                claim(work, b, 0, work.dim);
                 let rows = bag.rows as usize;
-                let params = work.params.add(i);
+                let (at, params) = (first, work.params.add(first));
+                first += rows;
                 let Some(step) = super::step_for(Q::largest_scale(params, rows)) else {
-                    pool_floats(&work.bag(bag, i), Q::ISA);
-                    i += rows;
+                    pool_floats(&work.bag(bag, at), Q::ISA);
                     continue;
                 };
-                let known = Q::scales(params, rows, step, &mut digits);
-                let full = rows / 4;
-                let mut last = [*work.rows.add(i + rows - 1); 4];
-                for (r, last) in last.iter_mut().enumerate().take(rows % 4) {
-                    *last = *work.rows.add(i + full * 4 + r);
-                }
-                let mut sums = [[[Q::zero(); 4]; DIGITS]; SETS];
-                for group in 0..rows.div_ceil(4) {
-                    let list = work.rows.add(i + group * 4);
-                    for r in 0..4 {
-                        ahead.row(list.add(r), lines);
+                let scales = Q::scales(params, rows, step, &mut digits);
+                let sum = Sum::<AHEAD> { work, bag, first: at, ahead: &ahead, scales, step };
+                match (PLANE, sum.scales.digits) {
+                    (HALVES, 1) => {
+                        if Q::DIGITS_MIN == 1 {
+                            sum.parts::<Q, HALVES, WHOLE, 1, 2>(&digits);
+                        }
                     }
-                    let four = select_unpredictable(group < full, list, last.as_ptr());
-                    for c in 0..chunks {
-                        let load = |r: usize| (*four.add(r)).add(skip + c * Q::BYTES);
-                        let x = Q::interleave([
-                            Q::load_bytes::<WHOLE>(load(0), row_bytes),
-                            Q::load_bytes::<WHOLE>(load(1), row_bytes),
-                            Q::load_bytes::<WHOLE>(load(2), row_bytes),
-                            Q::load_bytes::<WHOLE>(load(3), row_bytes),
-                        ]);
-                        for k in 0..4 {
-                            let plane = Q::plane::<PLANE>(x[k]);
-                            for d in 0..DIGITS {
-                                let digits = digits[d].as_ptr().add(group * 4).cast();
-                                if PLANE == BOTH {
-                                    let sum = &mut sums[2 * c][d][k];
-                                    *sum = Q::dot(*sum, x[k], digits);
-                                    let sum = &mut sums[2 * c + 1][d][k];
-                                    *sum = Q::dot(*sum, plane, digits);
-                                } else {
-                                    sums[c][d][k] = Q::dot(sums[c][d][k], plane, digits);
+                    (HALVES, 2) => sum.parts::<Q, HALVES, WHOLE, 2, 2>(&digits),
+                    (HALVES, _) => sum.parts::<Q, HALVES, WHOLE, 3, 2>(&digits),
+                    (_, 1) if Q::DIGITS_MIN == 1 && is_wide && WHOLE => {
+                        sum.parts::<Q, BYTES, WHOLE, 1, 2>(&digits);
+                    }
+                    (_, 1) => {
+                        if Q::DIGITS_MIN == 1 {
+                            sum.parts::<Q, BYTES, WHOLE, 1, 1>(&digits);
+                        }
+                    }
+                    // Two vectors of a row at once where there are registers for their sums.
+                    (_, 2) if Q::DIGITS_MIN > 1 && is_wide && WHOLE => {
+                        sum.parts::<Q, BYTES, WHOLE, 2, 2>(&digits);
+                    }
+                    (_, 2) => sum.parts::<Q, BYTES, WHOLE, 2, 1>(&digits),
+                    (_, _) if Q::DIGITS_MIN > 1 && is_wide && WHOLE => {
+                        sum.parts::<Q, BYTES, WHOLE, 3, 2>(&digits);
+                    }
+                    (_, _) => sum.parts::<Q, BYTES, WHOLE, 3, 1>(&digits),
+                }
+            }
+        }
+    }
+
+    /// The sum of one bag.
+    struct Sum<'a, const AHEAD: u8> {
+        work: &'a Work<'a>,
+        bag: &'a Bag,
+        /// The place of its first row in the work's list.
+        first: usize,
+        ahead: &'a Ahead<AHEAD, false>,
+        scales: Scales,
+        step: f32,
+    }
+
+    impl<const AHEAD: u8> Sum<'_, AHEAD> {
+        /// Sums all rows part by part, with `D` digits and `SETS` of four vectors of sums for each. The
+        /// last part ends with the row, so that it may sum some bytes again.
+        ///
+        /// # Safety
+        /// As for [`bags`]; the digits are those of the bag's scales, and a part fits a row.
+        #[inline(always)]
+        unsafe fn parts<
+            Q: Quads,
+            const PLANE: u8,
+            const WHOLE: bool,
+            const D: usize,
+            const SETS: usize,
+        >(
+            &self,
+            digits: &Digits<Q::Digit>,
+        ) {
+            let Self { work, bag, first, ahead, .. } = self;
+            let chunks = if PLANE == HALVES { 1 } else { SETS };
+            let bytes = chunks * Q::BYTES;
+            let row_bytes = work.dtype.row_bytes(work.dim);
+            // Behind these a row is padded.
+            let used = if PLANE == HALVES { work.dim.div_ceil(32) * 16 } else { work.dim };
+            let (rows, full) = (bag.rows as usize, bag.rows as usize / 4);
+            // SAFETY: the list goes on behind the bag's last row for as long as a prefetch may look;
+            // digits behind that row are zero, and what they are multiplied by is a row of the bag.
+            unsafe {
+                let list = work.rows.add(*first);
+                let mut last = [*list.add(rows - 1); 4];
+                for (r, last) in last.iter_mut().enumerate().take(rows % 4) {
+                    *last = *list.add(full * 4 + r);
+                }
+                let mut part = 0;
+                while part < used {
+                    let skip = part.min(row_bytes.saturating_sub(bytes));
+                    let mut sums = [[[Q::zero(); 4]; D]; SETS];
+                    for group in 0..rows.div_ceil(4) {
+                        let next = list.add(group * 4);
+                        for r in 0..4 {
+                            ahead.row(next.add(r), skip, bytes);
+                        }
+                        let four = select_unpredictable(group < full, next, last.as_ptr());
+                        for c in 0..chunks {
+                            let at = skip + c * Q::BYTES;
+                            let x = Q::interleave([
+                                Q::load_bytes::<WHOLE>((*four).add(at), row_bytes),
+                                Q::load_bytes::<WHOLE>((*four.add(1)).add(at), row_bytes),
+                                Q::load_bytes::<WHOLE>((*four.add(2)).add(at), row_bytes),
+                                Q::load_bytes::<WHOLE>((*four.add(3)).add(at), row_bytes),
+                            ]);
+                            for k in 0..4 {
+                                for d in 0..D {
+                                    let digits = digits[d].as_ptr().add(group * 4).cast();
+                                    // The second is used with halves only.
+                                    let other = if PLANE == HALVES { 1 } else { c };
+                                    let own = [sums[c][d][k], sums[other][d][k]];
+                                    let own = Q::add::<PLANE>(x[k], digits, own);
+                                    sums[c][d][k] = own[0];
+                                    if PLANE == HALVES {
+                                        sums[other][d][k] = own[1];
+                                    }
                                 }
                             }
                         }
                     }
-                }
-                i += rows;
-                let finish = Finish { step, bias: known.biases as f32, scale: bag.scale };
-                for c in 0..chunks {
-                    let out = |set: &[[Q::I; 4]; DIGITS], plane: u8| {
-                        finish.write::<Q>(work, set, bag.out, skip + c * Q::BYTES, plane);
-                    };
-                    if PLANE == BOTH {
-                        let [low, high] = split::<Q>(&sums[2 * c], &sums[2 * c + 1]);
-                        out(&low, LOW);
-                        out(&high, HIGH);
-                    } else {
-                        if PLANE == BYTES && Q::OFFSET != 0 {
-                            for (sums, digits) in sums[c].iter_mut().zip(known.digits) {
-                                *sums = sums.map(|sum| Q::add(sum, Q::OFFSET * digits));
-                            }
+                    if PLANE == HALVES {
+                        let (low, high) = sums.split_at_mut(1);
+                        let high = high.as_flattened_mut().as_flattened_mut();
+                        for (low, high) in low[0].as_flattened_mut().iter_mut().zip(high) {
+                            [*low, *high] = Q::halves([*low, *high]);
                         }
-                        out(&sums[c], PLANE);
                     }
+                    for (set, sums) in sums.iter().enumerate() {
+                        self.write::<Q, PLANE, D>(sums, skip, set);
+                    }
+                    part += bytes;
                 }
             }
         }
-    }
 
-    #[inline(always)]
-    unsafe fn split<Q: Quads>(
-        both: &[[Q::I; 4]; DIGITS],
-        high: &[[Q::I; 4]; DIGITS],
-    ) -> [[[Q::I; 4]; DIGITS]; 2] {
-        let (mut low, mut upper) = (*both, *high);
-        for d in 0..DIGITS {
-            for k in 0..4 {
-                // SAFETY: the processor has the instruction set.
-                [low[d][k], upper[d][k]] = unsafe { Q::halves(both[d][k], high[d][k]) };
-            }
-        }
-        [low, upper]
-    }
-
-    /// What makes a bag's integers its result.
-    struct Finish {
-        step: f32,
-        bias: f32,
-        scale: f32,
-    }
-
-    impl Finish {
-        /// Joins the digits' sums of the bytes from `byte` of a row on.
+        /// Joins the sums of all digits: those of vector `set` from byte `skip` of a row on, or those
+        /// of the low or the high halves.
         ///
         /// # Safety
-        /// The bag's elements from `out` on lie inside of the output.
+        /// The bag's elements lie inside of the output.
         #[inline(always)]
-        unsafe fn write<Q: Quads>(
+        unsafe fn write<Q: Quads, const PLANE: u8, const D: usize>(
             &self,
-            work: &Work,
-            sums: &[[Q::I; 4]; DIGITS],
-            out: usize,
-            byte: usize,
-            plane: u8,
+            sums: &[[Q::I; 4]; D],
+            skip: usize,
+            set: usize,
         ) {
-            let [low, middle, high] = sums;
+            let unit = self.step * if self.scales.is_low_zero { BASE } else { 1.0 };
             // SAFETY: only elements of the bag are written.
             unsafe {
                 let base = Q::L::splat(BASE);
                 let mut values = [base; 4];
                 for (k, value) in values.iter_mut().enumerate() {
-                    let sum = Q::L::fma(Q::floats(high[k]), base, Q::floats(middle[k]));
-                    let sum = Q::L::fma(sum, base, Q::floats(low[k]));
-                    let sum = Q::L::mul(sum, Q::L::splat(self.step));
-                    let sum = Q::L::add(sum, Q::L::splat(self.bias));
-                    *value = Q::L::mul(sum, Q::L::splat(self.scale));
+                    let mut sum = Q::floats(sums[0][k]);
+                    for digit in &sums[1..] {
+                        sum = Q::L::fma(sum, base, Q::floats(digit[k]));
+                    }
+                    let sum = Q::L::mul(sum, Q::L::splat(unit));
+                    let sum = Q::L::add(sum, Q::L::splat(self.scales.biases as f32));
+                    *value = Q::L::mul(sum, Q::L::splat(self.bag.scale));
                 }
                 for (v, value) in Q::in_order(values).into_iter().enumerate() {
-                    let byte = byte + v * Q::L::LANES;
-                    let element = match plane {
-                        BYTES => byte,
-                        LOW => byte / 16 * 32 + byte % 16,
-                        _ => byte / 16 * 32 + byte % 16 + 16,
+                    let element = match PLANE {
+                        BYTES => skip + set * Q::BYTES + v * Q::L::LANES,
+                        _ => {
+                            let byte = skip + v * Q::L::LANES;
+                            byte / 16 * 32 + byte % 16 + set * 16
+                        }
                     };
-                    let lanes = work.dim.saturating_sub(element).min(Q::L::LANES);
+                    let lanes = self.work.dim.saturating_sub(element).min(Q::L::LANES);
                     if lanes > 0 {
-                        Q::L::store(work.out.at(out + element), value, lanes);
+                        Q::L::store(self.work.out.at(self.bag.out + element), value, lanes);
                     }
                 }
             }

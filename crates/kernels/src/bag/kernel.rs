@@ -67,9 +67,9 @@ pub(super) struct Work<'a> {
     /// The rows of all bags, and [`AHEAD_MAX`](super::resolve::AHEAD_MAX) more that may be
     /// prefetched.
     pub rows: *const *const u8,
-    /// One a row if quantised.
+    /// One per row if quantised.
     pub params: *const Params,
-    /// One a row if weighted.
+    /// One per row if weighted.
     pub weights: *const f32,
     pub bags: &'a [Bag],
     pub out: &'a Target<'a>,

@@ -59,7 +59,7 @@ pub struct Table<'a> {
     /// Bytes from one row to the next.
     pub stride: usize,
     pub data: &'a [u8],
-    /// One a row where the table is quantised, else none.
+    /// One per row where the table is quantised, else none.
     pub params: &'a [Params],
     pub pooling: Pooling,
     /// An id that counts for nothing, not even in a mean.
@@ -85,7 +85,7 @@ pub struct Bags<'a> {
     pub ids: Ids<'a>,
     /// tables · batch + 1 of them.
     pub offsets: &'a [i64],
-    /// One an id; for sums and means.
+    /// One per id; for sums and means.
     pub weights: Option<&'a [f32]>,
 }
 

@@ -32,10 +32,9 @@ use case::*;
 pub(super) unsafe trait Lanes {
     type V: Copy;
     const LANES: usize;
-    /// As many sums as registers hold, beside what a row needs on its way.
+    /// As many sums as registers hold, beside what a row needs on its way. Plain sums of fp32 need
+    /// nothing: a row is added straight from memory, and sixteen sums fit always.
     const VECTORS_MAX: usize;
-    /// A constant of its own: functions behind a condition that is one are not compiled in vain.
-    const HAS_SIXTEEN: bool = Self::VECTORS_MAX >= 16;
 
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
@@ -60,7 +59,6 @@ pub(super) unsafe trait Lanes {
         const RAGGED: bool,
     >(
         work: &Work,
-        part: Part,
     );
 }
 
@@ -79,15 +77,6 @@ unsafe fn widened(params: *const Params) -> Widened {
         let bias = _mm_cvtss_f32(_mm_movehdup_ps(halves));
         Widened { scale: _mm_cvtss_f32(halves), bias }
     }
-}
-
-/// Some of a row's vectors.
-#[derive(Clone, Copy)]
-pub(super) struct Part {
-    /// The first of them.
-    first: usize,
-    /// Lanes of the last that belong to the row, in a table that is not quantised.
-    last_lanes: usize,
 }
 
 /// # Safety
@@ -148,77 +137,63 @@ const fn bits(dtype: u8) -> usize {
 }
 
 unsafe fn by_width<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8>(work: &Work) {
-    // An int4 row is read in groups of 32 elements: a part that began within one would have to look
-    // which half of a byte it wants.
-    let vectors = match DTYPE {
-        INT4 => work.dim.div_ceil(32) * (32 / L::LANES),
-        _ => work.dim.div_ceil(L::LANES),
-    };
+    let (vectors, group) = (vectors::<L>(DTYPE, work.dim), group::<L>(DTYPE));
+    // The fewest parts, and of those the narrowest.
+    let most = if const { DTYPE == F32 && MODE == SUM } { 16 } else { L::VECTORS_MAX };
+    let fits = |n: &usize| *n <= vectors.min(most) && n.is_multiple_of(group);
+    let part = PARTS.into_iter().filter(fits).min_by_key(|n| (vectors.div_ceil(*n), *n));
     // SAFETY: see `pool`.
     unsafe {
-        if vectors.is_power_of_two() && vectors <= L::VECTORS_MAX {
-            return some::<L, DTYPE, MODE, AHEAD>(work, 0, vectors);
-        }
-        // Rows too wide for the registers, or of an odd width, are walked in parts, bag by bag: the
-        // rows of a bag are near by when the next part comes.
-        let mut row = 0;
-        for bag in work.bags {
-            let one = work.bag(bag, row);
-            let mut first = 0;
-            while first < vectors {
-                let count = (1 << (vectors - first).ilog2()).min(L::VECTORS_MAX);
-                some::<L, DTYPE, MODE, AHEAD>(&one, first, count);
-                first += count;
+        match part {
+            Some(1) => by_end::<L, DTYPE, MODE, AHEAD, 1>(work),
+            Some(2) => by_end::<L, DTYPE, MODE, AHEAD, 2>(work),
+            Some(4) => by_end::<L, DTYPE, MODE, AHEAD, 4>(work),
+            Some(6) => by_end::<L, DTYPE, MODE, AHEAD, 6>(work),
+            Some(8) => by_end::<L, DTYPE, MODE, AHEAD, 8>(work),
+            Some(16) if const { L::VECTORS_MAX >= 16 || DTYPE == F32 && MODE == SUM } => {
+                by_end::<L, DTYPE, MODE, AHEAD, 16>(work);
             }
-            row += bag.rows as usize;
+            _ => {}
         }
     }
 }
 
-/// `count` is a power of two.
-unsafe fn some<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8>(
-    work: &Work,
-    first: usize,
-    count: usize,
-) {
-    // SAFETY: see `pool`.
-    unsafe {
-        match count {
-            1 => by_end::<L, DTYPE, MODE, AHEAD, 1>(work, first),
-            2 => by_end::<L, DTYPE, MODE, AHEAD, 2>(work, first),
-            4 => by_end::<L, DTYPE, MODE, AHEAD, 4>(work, first),
-            8 => by_end::<L, DTYPE, MODE, AHEAD, 8>(work, first),
-            _ => {
-                if L::HAS_SIXTEEN {
-                    by_end::<L, DTYPE, MODE, AHEAD, 16>(work, first);
-                }
-            }
-        }
-    }
+/// Numbers of vectors that are summed at once: powers of two, and six for widths like 48 and 96.
+const PARTS: [usize; 6] = [1, 2, 4, 6, 8, 16];
+
+/// Vectors of a row.
+fn vectors<L: Lanes>(dtype: u8, dim: usize) -> usize {
+    dim.div_ceil(L::LANES).next_multiple_of(group::<L>(dtype))
+}
+
+/// Vectors that share their bytes: an int4 row is read in groups of 32 elements, and a part that began
+/// within one would have to look which half of a byte it wants.
+const fn group<L: Lanes>(dtype: u8) -> usize {
+    if dtype == INT4 { 32 / L::LANES } else { 1 }
 }
 
 /// Quantised rows are padded to whole vectors and lines: they end like any other.
 unsafe fn by_end<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8, const N: usize>(
     work: &Work,
-    first: usize,
 ) {
-    let last_lanes = work.dim.saturating_sub((first + N - 1) * L::LANES).min(L::LANES);
-    let part = Part { first, last_lanes };
     let bytes = work.dtype.row_bytes(work.dim);
-    let ragged = last_lanes < L::LANES || (bytes > 64 && !bytes.is_multiple_of(64));
+    let is_cut = !work.dim.is_multiple_of(L::LANES);
+    let ragged = is_cut || (bytes > 64 && !bytes.is_multiple_of(64));
     // SAFETY: see `pool`.
     unsafe {
         match ragged && !is_quantised(DTYPE) {
-            true => L::enter::<DTYPE, MODE, AHEAD, N, true>(work, part),
-            false => L::enter::<DTYPE, MODE, AHEAD, N, false>(work, part),
+            true => L::enter::<DTYPE, MODE, AHEAD, N, true>(work),
+            false => L::enter::<DTYPE, MODE, AHEAD, N, false>(work),
         }
     }
 }
 
-/// The loop. `RAGGED` rows end within a vector or begin anywhere in a line.
+/// The loop. Rows of more than `N` vectors are summed in parts, bag by bag: the rows of a bag are near
+/// by when the next part comes. The last part ends with the row, so that it may sum some vectors again.
+/// `RAGGED` rows end within a vector or begin anywhere in a line.
 ///
 /// # Safety
-/// As for [`pool`]; and the part is one of the row.
+/// As for [`pool`]; and a row has `N` vectors at least.
 #[inline(always)]
 pub(super) unsafe fn bags<
     L: Lanes,
@@ -229,62 +204,75 @@ pub(super) unsafe fn bags<
     const RAGGED: bool,
 >(
     work: &Work,
-    part: Part,
 ) {
     let quantised = is_quantised(DTYPE);
-    let skip = part.first * L::LANES * bits(DTYPE) / 8;
-    let mut i = 0;
+    let vectors = vectors::<L>(DTYPE, work.dim);
+    let bytes = const { N * L::LANES * bits(DTYPE) / 8 };
+    let mut begin = 0;
     // SAFETY: row, params and weight `i` are those of the bag at hand; the list goes on behind its
     // last row for as long as a prefetch may look.
     unsafe {
-        let bytes = const { N * L::LANES * bits(DTYPE) / 8 };
-        let ahead = Ahead::<AHEAD, RAGGED>::new(work, skip, bytes);
-        ahead.begin(work, bytes.div_ceil(64));
+        let ahead = Ahead::<AHEAD, RAGGED>::new(work);
+        ahead.begin(work);
         for (b, bag) in work.bags.iter().enumerate() {
-            claim(work, b, part.first * L::LANES, N * L::LANES);
-            let start = if MODE == MAX { f32::NEG_INFINITY } else { 0.0 };
-            let mut sum = [L::splat(start); N];
-            let mut bias_sum = 0.0f32;
-            let end = i + bag.rows as usize;
-            while i < end {
-                ahead.row(work.rows.add(i), bytes.div_ceil(64));
-                let row = (*work.rows.add(i)).add(skip);
-                let weight = if MODE == WEIGHTED_SUM { *work.weights.add(i) } else { 1.0 };
-                let (mut scale, mut bias) = (weight, 0.0);
-                if quantised {
-                    let params = widened(work.params.add(i));
-                    bias = params.bias;
-                    scale *= params.scale;
-                    bias_sum = bias.mul_add(weight, bias_sum);
+            let end = begin + bag.rows as usize;
+            let mut part = 0;
+            while part < vectors {
+                let first = part.min(vectors - N);
+                let skip = first * L::LANES * bits(DTYPE) / 8;
+                let last_lanes = work.dim.saturating_sub((first + N - 1) * L::LANES).min(L::LANES);
+                claim(work, b, first * L::LANES, N * L::LANES);
+                let start = if MODE == MAX { f32::NEG_INFINITY } else { 0.0 };
+                let mut sum = [L::splat(start); N];
+                let mut bias_sum = 0.0f32;
+                let mut i = begin;
+                while i < end {
+                    ahead.row(work.rows.add(i), skip, bytes);
+                    let row = (*work.rows.add(i)).add(skip);
+                    let weight = if MODE == WEIGHTED_SUM { *work.weights.add(i) } else { 1.0 };
+                    let (mut scale, mut bias) = (weight, 0.0);
+                    if quantised {
+                        let params = widened(work.params.add(i));
+                        bias = params.bias;
+                        scale *= params.scale;
+                        bias_sum = bias.mul_add(weight, bias_sum);
+                    }
+                    let (scale, bias) = (L::splat(scale), L::splat(bias));
+                    for (v, sum) in sum.iter_mut().enumerate() {
+                        let x = match RAGGED && v + 1 == N {
+                            true => L::load_part::<DTYPE>(row, v, last_lanes),
+                            false => L::load::<DTYPE>(row, v),
+                        };
+                        *sum = match MODE {
+                            MAX if quantised => L::max(L::fma(x, scale, bias), *sum),
+                            MAX => L::max(x, *sum),
+                            SUM if !quantised => L::add(*sum, x),
+                            _ => L::fma(x, scale, *sum),
+                        };
+                    }
+                    i += 1;
                 }
-                let (scale, bias) = (L::splat(scale), L::splat(bias));
-                for (v, sum) in sum.iter_mut().enumerate() {
-                    let x = match RAGGED && v + 1 == N {
-                        true => L::load_part::<DTYPE>(row, v, part.last_lanes),
-                        false => L::load::<DTYPE>(row, v),
+                for (v, sum) in sum.into_iter().enumerate() {
+                    let scale = L::splat(bag.scale);
+                    let value = match MODE {
+                        MAX if bag.rows == 0 => L::splat(0.0),
+                        MAX => sum,
+                        _ if quantised => L::mul(L::add(sum, L::splat(bias_sum)), scale),
+                        _ => L::mul(sum, scale),
                     };
-                    *sum = match MODE {
-                        MAX if quantised => L::max(L::fma(x, scale, bias), *sum),
-                        MAX => L::max(x, *sum),
-                        SUM if !quantised => L::add(*sum, x),
-                        _ => L::fma(x, scale, *sum),
+                    let element = (first + v) * L::LANES;
+                    // Quantised rows have whole vectors behind their last element.
+                    let lanes = match quantised || RAGGED {
+                        true => work.dim.saturating_sub(element).min(L::LANES),
+                        false => L::LANES,
                     };
+                    if lanes > 0 {
+                        L::store(work.out.at(bag.out + element), value, lanes);
+                    }
                 }
-                i += 1;
+                part += N;
             }
-            for (v, sum) in sum.into_iter().enumerate() {
-                let value = match MODE {
-                    MAX if bag.rows == 0 => L::splat(0.0),
-                    MAX => sum,
-                    _ if quantised => L::mul(L::add(sum, L::splat(bias_sum)), L::splat(bag.scale)),
-                    _ => L::mul(sum, L::splat(bag.scale)),
-                };
-                let element = (part.first + v) * L::LANES;
-                let lanes = work.dim.saturating_sub(element).min(L::LANES);
-                if lanes > 0 {
-                    L::store(work.out.at(bag.out + element), value, lanes);
-                }
-            }
+            begin = end;
         }
     }
 }

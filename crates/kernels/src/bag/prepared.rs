@@ -44,14 +44,18 @@ pub struct Lookup<'l> {
     target: Target<'l>,
     /// Rows are only read, and the output is a sink as wide as the widest table.
     is_touch: bool,
+    /// The first element of a sample that the output has.
+    skip: usize,
 }
 
 /// Rows that are pooled in one go: their list of addresses stays in the second-level cache, and the
 /// prefetches that a list begins and ends without are few among its own.
 const ROWS_AT_ONCE: usize = 4096;
-/// Up to this many ids per bag, what is written counts as much as what is read: few samples are taken
-/// at a time, so that what was written last is still near.
+/// Up to this many ids per bag, what is written counts as much as what is read.
 const SHORT_BAG_IDS: usize = 4;
+/// Then samples of about so many rows are taken through all tables before the next ones: the pages of
+/// the output that they write to stay in the translation cache.
+const SHORT_ROWS_AT_ONCE: usize = 1024;
 
 impl<'a> Prepared<'a> {
     /// Checks the tables. `out_of_range` has one reaction per table, or is empty: then an id that no
@@ -94,7 +98,23 @@ impl<'a> Prepared<'a> {
 
     fn lookup_into<'l>(&'l self, scratch: &'l mut Scratch, target: Target<'l>) -> Lookup<'l> {
         scratch.clear();
-        Lookup { prepared: self, scratch, target, is_touch: false }
+        Lookup { prepared: self, scratch, target, is_touch: false, skip: 0 }
+    }
+
+    /// Begins a lookup of one sample whose results go to `out` from those of table `first` on: threads
+    /// can share the tables of a sample.
+    pub fn lookup_from<'l>(
+        &'l self,
+        first: usize,
+        scratch: &'l mut Scratch,
+        out: &'l mut [f32],
+    ) -> Lookup<'l> {
+        Lookup { skip: self.columns[first], ..self.lookup(scratch, out) }
+    }
+
+    /// The element of a sample's results at which those of a table begin; the width behind the last.
+    pub fn column(&self, table: usize) -> usize {
+        self.columns.get(table).copied().unwrap_or(self.width)
     }
 
     /// Begins a lookup that reads rows and keeps no results.
@@ -162,7 +182,7 @@ impl Lookup<'_> {
     /// this table are undefined; what was added before, and what is added later, is not affected.
     ///
     /// # Panics
-    /// If there is no such table, or the output does not have these samples.
+    /// If there is no such table, or the output does not have these samples or this table.
     pub fn add(
         &mut self,
         table: usize,
@@ -173,11 +193,16 @@ impl Lookup<'_> {
         let Prepared { tables, columns, out_of_range, width, isa } = self.prepared;
         let t = &tables[table];
         bags.check(table, t, samples.clone())?;
+        let begin = columns[table].checked_sub(self.skip);
         let end = match self.is_touch {
             true => Some(t.dim),
-            false => (place + samples.len()).checked_mul(*width),
+            // The last sample's results of this table.
+            false => (place + samples.len().max(1) - 1)
+                .checked_mul(*width)
+                .and_then(|last| last.checked_add(begin? + t.dim)),
         };
-        assert!(end.is_some_and(|end| end <= self.target.len()), "samples beyond the output");
+        let is_inside = samples.is_empty() || end.is_some_and(|end| end <= self.target.len());
+        assert!(is_inside, "results beyond the output");
         if self.scratch.is_weighted != bags.weights.is_some() {
             self.pool();
             self.scratch.is_weighted = bags.weights.is_some();
@@ -189,7 +214,7 @@ impl Lookup<'_> {
             let place = Place {
                 table: table as u32,
                 samples: first..last,
-                out: (place + first - samples.start) * width + columns[table],
+                out: (place + first - samples.start) * width + begin.unwrap_or(0),
                 out_step: *width,
                 out_of_range: out_of_range[table],
             };
@@ -236,9 +261,9 @@ impl Lookup<'_> {
     }
 }
 
-/// Samples that have about as many rows as are pooled in one go.
+/// Samples with short bags that are taken through all tables at a time.
 fn samples_at_once(bags: &Bags) -> usize {
-    (ROWS_AT_ONCE * bags.batch).checked_div(bags.ids.len()).unwrap_or(bags.batch).max(1)
+    (SHORT_ROWS_AT_ONCE * bags.batch).checked_div(bags.ids.len()).unwrap_or(bags.batch).max(1)
 }
 
 impl<'a> Bags<'a> {

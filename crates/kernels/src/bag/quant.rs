@@ -2,7 +2,7 @@
 //!
 //! A cache line is what memory delivers, so a row begins on one and holds nothing but its elements:
 //! 128 elements are two lines (int8) or one (int4). Scale and bias stand in an array beside the
-//! rows, four bytes a row, which stays in cache where the rows themselves do not. PyTorch's and
+//! rows, four bytes per row, which stays in cache where the rows themselves do not. PyTorch's and
 //! FBGEMM's layouts put them into the row, whose 136 or 132 bytes then touch three lines or four.
 //!
 //! An element is `scale * q + bias`.

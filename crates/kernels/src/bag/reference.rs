@@ -20,7 +20,7 @@ pub(super) unsafe fn pool(work: &Work) {
             // SAFETY: the list has the rows of all bags, and each is a whole row.
             let row = unsafe { std::slice::from_raw_parts(*work.rows.add(i), row_bytes) };
             let weight = match work.mode {
-                // SAFETY: a weight a row, where there are weights.
+                // SAFETY: a weight per row, where there are weights.
                 Mode::WeightedSum => unsafe { *work.weights.add(i) },
                 _ => 1.0,
             };

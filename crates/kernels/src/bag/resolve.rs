@@ -30,10 +30,10 @@ pub struct Scratch {
     /// The rows of all bags, in order; behind them the last one [`AHEAD_MAX`] times more, so that
     /// looking ahead needs no bound.
     pub(super) rows: Vec<*const u8>,
-    /// One a row where its table is quantised. Copied here, where nothing waits for them: the
+    /// One per row where its table is quantised. Copied here, where nothing waits for them: the
     /// processor fetches dozens at once, and none is missing when its row is pooled.
     pub(super) params: Vec<Params>,
-    /// One a row, where ids have weights.
+    /// One per row, where ids have weights.
     pub(super) weights: Vec<f32>,
     pub(super) bags: Vec<Bag>,
     /// Whether there is a weight for each row.

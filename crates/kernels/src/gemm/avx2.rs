@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::dot;
 use super::lanes::{Dots, Lanes};
-use super::tile::{GROUP, Kernels, Run, Tile, run};
+use super::tile::{GROUP, Kernels, Tile, TileFn, run};
 use crate::detect::Isa;
 
 pub(crate) struct F32x8;
@@ -145,7 +145,7 @@ macro_rules! kernels {
         };
     };
     ($function:ident, $vectors:literal, [$($rows:literal),*]) => {
-        [$($function::<$rows, $vectors, 1> as Run),*]
+        [$($function::<$rows, $vectors, 1> as TileFn),*]
     };
 }
 

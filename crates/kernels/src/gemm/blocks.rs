@@ -9,7 +9,7 @@ const STEPS_FEW: usize = 64;
 const ROWS_FEW: usize = 8;
 
 /// Rows of x as the blocks want them.
-pub(crate) struct Steps {
+pub(crate) struct BlockInput {
     pub x: *const u8,
     pub rows: usize,
     pub layout: Layout,
@@ -43,7 +43,7 @@ pub(crate) fn split(rows: usize, blocks: usize, block: usize) -> usize {
 /// long as the panels are wide; there is room for the rows in the target's matrix.
 pub(crate) unsafe fn run(
     kernels: &Kernels,
-    x: &Steps,
+    x: &BlockInput,
     panels: &View,
     bias: &[f32],
     target: &Target,

@@ -21,7 +21,7 @@ pub(crate) struct Job<'a> {
     pub target: Target,
 }
 
-pub(crate) type Run = unsafe fn(&Job<'_>);
+pub(crate) type DotFn = unsafe fn(&Job<'_>);
 
 /// # Safety
 /// The processor has the features of `L`; the pointers hold what the fields say.

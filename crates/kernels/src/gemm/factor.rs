@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::blocks::{self, Layout, Steps};
+use super::blocks::{self, BlockInput, Layout};
 use super::panels::{Panels, View};
-use super::rows::{Scratch, competes};
+use super::rows::{LayerScratch, competes};
 use super::stride_for;
 use super::tile::Kernels;
 use crate::compiled::compiled;
@@ -53,7 +53,7 @@ impl<'a> Matrix<'a> {
         Self { data: table, rows: ids.len(), cols, transposed: false, ids: Some(ids) }
     }
 
-    /// Transposed.
+    /// The transposed matrix.
     pub fn t(self) -> Self {
         Self { transposed: !self.transposed, ..self }
     }
@@ -90,8 +90,8 @@ impl<'a> Matrix<'a> {
         inner: Range<usize>,
         panels: usize,
         kernels: &Kernels,
-        scratch: &mut Scratch,
-    ) -> Steps {
+        scratch: &mut LayerScratch,
+    ) -> BlockInput {
         let count = rows.len();
         if self.transposed {
             let pitch = kernels.wide.len().next_multiple_of(kernels.lanes);
@@ -100,13 +100,13 @@ impl<'a> Matrix<'a> {
             let copy = bytemuck::cast_slice_mut(scratch.bytes(len * 4));
             copy_columns(kernels.isa, *self, rows, inner, blocks, pitch, copy);
             let layout = Layout::Steps { pitch: pitch * 4 };
-            return Steps { x: copy.as_ptr().cast(), rows: count, layout };
+            return BlockInput { x: copy.as_ptr().cast(), rows: count, layout };
         }
         // Rows that compete for cache cost more than a copy if they are read often.
         let slow = competes(self.cols * 4) && count > 4 && panels > 4;
         if self.ids.is_none() && !slow {
             let start = self.data[rows.start * self.cols + inner.start..].as_ptr();
-            return Steps {
+            return BlockInput {
                 x: start.cast(),
                 rows: count,
                 layout: Layout::Rows { stride: self.cols * 4 },
@@ -118,7 +118,11 @@ impl<'a> Matrix<'a> {
             self.fetch(row + STEPS_AT_ONCE..row + STEPS_AT_ONCE + 1, inner.clone());
             copy[..inner.len()].copy_from_slice(&self.row(row)[inner.clone()]);
         }
-        Steps { x: copy.as_ptr().cast(), rows: count, layout: Layout::Rows { stride: stride * 4 } }
+        BlockInput {
+            x: copy.as_ptr().cast(),
+            rows: count,
+            layout: Layout::Rows { stride: stride * 4 },
+        }
     }
 
     /// As the right factor, unpacked: the rows `inner` as panels, if they can be read so.
@@ -234,7 +238,7 @@ fn copy_columns_plain(
 }
 
 compiled! {
-    /// Of the stored rows `inner` these columns, `width` elements a row, with zeros behind.
+    /// Of the stored rows `inner` these columns, `width` elements per row, with zeros behind.
     fn pack_rows(
         matrix: Matrix, columns: Range<usize>, inner: Range<usize>, width: usize, words: &mut [f32]
     ) = pack_rows_plain

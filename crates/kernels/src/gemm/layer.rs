@@ -7,7 +7,9 @@ use super::panels::{Panels, Shape};
 use super::rows::sealed::Element as _;
 use super::rows::{competes, convert};
 use super::tile::{Kernels, Output, Target, Tile};
-use super::{Activation, Element, Precision, Rows, RowsMut, Scratch, dot, reference, stride_for};
+use super::{
+    Activation, Element, LayerScratch, Precision, Rows, RowsMut, dot, reference, stride_for,
+};
 use crate::detect::{self, Bf16, Cpu, Isa};
 
 /// Rows of x that are taken through all panels before the next ones. A multiple of the rows of
@@ -17,7 +19,7 @@ const ROWS_AT_ONCE: usize = 96;
 const BF16_INPUTS_MIN: usize = 32;
 
 /// A layer with packed weights. Computing with it changes nothing in it: threads share it, each
-/// with rows and a [`Scratch`] of its own.
+/// with rows and a [`LayerScratch`] of its own.
 pub struct Linear {
     inputs: usize,
     outputs: usize,
@@ -30,14 +32,14 @@ pub struct Linear {
 
 enum Weights {
     Plain(Vec<f32>),
-    Dot(Vec<f32>, dot::Run),
+    Dot(Vec<f32>, dot::DotFn),
     Panels(Panels, &'static Kernels),
     #[cfg(target_arch = "x86_64")]
     Amx(Panels),
 }
 
-/// Rows of x as the blocks want them.
-struct Steps {
+/// Rows of x, in the type and with the padding that the weights ask for.
+struct InputRows {
     x: *const u8,
     stride: usize,
     rows: usize,
@@ -81,7 +83,7 @@ impl Linear {
         self.precision
     }
 
-    /// All rows of x, in this thread. A row's result depends on nothing but the row.
+    /// Computes all rows of x in this thread. A row's result depends on nothing but the row.
     ///
     /// # Panics
     /// If x and y differ in rows, or do not hold rows of the layer's widths.
@@ -89,7 +91,7 @@ impl Linear {
         &self,
         x: Rows<'_, X>,
         mut y: RowsMut<'_, Y>,
-        scratch: &mut Scratch,
+        scratch: &mut LayerScratch,
     ) {
         assert_eq!(x.rows, y.rows, "rows of x and y");
         x.check(self.inputs);
@@ -121,7 +123,7 @@ impl Linear {
     }
 
     /// x as it is, where the kernels can read it; else a copy in their type and stride.
-    fn steps<X: Element>(&self, x: Rows<'_, X>, scratch: &mut Scratch) -> Steps {
+    fn steps<X: Element>(&self, x: Rows<'_, X>, scratch: &mut LayerScratch) -> InputRows {
         let (words, panels) = match &self.weights {
             Weights::Plain(_) | Weights::Dot(..) => (self.inputs, 0),
             Weights::Panels(panels, _) => (panels.steps, panels.count),
@@ -133,7 +135,7 @@ impl Linear {
         // Rows that compete for cache cost more than a copy if they are read often.
         let slow = competes(stride) && x.rows > 4 && panels > 4;
         if X::IS_BF16 == pairs && self.inputs * size_of::<X>() == words * 4 && !slow {
-            return Steps { x: x.data.as_ptr().cast(), stride, rows: x.rows };
+            return InputRows { x: x.data.as_ptr().cast(), stride, rows: x.rows };
         }
         let stride = stride_for::<f32>(words) * 4;
         let copy = scratch.bytes(stride * x.rows);
@@ -143,12 +145,12 @@ impl Linear {
         } else {
             convert::<X, f32>(x, self.inputs, bytemuck::cast_slice_mut(copy), stride / 4);
         }
-        Steps { x: start, stride, rows: x.rows }
+        InputRows { x: start, stride, rows: x.rows }
     }
 
     /// # Safety
     /// `x` was prepared by this layer, and `y` has as many rows.
-    unsafe fn dots(&self, weight: &[f32], run: dot::Run, x: &Steps, y: Output) {
+    unsafe fn dots(&self, weight: &[f32], run: dot::DotFn, x: &InputRows, y: Output) {
         let target = self.target(y, self.outputs);
         let (start, x_stride, rows) = (x.x.cast(), x.stride / 4, x.rows);
         // SAFETY: the caller's promise.
@@ -157,9 +159,9 @@ impl Linear {
 
     /// # Safety
     /// `x` was prepared by this layer, and `y` has as many rows.
-    unsafe fn blocks(&self, panels: &Panels, kernels: &Kernels, x: &Steps, y: Output) {
+    unsafe fn blocks(&self, panels: &Panels, kernels: &Kernels, x: &InputRows, y: Output) {
         let layout = Layout::Rows { stride: x.stride };
-        let x = blocks::Steps { x: x.x, rows: x.rows, layout };
+        let x = blocks::BlockInput { x: x.x, rows: x.rows, layout };
         // SAFETY: the caller's promise; the kernels were chosen for this processor.
         unsafe {
             blocks::run(kernels, &x, &panels.view(), &self.bias, &self.target(y, self.outputs))
@@ -169,7 +171,7 @@ impl Linear {
     /// # Safety
     /// As for `blocks`, and the processor has AMX.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn tiles(&self, panels: &Panels, x: &Steps, y: Output) {
+    unsafe fn tiles(&self, panels: &Panels, x: &InputRows, y: Output) {
         use super::amx::{ROWS, Shaped};
         let whole = x.rows / ROWS * ROWS;
         for (rows, range) in [(ROWS, 0..whole), (x.rows - whole, whole..x.rows)] {
@@ -239,7 +241,7 @@ impl Weights {
 
 /// The vector kernels for `cpu`, if it has vectors.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn kernels(pairs: bool, cpu: Cpu) -> Option<(dot::Run, &'static Kernels)> {
+pub(super) fn kernels(pairs: bool, cpu: Cpu) -> Option<(dot::DotFn, &'static Kernels)> {
     use super::{avx2, avx512};
     Some(match (cpu.isa, pairs) {
         (Isa::Reference, _) => return None,
@@ -257,7 +259,7 @@ pub(super) fn kernels(pairs: bool, cpu: Cpu) -> Option<(dot::Run, &'static Kerne
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) fn kernels(_: bool, _: Cpu) -> Option<(dot::Run, &'static Kernels)> {
+pub(super) fn kernels(_: bool, _: Cpu) -> Option<(dot::DotFn, &'static Kernels)> {
     None
 }
 

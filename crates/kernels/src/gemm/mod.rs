@@ -30,7 +30,7 @@ mod tile;
 pub use layer::Linear;
 pub use product::{Matrix, product, product_by};
 pub(crate) use rows::sealed;
-pub use rows::{Element, Rows, RowsMut, Scratch};
+pub use rows::{Element, LayerScratch, Rows, RowsMut};
 
 /// What follows the sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,7 +48,7 @@ pub enum Precision {
 }
 
 impl Activation {
-    /// NaN stays NaN.
+    /// The activation of a sum; NaN stays NaN.
     #[inline(always)]
     pub(crate) fn apply(self, values: &mut [f32]) {
         match self {

@@ -27,7 +27,7 @@ use super::blocks;
 pub use super::factor::Matrix;
 use super::layer::kernels;
 use super::panels::{Panels, View};
-use super::rows::Scratch;
+use super::rows::LayerScratch;
 use super::tile::{Kernels, Output, Target};
 use crate::detect::{self, Bf16, Cpu, Isa};
 use crate::vector::add_scaled;
@@ -90,7 +90,7 @@ pub fn product_by(
     if pieces > 1 {
         product.by_pieces(pieces, inner, &padded, out, accumulate);
     } else {
-        product.of(0..inner, INNER_AT_ONCE, &padded, out, accumulate);
+        product.compute(0..inner, INNER_AT_ONCE, &padded, out, accumulate);
     }
 }
 
@@ -115,18 +115,18 @@ struct Product<'a> {
 #[derive(Default)]
 struct Packed {
     panels: Panels,
-    scratch: Scratch,
+    scratch: LayerScratch,
 }
 
 thread_local! {
     static PACKED_HERE: Cell<Packed> = Cell::default();
-    /// Outputs of pieces: memory that is new at each call would be a fault a page.
+    /// Outputs of pieces: memory that is new at each call would be a fault per page.
     static OUTPUTS_HERE: Cell<Vec<f32>> = Cell::default();
 }
 
 impl Product<'_> {
     /// The sums over `inner`, so many elements at a time.
-    fn of(
+    fn compute(
         &self,
         inner: Range<usize>,
         depth: usize,
@@ -163,13 +163,13 @@ impl Product<'_> {
         &self,
         inner: Range<usize>,
         panels: &View,
-        scratch: &mut Scratch,
+        scratch: &mut LayerScratch,
         bias: &[f32],
         out: &mut [f32],
         accumulate: bool,
     ) {
         let rows = out.len() / self.cols;
-        let block = |first: usize, out: &mut [f32], scratch: &mut Scratch| {
+        let block = |first: usize, out: &mut [f32], scratch: &mut LayerScratch| {
             let rows = first..first + out.len() / self.cols;
             let x = self.a.steps(rows, inner.clone(), panels.count, self.kernels, scratch);
             let y = Output::F32 { to: out.as_mut_ptr(), stride: self.cols };
@@ -211,7 +211,7 @@ impl Product<'_> {
         let alone = Self { par: false, ..*self };
         let of = |piece: usize, out: &mut [f32]| {
             let bias = if piece == 0 { bias } else { &zeros };
-            alone.of(range(piece), depth, bias, out, piece == 0 && accumulate);
+            alone.compute(range(piece), depth, bias, out, piece == 0 && accumulate);
         };
         let len = out.len();
         let mut outputs = OUTPUTS_HERE.take();

@@ -6,7 +6,7 @@ use super::rows::{Rows, RowsMut};
 use super::{Activation, Element};
 use crate::gemm::sealed::Element as _;
 
-/// `weight` is `[outputs, inputs]`. With `pairs` the inputs are rounded to bf16 first, as the
+/// The layer as plain loops. `weight` is `[outputs, inputs]`. With `pairs` the inputs are rounded to bf16 first, as the
 /// weights have been.
 pub(crate) fn forward<X: Element, Y: Element>(
     weight: &[f32],

@@ -113,11 +113,11 @@ unsafe impl bytemuck::Pod for Line {}
 
 /// Memory of a thread's own, kept from call to call: it grows to the largest layer and stays.
 #[derive(Default)]
-pub struct Scratch {
+pub struct LayerScratch {
     lines: Vec<Line>,
 }
 
-impl Scratch {
+impl LayerScratch {
     pub(crate) fn bytes(&mut self, len: usize) -> &mut [u8] {
         let lines = len.div_ceil(size_of::<Line>());
         if self.lines.len() < lines {

@@ -63,18 +63,18 @@ impl Output {
     }
 }
 
-pub(crate) type Run = unsafe fn(&Tile);
+pub(crate) type TileFn = unsafe fn(&Tile);
 
 /// A family of blocks: the function for `r` rows is at `r - 1`.
 pub(crate) struct Kernels {
     pub isa: Isa,
     pub lanes: usize,
     /// Against panels of twice `lanes` columns.
-    pub wide: &'static [Run],
+    pub wide: &'static [TileFn],
     /// Against panels of `lanes` columns.
-    pub narrow: &'static [Run],
+    pub narrow: &'static [TileFn],
     /// Against [`GROUP`] wide panels: a row or two alone would wait for their own sums.
-    pub group: &'static [Run],
+    pub group: &'static [TileFn],
 }
 
 pub(crate) const GROUP: usize = 4;

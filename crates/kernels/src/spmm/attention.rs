@@ -1,4 +1,4 @@
-//! Sums with a weight an edge and head, and the products that their gradients need.
+//! Sums with a weight per edge and head, and the products that their gradients need.
 
 use super::sums::{DotsJob, HeadsJob};
 use super::vectors::Kernels;
@@ -59,7 +59,7 @@ pub fn gather_heads_by(
     assert!(weights.len().is_multiple_of(heads.count), "weights of {} heads", heads.count);
     let weighted = weights.len() / heads.count;
     assert!(order.is_some() || weighted == edges, "weights of {edges} edges");
-    let Some(kernels) = Kernels::of(isa) else {
+    let Some(kernels) = Kernels::for_isa(isa) else {
         return chunk::each_rows(csr, width, out, |rows, out| {
             reference::gather_heads(&heads, weights, order, x, rows, out, accumulate);
         });
@@ -103,7 +103,7 @@ pub fn edge_dots_by(
         return out.fill(0.0);
     }
     assert!(b.len().is_multiple_of(width), "input of {} elements, rows of {width}", b.len());
-    let kernels = Kernels::of(isa);
+    let kernels = Kernels::for_isa(isa);
     chunk::each_edges(csr, width, heads.count, out, |rows, out| {
         let Some(kernels) = kernels else {
             return reference::edge_dots(&heads, a, b, rows, out);

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::sums::{self, DotsJob, HeadsJob, Job, Run, RunHeads, Sums};
+use super::sums::{self, DotsJob, HeadsFn, HeadsJob, Job, Sums, SumsFn};
 use super::vectors::Kernels;
 use crate::gemm::avx2::F32x8;
 
@@ -47,18 +47,13 @@ unsafe fn edge_dots(job: DotsJob) {
 }
 
 macro_rules! widths {
-    ($weighted:literal, $($n:literal),*) => { [$(gather::<$n, $weighted> as Run),*] };
+    ($weighted:literal, $($n:literal),*) => { [$(gather::<$n, $weighted> as SumsFn),*] };
 }
 
 pub(super) static KERNELS: Kernels = Kernels {
     lanes: 8,
     plain: &widths!(false, 1, 2, 3, 4, 5, 6, 7, 8),
     weighted: &widths!(true, 1, 2, 3, 4, 5, 6, 7, 8),
-    heads: &[
-        gather_heads::<1> as RunHeads,
-        gather_heads::<2>,
-        gather_heads::<3>,
-        gather_heads::<4>,
-    ],
+    heads: &[gather_heads::<1> as HeadsFn, gather_heads::<2>, gather_heads::<3>, gather_heads::<4>],
     dots: edge_dots,
 };

@@ -13,7 +13,7 @@ const EDGES: usize = 8192;
 const ELEMENTS_MIN: usize = 1 << 17;
 
 /// Calls with neighbouring rows and their part of `out`, in parallel where that pays. An edge reads
-/// `dim` elements, and `out` has `dim` elements a row.
+/// `dim` elements, and `out` has `dim` elements per row.
 pub(super) fn each_rows(
     csr: Csr,
     dim: usize,
@@ -23,7 +23,7 @@ pub(super) fn each_rows(
     each(csr, dim, |rows| rows.len() * dim, out, with);
 }
 
-/// The same where `out` has `width` elements an edge.
+/// The same where `out` has `width` elements per edge.
 pub(super) fn each_edges(
     csr: Csr,
     dim: usize,

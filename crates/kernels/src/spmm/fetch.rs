@@ -17,7 +17,7 @@ const NEAR_BYTES: usize = 1 << 18;
 
 pub(super) struct Ahead<'a> {
     columns: &'a [u32],
-    /// A factor an input row, if there is one.
+    /// A factor per input row, if there is one.
     scales: Option<&'a [f32]>,
     x: &'a [f32],
     dim: usize,

@@ -9,7 +9,7 @@
 //! line of `x` is read once an edge, fetched ahead. On a Zen 4 core, rows of 128 elements in huge
 //! pages, random columns, ten edges a row; the best of rounds on a machine that was doing other work:
 //!
-//! | rows                           | ns an edge | GB/s moved | of a sequential read |
+//! | rows                           | ns per edge | GB/s moved | of a sequential read |
 //! |--------------------------------|------------|------------|----------------------|
 //! | 2,000 (in L2)                  | 8.5        | 73         | –                    |
 //! | 20,000 (in L3)                 | 15.7       | 39         | –                    |
@@ -18,7 +18,7 @@
 //! | 200,000, two cores             | 26.7       | 23         | 63 %                 |
 //! | 1,000,000, two cores           | 23.0       | 27         | 74 %                 |
 //!
-//! Moved are 618 bytes an edge: the row of 512, its part of an output row, which is fetched and
+//! Moved are 618 bytes per edge: the row of 512, its part of an output row, which is fetched and
 //! written, and its column. A sequential read of the same minutes took 25 to 29 GB/s, and 36 with
 //! two cores. Without fetching ahead 200,000 rows take 73 ns, with small pages 50. Narrower parts, so
 //! that a part of all of `x` fits the third level, gained nothing: 34 ns in fours, 44 in twos.
@@ -69,13 +69,13 @@ impl Own<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct Gather<'a> {
     pub csr: Csr<'a>,
-    /// One an edge.
+    /// One per edge.
     pub edge_weights: Option<&'a [f32]>,
-    /// One an input row.
+    /// One per input row.
     pub source_scale: Option<&'a [f32]>,
-    /// One an output row.
+    /// One per output row.
     pub target_scale: Option<&'a [f32]>,
-    /// The output row's own input row, added with a factor an output row; the other scales do not
+    /// The output row's own input row, added with a factor per output row; the other scales do not
     /// touch it.
     pub own: Option<(Own<'a>, Option<&'a [f32]>)>,
 }
@@ -103,7 +103,7 @@ pub fn gather_by(
     if dim == 0 {
         return;
     }
-    let Some(kernels) = Kernels::of(isa) else {
+    let Some(kernels) = Kernels::for_isa(isa) else {
         gather.csr.check_columns(x.len() / dim);
         return chunk::each_rows(gather.csr, dim, out, |rows, out| {
             reference::gather(gather, x, dim, rows, out, accumulate);

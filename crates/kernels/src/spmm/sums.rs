@@ -36,7 +36,7 @@ pub(super) struct Part {
 
 impl Part {
     /// From column `first` on, no more than so many vectors.
-    pub fn of(first: usize, width: usize, vectors_max: usize, lanes: usize) -> Self {
+    pub fn starting_at(first: usize, width: usize, vectors_max: usize, lanes: usize) -> Self {
         let vectors = (width - first).div_ceil(lanes).min(vectors_max);
         Self { first, vectors, last: (width - first - (vectors - 1) * lanes).min(lanes) }
     }
@@ -58,7 +58,7 @@ pub(super) struct Job<'a> {
     pub accumulate: bool,
 }
 
-pub(super) type Run = unsafe fn(&Job);
+pub(super) type SumsFn = unsafe fn(&Job);
 
 /// Reads an element exactly once: the value that is checked is the one that is used.
 #[inline(always)]
@@ -188,7 +188,7 @@ pub(super) struct HeadsJob<'a> {
     pub accumulate: bool,
 }
 
-pub(super) type RunHeads = unsafe fn(&HeadsJob);
+pub(super) type HeadsFn = unsafe fn(&HeadsJob);
 
 /// The weights of an edge are one vector: each vector of columns takes those of its heads from it.
 ///
@@ -265,7 +265,7 @@ pub(super) struct DotsJob<'a> {
     pub out: &'a mut [f32],
 }
 
-pub(super) type RunDots = unsafe fn(DotsJob);
+pub(super) type DotsFn = unsafe fn(DotsJob);
 
 /// Four edges at a time: their sums over lanes are made together.
 ///

@@ -1,21 +1,21 @@
 //! Which kernels do a call, and in which parts.
 
 use super::attention::Heads;
-use super::sums::{Part, Run, RunDots, RunHeads};
+use super::sums::{DotsFn, HeadsFn, Part, SumsFn};
 use crate::detect::Isa;
 
 /// A family of loops: that for `n` vectors is at `n - 1`.
 pub(super) struct Kernels {
     pub lanes: usize,
-    pub plain: &'static [Run],
-    pub weighted: &'static [Run],
-    pub heads: &'static [RunHeads],
-    pub dots: RunDots,
+    pub plain: &'static [SumsFn],
+    pub weighted: &'static [SumsFn],
+    pub heads: &'static [HeadsFn],
+    pub dots: DotsFn,
 }
 
 impl Kernels {
     /// Those for the instruction set, if the processor has it and it has vectors.
-    pub fn of(isa: Isa) -> Option<&'static Self> {
+    pub fn for_isa(isa: Isa) -> Option<&'static Self> {
         match isa.lowered() {
             Isa::Reference => None,
             #[cfg(target_arch = "x86_64")]
@@ -32,7 +32,7 @@ impl Kernels {
         let vectors = dim.div_ceil(self.lanes);
         let together = vectors.div_ceil(vectors.div_ceil(self.plain.len()));
         let firsts = (0..dim).step_by(together * self.lanes);
-        firsts.map(|first| Part::of(first, dim, together, self.lanes)).collect()
+        firsts.map(|first| Part::starting_at(first, dim, together, self.lanes)).collect()
     }
 
     /// The parts for heads: no part has columns of more heads than a vector has lanes.
@@ -44,7 +44,7 @@ impl Kernels {
                 let last = first + part.columns(self.lanes) - 1;
                 last / heads.dim - first / heads.dim < self.lanes
             };
-            let some = |vectors| Part::of(first, width, vectors, self.lanes);
+            let some = |vectors| Part::starting_at(first, width, vectors, self.lanes);
             let narrowest = some(1);
             let part = (2..=self.heads.len()).rev().map(some).find(fits).unwrap_or(narrowest);
             parts.push(part);

@@ -40,7 +40,7 @@ struct Mark {
 }
 
 impl PlanReport {
-    /// It needs no network, no other file, and no script for its tables.
+    /// The plan as a page that needs no network, no other file, and no script for its tables.
     pub fn html(&self) -> String {
         let json = serde_json::to_string(&self.data()).expect("numbers and strings are JSON");
         let own = context! {

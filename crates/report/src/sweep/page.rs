@@ -4,7 +4,7 @@ use hither_core::summary::Estimate;
 use minijinja::{Value, context};
 use serde::Serialize;
 
-use super::{Axis, Grid, METRICS, Metric, SEED, Sweep, Unit, best, unit};
+use super::{Axis, Grid, METRICS, SEED, Sweep, SweepMetric, Unit, best, unit};
 use crate::data::COLOURS;
 use crate::format::{cluster, count, gpus, plural, rounded};
 use crate::page::{distinct, render};
@@ -60,7 +60,7 @@ struct MetricData {
 }
 
 impl Sweep<'_> {
-    /// It needs no network, no other file, and no script for its tables.
+    /// The sweep as a page that needs no network, no other file, and no script for its tables.
     pub fn html(&self) -> String {
         let pooled = self.pooled();
         // Where only the seed varies, there is nothing else to draw along.
@@ -100,7 +100,7 @@ impl Sweep<'_> {
             [one] => (*one).to_owned(),
             all => format!("{} policies", all.len()),
         };
-        format!("{policies} over {over} on {}", plural(gpus(self.header), "GPU"))
+        format!("{policies} over {over} on {}", plural(gpus(&self.header.cluster), "GPU"))
     }
 
     /// Which policy completes jobs soonest, and in how many settings.
@@ -134,7 +134,7 @@ impl Sweep<'_> {
         let mut facts = vec![
             ("Trace", vec![header.trace.clone()]),
             ("Jobs", vec![jobs.join(" · ")]),
-            ("Cluster", vec![cluster(header)]),
+            ("Cluster", vec![cluster(&header.cluster)]),
         ];
         let axes = self.axes.iter().map(|axis| format!("{} {}", axis.key, values_text(axis)));
         facts.push(("Varied", axes.collect()));
@@ -151,7 +151,7 @@ impl Sweep<'_> {
     }
 
     /// The rows of a metric's table.
-    fn metric_table(&self, metric: &Metric, grid: &Grid) -> Value {
+    fn metric_table(&self, metric: &SweepMetric, grid: &Grid) -> Value {
         let rows = self.estimates(grid, metric);
         let unit = unit(metric, &rows);
         let ratios: Vec<Vec<f64>> = rows.iter().map(|row| ratios(metric, row)).collect();
@@ -186,7 +186,7 @@ impl Sweep<'_> {
         }
     }
 
-    fn metric_data(&self, metric: &Metric, grid: &Grid) -> MetricData {
+    fn metric_data(&self, metric: &SweepMetric, grid: &Grid) -> MetricData {
         let rows = self.estimates(grid, metric);
         let unit = unit(metric, &rows);
         let of = |read: fn(&Estimate) -> f64| -> Vec<Vec<Option<f64>>> {
@@ -222,7 +222,7 @@ impl Sweep<'_> {
 }
 
 /// How many times the best of the row each policy takes; 1 where there is no figure.
-fn ratios(metric: &Metric, row: &[Option<Estimate>]) -> Vec<f64> {
+fn ratios(metric: &SweepMetric, row: &[Option<Estimate>]) -> Vec<f64> {
     let values = || row.iter().flatten().map(|e| e.mean).filter(|v| *v > 0.0);
     let best = match metric.smaller {
         true => values().fold(f64::INFINITY, f64::min),

@@ -4,12 +4,12 @@ use hither_core::record::train::RunRecord;
 use serde_json::{Map, Value};
 
 use super::figure::{Figures, megabytes, times};
-use super::group::{Group, is_cut};
+use super::group::{ModeGroup, is_cut};
 use crate::format::{count, percent, plural};
 use crate::page::distinct;
 
-pub fn title(groups: &[Group]) -> String {
-    let names = |read: fn(&Group) -> String, many: &str| match distinct(groups.iter().map(read))
+pub fn title(groups: &[ModeGroup]) -> String {
+    let names = |read: fn(&ModeGroup) -> String, many: &str| match distinct(groups.iter().map(read))
         .as_slice()
     {
         [one] => one.clone(),
@@ -31,7 +31,7 @@ pub fn title(groups: &[Group]) -> String {
 }
 
 /// The result in one sentence; `None` where groups had different tasks.
-pub fn headline(groups: &[Group], figures: &[Figures]) -> Option<String> {
+pub fn headline(groups: &[ModeGroup], figures: &[Figures]) -> Option<String> {
     let first = groups.first()?;
     if !groups.iter().all(|group| group.same_task(first)) {
         return None;
@@ -149,6 +149,7 @@ fn text(value: &Value) -> String {
             let pairs = map.iter().map(|(key, value)| format!("{key} {}", text(value)));
             pairs.collect::<Vec<_>>().join(", ")
         }
+        Value::Array(values) => values.iter().map(text).collect::<Vec<_>>().join(","),
         // 1, not 1.0.
         Value::Number(number) if number.is_f64() => {
             number.as_f64().map_or_else(String::new, |number| number.to_string())
@@ -171,7 +172,7 @@ fn cut_shares(runs: &[RunRecord]) -> Vec<String> {
 }
 
 /// What a reader has to know to read the figures correctly.
-pub fn notes(groups: &[Group], figures: &[Figures]) -> Vec<String> {
+pub fn notes(groups: &[ModeGroup], figures: &[Figures]) -> Vec<String> {
     let mut notes = Vec::new();
     for (group, figures) in groups.iter().zip(figures) {
         if figures.setup_bytes > 0.0 {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use hither_core::record::train::{Round, RunRecord};
 use serde::Serialize;
 
-use super::group::Group;
+use super::group::ModeGroup;
 use crate::format::rounded;
 
 /// More could not be seen in a plot.
@@ -15,13 +15,13 @@ const POINTS_MAX: usize = 400;
 const POINTS_TOTAL_MAX: usize = 3600;
 
 /// Spans of as many rounds each; one grid serves all groups of a page.
-pub struct Grid {
+pub struct RoundGrid {
     pub span: u32,
     spans: u32,
 }
 
-impl Grid {
-    pub fn over(groups: &[Group]) -> Self {
+impl RoundGrid {
+    pub fn over(groups: &[ModeGroup]) -> Self {
         let runs = groups.iter().flat_map(|group| &group.runs);
         let last = runs.flat_map(|run| &run.rounds).map(|row| row.round).max().unwrap_or(0);
         let points = (POINTS_TOTAL_MAX / groups.len().max(1)).clamp(2, POINTS_MAX) as u32;
@@ -60,7 +60,7 @@ impl Means {
     }
 }
 
-/// None where nothing was measured.
+/// Values over the grid; `None` where nothing was measured.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Curve {
     mean: Vec<Option<f64>>,
@@ -76,7 +76,11 @@ struct Band {
 }
 
 /// A figure of rounds over the grid, each run's rounds averaged in every span.
-pub fn curve(group: &Group, grid: &Grid, read: fn(&Round) -> Option<f64>) -> Option<Curve> {
+pub fn curve(
+    group: &ModeGroup,
+    grid: &RoundGrid,
+    read: fn(&Round) -> Option<f64>,
+) -> Option<Curve> {
     let of_run = |run: &&RunRecord| {
         let mut means = grid.means();
         for row in &run.rounds {
@@ -104,8 +108,8 @@ pub fn curve(group: &Group, grid: &Grid, read: fn(&Round) -> Option<f64>) -> Opt
 /// Where the group's scores stand on an axis along which every round moves by `step`: the sum of
 /// the rounds' means over runs, because a mean of sums would jump back where a run ends early.
 pub fn positions(
-    group: &Group,
-    grid: &Grid,
+    group: &ModeGroup,
+    grid: &RoundGrid,
     start: f64,
     step: fn(&Round) -> f64,
 ) -> Vec<Option<f64>> {

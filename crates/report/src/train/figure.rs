@@ -3,7 +3,7 @@
 
 use hither_core::record::train::{Bytes, RunRecord, Works};
 
-use super::group::Group;
+use super::group::ModeGroup;
 use crate::format::{TimeUnit, count, percent};
 use crate::metric::winners;
 
@@ -15,7 +15,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    fn of(group: &Group, read: fn(&RunRecord) -> f64) -> Option<Self> {
+    fn over_runs(group: &ModeGroup, read: fn(&RunRecord) -> f64) -> Option<Self> {
         let mean = group.mean(read)?;
         let values: Vec<f64> =
             group.runs.iter().map(|run| read(run)).filter(|v| v.is_finite()).collect();
@@ -79,7 +79,7 @@ pub fn both(bytes: &Bytes) -> f64 {
     down(bytes) + up(bytes)
 }
 
-/// What the run's rounds do not account for was sent before them.
+/// Bytes that were sent before the first round: all that the rounds do not account for.
 pub fn setup(run: &RunRecord) -> f64 {
     let rounds: f64 = run.rounds.iter().map(|round| both(&round.bytes)).sum();
     if run.rounds.is_empty() { 0.0 } else { (both(&run.summary.bytes) - rounds).max(0.0) }
@@ -107,11 +107,11 @@ fn positive(value: f64) -> f64 {
     if value > 0.0 { value } else { f64::NAN }
 }
 
-pub fn figures(groups: &[Group]) -> Vec<Figures> {
-    let own = |group: &Group| Figures {
+pub fn figures(groups: &[ModeGroup]) -> Vec<Figures> {
+    let own = |group: &ModeGroup| Figures {
         runs: group.runs.len(),
-        test: Spread::of(group, |run| run.summary.test),
-        valid: Spread::of(group, |run| run.summary.valid),
+        test: Spread::over_runs(group, |run| run.summary.test),
+        valid: Spread::over_runs(group, |run| run.summary.valid),
         delta: None,
         down_bytes: group.mean(|run| a_round(run, down)).unwrap_or(0.0),
         up_bytes: group.mean(|run| a_round(run, up)).unwrap_or(0.0),
@@ -128,7 +128,7 @@ pub fn figures(groups: &[Group]) -> Vec<Figures> {
     let mut all: Vec<Figures> = groups.iter().map(own).collect();
     for (i, group) in groups.iter().enumerate() {
         let reference = |mode: &str| {
-            let same = |other: &Group| other.header().mode == mode && other.same_task(group);
+            let same = |other: &ModeGroup| other.header().mode == mode && other.same_task(group);
             groups.iter().position(same).filter(|&at| at != i)
         };
         let single = reference("single").and_then(|at| all[at].test);
@@ -144,6 +144,7 @@ pub fn figures(groups: &[Group]) -> Vec<Figures> {
     all
 }
 
+/// Which values of a column are good.
 pub enum Best {
     Largest,
     Smallest,
@@ -151,6 +152,7 @@ pub enum Best {
     Neither,
 }
 
+/// A column of the comparison of modes.
 pub struct Column {
     pub name: &'static str,
     /// Shown when the pointer rests on the column.
@@ -200,7 +202,7 @@ impl Column {
     }
 }
 
-/// Without those for which no group has a figure.
+/// The columns for which at least one group has a figure.
 pub fn columns(figures: &[Figures]) -> Vec<&'static Column> {
     COLUMNS.iter().filter(|c| figures.iter().any(|f| (c.value)(f).is_some())).collect()
 }
@@ -277,7 +279,7 @@ const COLUMNS: &[Column] = &[
         show: Show::Text(|f| f.server_steps.map_or_else(none, |steps| count(steps.round() as u64))),
     },
     Column {
-        name: "work",
+        name: "work, 10⁹",
         meaning: "Billions of multiply–adds of all local and server steps of a run, counted; measuring \
                   drift and evaluation are left out",
         best: Best::Smallest,
@@ -292,7 +294,7 @@ const COLUMNS: &[Column] = &[
         show: Show::Text(|f| f.server_share.map_or_else(none, percent)),
     },
     Column {
-        name: "path",
+        name: "critical path",
         meaning: "Critical path of a run with one machine per worker and one for the server: the slowest \
                   worker, transfers, and what the server does while the workers wait; computed from \
                   counted work and bytes",
@@ -331,8 +333,15 @@ pub fn times(ratio: f64) -> String {
 fn billions(work: f64) -> String {
     match work / 1e9 {
         work if work >= 99.5 => count(work.round() as u64),
-        work => format!("{work:.1}"),
+        work if work >= 0.95 => format!("{work:.1}"),
+        work => significant(work),
     }
+}
+
+/// Two significant digits of a number below 1.
+fn significant(small: f64) -> String {
+    let decimals = if small > 0.0 { (1.0 - small.log10().floor()) as usize } else { 0 };
+    format!("{small:.decimals$}")
 }
 
 /// In units of 10⁶ bytes: two decimals, and more where the figure is small.
@@ -341,10 +350,7 @@ pub fn megabytes(bytes: f64) -> String {
         0.0 => "0".to_owned(),
         mb if mb >= 999.5 => count(mb.round() as u64),
         mb if mb >= 0.1 => format!("{mb:.2}"),
-        mb => {
-            let decimals = (1.0 - mb.log10().floor()) as usize;
-            format!("{mb:.decimals$}")
-        }
+        mb => significant(mb),
     }
 }
 
@@ -357,6 +363,15 @@ mod tests {
         let cases = [(0.0, "0"), (12.57e6, "12.57"), (3799.4e6, "3,799"), (1234.0, "0.0012")];
         for (bytes, text) in cases {
             assert_eq!(megabytes(bytes), text);
+        }
+    }
+
+    #[test]
+    fn small_work_is_not_nothing() {
+        let cases =
+            [(0.0, "0"), (3.2e6, "0.0032"), (0.97e9, "1.0"), (20e9, "20.0"), (1.5e12, "1,500")];
+        for (work, text) in cases {
+            assert_eq!(billions(work), text);
         }
     }
 

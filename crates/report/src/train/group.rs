@@ -19,14 +19,14 @@ const LOOKS: [(&str, usize, usize); 7] = [
 const OTHER_COLOUR: usize = 6;
 
 /// Runs that differ only in their seed; at least one.
-pub struct Group<'a> {
+pub struct ModeGroup<'a> {
     pub label: String,
     pub colour: usize,
     pub dash: usize,
     pub runs: Vec<&'a RunRecord>,
 }
 
-impl Group<'_> {
+impl ModeGroup<'_> {
     pub fn header(&self) -> &Header {
         &self.runs[0].header
     }
@@ -61,8 +61,8 @@ pub fn is_cut(header: &Header) -> bool {
     !matches!(header.mode.as_str(), "single" | "server-only")
 }
 
-/// In the order of their first runs.
-pub fn groups(runs: &[RunRecord]) -> Vec<Group<'_>> {
+/// Groups runs that differ only in their seed, in the order of their first runs.
+pub fn groups(runs: &[RunRecord]) -> Vec<ModeGroup<'_>> {
     type Key<'a> = (&'a str, [Option<String>; 5]);
     let mut found: Vec<(Key, Vec<&RunRecord>)> = Vec::new();
     for run in runs {
@@ -77,7 +77,7 @@ pub fn groups(runs: &[RunRecord]) -> Vec<Group<'_>> {
         .into_iter()
         .filter(|fact| distinct(runs.iter().filter_map(|run| fact(&run.header))).len() > 1)
         .collect();
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<ModeGroup> = Vec::new();
     for ((mode, _), runs) in found {
         let facts: Vec<String> = telling.iter().filter_map(|fact| fact(&runs[0].header)).collect();
         let label = match facts.as_slice() {
@@ -86,7 +86,7 @@ pub fn groups(runs: &[RunRecord]) -> Vec<Group<'_>> {
         };
         let (colour, dash) = look(mode);
         let alike = groups.iter().filter(|group| group.colour == colour).count();
-        groups.push(Group { label, colour, dash: dash + alike, runs });
+        groups.push(ModeGroup { label, colour, dash: dash + alike, runs });
     }
     groups
 }

@@ -6,9 +6,10 @@ use serde::Serialize;
 use serde_json::Map;
 
 use super::about::{facts, headline, notes, settings, title};
-use super::curve::{Curve, Grid, curve, positions};
+use super::classes::classes;
+use super::curve::{Curve, RoundGrid, curve, positions};
 use super::figure::{Best, Column, Figures, both, columns, figures, setup};
-use super::group::{Group, groups};
+use super::group::{ModeGroup, groups};
 use crate::page::{distinct, render};
 
 const TEMPLATE: &str = include_str!("../../assets/train.html");
@@ -28,7 +29,7 @@ struct Chart {
     title: &'static str,
     note: &'static str,
     /// Whether a group has figures of it. A chart that no group has is left out.
-    is_in: fn(&GroupData) -> bool,
+    is_in: fn(&ModeData) -> bool,
 }
 
 const CHARTS: [Chart; 8] = [
@@ -98,11 +99,11 @@ struct Data {
     rounds: Vec<f64>,
     span: u32,
     /// One per group: the page's common scripts know its selectable things by this name.
-    runs: Vec<GroupData>,
+    runs: Vec<ModeData>,
 }
 
 #[derive(Serialize)]
-struct GroupData {
+struct ModeData {
     label: String,
     colour: usize,
     dash: usize,
@@ -138,7 +139,7 @@ struct BestRound {
 pub fn page(runs: &[RunRecord], asked: &[Map<String, serde_json::Value>]) -> String {
     let groups = groups(runs);
     let figures = figures(&groups);
-    let grid = Grid::over(&groups);
+    let grid = RoundGrid::over(&groups);
     let metric = distinct(runs.iter().map(|run| run.header.metric.clone())).join(" or ");
     let data = Data {
         metric: metric.clone(),
@@ -163,6 +164,7 @@ pub fn page(runs: &[RunRecord], asked: &[Map<String, serde_json::Value>]) -> Str
         absent => absent(&data.runs),
         settings => settings(asked).into_iter().map(|(name, value)| context! { name, value })
             .collect::<Vec<_>>(),
+        row_head => "mode",
         columns => columns.iter().map(|column| context! {
             name => column.name,
             meaning => column.meaning,
@@ -170,16 +172,21 @@ pub fn page(runs: &[RunRecord], asked: &[Map<String, serde_json::Value>]) -> Str
         }).collect::<Vec<_>>(),
         rows => rows(&groups, &figures, &columns),
         notes => notes(&groups, &figures),
+        classes => classes(&groups).map(|classes| context! {
+            columns => classes.columns,
+            rows => classes.rows,
+            left_out => classes.left_out,
+        }),
     };
     render(TEMPLATE, STYLE, &SCRIPTS, &json, own)
 }
 
-fn group_data(group: &Group, grid: &Grid) -> GroupData {
+fn group_data(group: &ModeGroup, grid: &RoundGrid) -> ModeData {
     let of = |read: fn(&Round) -> Option<f64>| curve(group, grid, read);
     let steps = group.runs.iter().flat_map(|run| &run.rounds).any(|row| row.server_steps > 0);
     let damped = group.runs.iter().flat_map(|run| &run.rounds).any(|row| row.kept < 1.0);
     let before = group.mean(setup).unwrap_or(0.0);
-    GroupData {
+    ModeData {
         label: group.label.clone(),
         colour: group.colour,
         dash: group.dash,
@@ -216,7 +223,7 @@ fn best_round(run: &RunRecord) -> BestRound {
 }
 
 /// The charts that have something to show, in pairs: the first is wide where one is left over.
-fn charts(groups: &[GroupData]) -> Vec<Value> {
+fn charts(groups: &[ModeData]) -> Vec<Value> {
     let shown: Vec<&Chart> = CHARTS.iter().filter(|chart| groups.iter().any(chart.is_in)).collect();
     let is_odd = shown.len() % 2 == 1;
     let value = |(i, chart): (usize, &&Chart)| {
@@ -227,7 +234,7 @@ fn charts(groups: &[GroupData]) -> Vec<Value> {
 }
 
 /// Titles of the charts that have nothing to show.
-fn absent(groups: &[GroupData]) -> String {
+fn absent(groups: &[ModeData]) -> String {
     let absent = CHARTS.iter().filter(|chart| !groups.iter().any(chart.is_in));
     absent.map(|chart| chart.title).collect::<Vec<_>>().join("; ")
 }
@@ -237,15 +244,15 @@ fn drift(row: &Round, read: fn(&Drift) -> f64) -> Option<f64> {
 }
 
 /// Modes that send no bytes are left out of that chart: zero has no place on a log axis.
-fn silent(groups: &[Group], figures: &[Figures]) -> String {
+fn silent(groups: &[ModeGroup], figures: &[Figures]) -> String {
     let silent = groups.iter().zip(figures).filter(|(_, f)| f.total_bytes == 0.0);
     silent.map(|(group, _)| group.label.clone()).collect::<Vec<_>>().join(", ")
 }
 
-fn rows(groups: &[Group], figures: &[Figures], columns: &[&Column]) -> Vec<Value> {
+fn rows(groups: &[ModeGroup], figures: &[Figures], columns: &[&Column]) -> Vec<Value> {
     let winners: Vec<Vec<bool>> = columns.iter().map(|c| c.winners(figures)).collect();
     let texts: Vec<Vec<String>> = columns.iter().map(|c| c.texts(figures)).collect();
-    let row = |(i, (group, own)): (usize, (&Group, &Figures))| {
+    let row = |(i, (group, own)): (usize, (&ModeGroup, &Figures))| {
         let cell = |((column, wins), texts): ((&&Column, &Vec<bool>), &Vec<String>)| {
             // The sort key; empty where there is no figure.
             let value = (column.value)(own).filter(|v| v.is_finite());

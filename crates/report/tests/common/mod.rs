@@ -322,7 +322,7 @@ impl Run<'_> {
 
     fn summary(&self, end: f64) -> Summary {
         let of = |value: fn(&JobRow) -> f64| {
-            Quantiles::of(&self.jobs.iter().map(value).collect::<Vec<_>>())
+            Quantiles::from_values(&self.jobs.iter().map(value).collect::<Vec<_>>())
         };
         let gpus: u32 = self.header.cluster.machines.iter().map(|m| m.gpus).sum();
         let busy: f64 = self.jobs.iter().map(|j| j.run_s * f64::from(j.gpus)).sum();

@@ -45,6 +45,7 @@ pub fn run(mode: &str, seed: u64, rounds: u32) -> RunRecord {
         work,
         path,
         time,
+        classes: vec![],
     };
     let header = Header {
         hither: "0.1.0".into(),

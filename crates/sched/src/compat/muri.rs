@@ -45,6 +45,7 @@ impl From<MuriRow> for Row {
     }
 }
 
+/// The policies whose rules are reproduced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// Shortest remaining time first.
@@ -55,6 +56,7 @@ pub enum Policy {
     Tiresias,
 }
 
+/// What happened to one job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct JobOutcome {
     /// When it first got its GPUs.
@@ -65,6 +67,7 @@ pub struct JobOutcome {
     pub preemptions: u32,
 }
 
+/// The results of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// In the order of the rows.
@@ -79,6 +82,7 @@ pub struct Outcome {
     pub busy_gpu_s: f64,
 }
 
+/// Why a trace cannot be simulated by these rules.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
     #[error("the trace has no jobs: a result needs at least one row")]

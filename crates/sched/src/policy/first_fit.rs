@@ -1,4 +1,4 @@
-//! In order of submission, but whoever fits may start; on the first machines that have room.
+//! In order of submission, but every job that fits may start; on the first machines that have room.
 
 use serde::{Deserialize, Serialize};
 

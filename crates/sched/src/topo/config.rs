@@ -11,7 +11,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use std::fmt::Write as _;
 use toml::Spanned;
 
-use super::{Builder, Cluster, MACHINES_MAX, hosts, tables};
+use super::{Builder, ClusterDescription, MACHINES_MAX, hosts, tables};
 use crate::trace::Error;
 use crate::trace::table::Source;
 
@@ -21,7 +21,7 @@ const KNOWN: &str = "other files that describe a cluster: Slurm's topology.conf,
 
 /// One or several equal places, or machines. At the root of the file: the whole cluster.
 #[derive(Default)]
-struct Entry {
+struct PlaceSection {
     /// A host list with a name for every place of the entry; or one name, numbered where there are
     /// several places.
     name: Option<String>,
@@ -31,27 +31,27 @@ struct Entry {
     /// Keys named after levels: the entries inside, or their number.
     parts: Vec<(Spanned<String>, Parts)>,
     // At the root only:
-    network: Option<links::Network>,
-    level: Vec<Spanned<links::Entry>>,
+    network: Option<links::NetworkSection>,
+    level: Vec<Spanned<links::LevelSection>>,
 }
 
 enum Parts {
     Number(u32),
-    Entries(Vec<Spanned<Entry>>),
+    Entries(Vec<Spanned<PlaceSection>>),
 }
 
-impl<'de> Deserialize<'de> for Entry {
+impl<'de> Deserialize<'de> for PlaceSection {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Fields;
         impl<'de> Visitor<'de> for Fields {
-            type Value = Entry;
+            type Value = PlaceSection;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an entry with keys")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entry, A::Error> {
-                let mut entry = Entry::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<PlaceSection, A::Error> {
+                let mut entry = PlaceSection::default();
                 while let Some(key) = map.next_key::<Spanned<String>>()? {
                     match key.get_ref().as_str() {
                         "name" => entry.name = Some(map.next_value()?),
@@ -101,8 +101,8 @@ impl<'de> Deserialize<'de> for Parts {
     }
 }
 
-pub(super) fn read(source: Source<'_>) -> Result<Cluster, Error> {
-    let root: Entry = toml::from_str(source.text).map_err(|error| {
+pub(super) fn read(source: Source<'_>) -> Result<ClusterDescription, Error> {
+    let root: PlaceSection = toml::from_str(source.text).map_err(|error| {
         Error::toml(source.file, source.text, "a cluster of [[rack]] entries", &error).hint(KNOWN)
     })?;
     let levels = links::levels(source, root.network.as_ref(), &root.level)?;
@@ -176,7 +176,7 @@ fn plan(
     builder: &Builder<'_>,
     level: usize,
     around: u64,
-    entry: &Spanned<Entry>,
+    entry: &Spanned<PlaceSection>,
 ) -> Result<Plan, Error> {
     let (line, entry) = (line_of(builder.source, entry), entry.get_ref());
     let levels = &builder.topology.levels;
@@ -213,7 +213,7 @@ fn equal_parts(
     line: u64,
     level: usize,
     around: u64,
-    entry: &Entry,
+    entry: &PlaceSection,
 ) -> Result<Inside, Error> {
     let levels = &builder.topology.levels;
     let kind = levels[level].name.as_str();
@@ -269,7 +269,7 @@ fn numbers_and_names(
     line: u64,
     level: usize,
     around: u64,
-    entry: &Entry,
+    entry: &PlaceSection,
 ) -> Result<(u64, Option<std::vec::IntoIter<String>>), Error> {
     let kind = &builder.topology.levels[level].name;
     let wrong = |key: &str, found: &str, expected: String| {

@@ -7,7 +7,9 @@ use std::collections::{HashMap, HashSet};
 
 use hither_core::topology::LEVELS_MAX;
 
-use super::{Builder, Cluster, GPUS_ASSUMED, MACHINES_MAX, hosts, names_shown, tables, yaml};
+use super::{
+    Builder, ClusterDescription, GPUS_ASSUMED, MACHINES_MAX, hosts, names_shown, tables, yaml,
+};
 use crate::trace::Error;
 use crate::trace::table::{GPUS_MAX, Source};
 
@@ -38,7 +40,7 @@ pub fn includes(text: &str) -> impl Iterator<Item = &str> {
 pub(super) fn read(
     sources: &[Source<'_>],
     gpus_per_machine: Option<u32>,
-) -> Result<Cluster, Error> {
+) -> Result<ClusterDescription, Error> {
     let mut slurm = Slurm::default();
     for &source in sources {
         if yaml::is_yaml(source) {
@@ -282,7 +284,11 @@ impl<'a> Slurm<'a> {
         Ok(())
     }
 
-    fn build(mut self, first: Source<'a>, gpus_per_machine: Option<u32>) -> Result<Cluster, Error> {
+    fn build(
+        mut self,
+        first: Source<'a>,
+        gpus_per_machine: Option<u32>,
+    ) -> Result<ClusterDescription, Error> {
         let mut notes = std::mem::take(&mut self.notes);
         let tree = self.tree()?;
         let mut builder = Builder::new(first, tables::stem(first.file), tree.levels.clone());

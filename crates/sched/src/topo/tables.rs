@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use hither_core::topology::Level;
 
-use super::{Builder, Cluster, GPUS_ASSUMED, MACHINES_MAX};
+use super::{Builder, ClusterDescription, GPUS_ASSUMED, MACHINES_MAX};
 use crate::trace::Error;
 use crate::trace::table::{GPUS_MAX, Others, Source, Table};
 
@@ -26,7 +26,10 @@ pub(super) fn is_spec(line: &str) -> bool {
 
 /// A machine's access switch is its rack, which stands under an aggregation and a core switch where
 /// those columns have any. Names of switches may be used again under another switch above.
-pub(super) fn read_switches(source: Source<'_>, gpus: Option<u32>) -> Result<Cluster, Error> {
+pub(super) fn read_switches(
+    source: Source<'_>,
+    gpus: Option<u32>,
+) -> Result<ClusterDescription, Error> {
     let table = Table::open(source, SWITCHES, 2, Others::Ignore)?;
     // (line, host, switches above it from the access switch on).
     let mut rows = Vec::new();
@@ -76,7 +79,7 @@ pub(super) fn read_switches(source: Source<'_>, gpus: Option<u32>) -> Result<Clu
 }
 
 /// `num_switch` racks of `num_node_p_switch` machines of `num_gpu_p_node` GPUs.
-pub(super) fn read_spec(source: Source<'_>) -> Result<Cluster, Error> {
+pub(super) fn read_spec(source: Source<'_>) -> Result<ClusterDescription, Error> {
     let table = Table::open(source, SPEC, 3, Others::Ignore)?;
     let mut builder = Builder::new(source, stem(source.file), Level::common(3));
     for row in table.rows() {

@@ -8,8 +8,11 @@ use crate::trace::table::Source;
 /// Deeper nesting than any such file has; a bound for the parser's recursion.
 const DEPTH_MAX: usize = 16;
 
-/// Whether the text is a `topology.yaml`: a list of maps that begin with `topology`.
+/// Whether the text is a `topology.yaml`: by its name, or as a list of maps that begin with `topology`.
 pub(super) fn is_yaml(source: Source<'_>) -> bool {
+    if source.file.ends_with(".yaml") || source.file.ends_with(".yml") {
+        return true;
+    }
     let text = source.lines().map(|(_, line)| without_comment(line).trim());
     let mut content = text.filter(|line| !line.is_empty() && *line != "---");
     content.next().is_some_and(|line| {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::{Format, Trace};
 use crate::job::{Job, Length};
 
+/// A trace in figures, as `hither trace info` prints it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Info {
     pub format: Format,
@@ -27,6 +28,7 @@ pub struct Info {
     pub notes: Vec<String>,
 }
 
+/// The jobs of one model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelShare {
     pub model: String,
@@ -62,7 +64,7 @@ pub fn describe(trace: &Trace, cluster_gpus: Option<u64>) -> Info {
         gpu_hours,
         offered_load: cluster_gpus.and_then(|gpus| offered_load(jobs, gpus)),
         demand,
-        duration_s: Quantiles::of(&duration_s),
+        duration_s: Quantiles::from_values(&duration_s),
         models,
         notes: trace.notes.clone(),
     }

@@ -19,6 +19,7 @@ pub struct Error {
     pub hint: Option<Box<str>>,
 }
 
+/// What is wrong with a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
     /// A description of valid content.

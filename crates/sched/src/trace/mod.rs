@@ -41,6 +41,7 @@ pub use settings::{Arrivals, Demand, Duration, Generate, SettingError, Weights};
 
 use table::{Field, Source, TIME_MAX_S, TINY};
 
+/// A trace format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
@@ -138,6 +139,7 @@ pub struct Trace {
     pub notes: Vec<String>,
 }
 
+/// How to read a trace.
 pub struct ReadOptions<'a> {
     /// None: recognised from the content.
     pub format: Option<Format>,

@@ -35,7 +35,7 @@ pub(super) fn is_row(line: &str) -> bool {
 }
 
 /// A job, put together from its tasks.
-struct Entry {
+struct PaiJob {
     line: u64,
     name: String,
     /// In hundredths: a task may ask for a part of a GPU.
@@ -58,7 +58,7 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
         Some(jobs) => Some(submitted(jobs, intake.table("pai_job_table.header"))?),
         None => None,
     };
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<PaiJob> = Vec::new();
     let mut by_name: HashMap<String, usize> = HashMap::new();
     let names = ["job_name", "inst_num", "status", "start_time", "end_time", "plan_gpu"];
     let table = open(source, intake.table("pai_task_table.header"), &TASK_COLUMNS, names)?;
@@ -74,7 +74,7 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
         let name = job.name()?;
         let at = *by_name.entry(name.clone()).or_insert_with(|| {
             let (start_s, end_s) = (f64::INFINITY, f64::NEG_INFINITY);
-            entries.push(Entry { line, name, gpu_percent: 0.0, start_s, end_s, is_active: false });
+            entries.push(PaiJob { line, name, gpu_percent: 0.0, start_s, end_s, is_active: false });
             entries.len() - 1
         });
         let entry = &mut entries[at];
@@ -97,10 +97,10 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
 
 fn keep(
     intake: &mut Intake<'_>,
-    entry: Entry,
+    entry: PaiJob,
     submitted: Option<&HashMap<String, (String, f64)>>,
 ) -> Result<(), Error> {
-    let Entry { line, name, gpu_percent, start_s, end_s, is_active } = entry;
+    let PaiJob { line, name, gpu_percent, start_s, end_s, is_active } = entry;
     let why = if is_active {
         Some("still running or waiting")
     } else if gpu_percent == 0.0 {

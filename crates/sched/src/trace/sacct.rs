@@ -62,7 +62,7 @@ pub(super) fn separator(line: &str) -> Option<char> {
 }
 
 /// One job, put together from its rows.
-struct Entry {
+struct SacctJob {
     line: u64,
     name: String,
     user: String,
@@ -95,7 +95,7 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
     if !some_of(&[ELAPSED_RAW, ELAPSED]) && !table.has(START) {
         return Err(table.missing("ElapsedRaw (or Elapsed, or Start and End)").hint(HINT));
     }
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<SacctJob> = Vec::new();
     let mut by_name: HashMap<String, usize> = HashMap::new();
     for row in table.rows() {
         let (line, fields) = row.map_err(|error| {
@@ -119,7 +119,7 @@ pub(super) fn read(intake: &mut Intake<'_>) -> Result<(), Error> {
 }
 
 /// A further row of a job: it was requeued.
-fn merge(intake: &mut Intake<'_>, job: &mut Entry, row: Entry) {
+fn merge(intake: &mut Intake<'_>, job: &mut SacctJob, row: SacctJob) {
     intake.changed.add("requeued (added to the first row of the job)");
     job.submit_s = job.submit_s.min(row.submit_s);
     job.run_s += row.run_s;
@@ -130,7 +130,7 @@ fn merge(intake: &mut Intake<'_>, job: &mut Entry, row: Entry) {
     }
 }
 
-fn keep(intake: &mut Intake<'_>, job: Entry) -> Result<(), Error> {
+fn keep(intake: &mut Intake<'_>, job: SacctJob) -> Result<(), Error> {
     if job.is_active {
         intake.left_out.add("still running or pending");
     } else if job.gpus == 0 {
@@ -159,7 +159,7 @@ fn entry(
     id: &Field<'_>,
     row: &Row<'_>,
     table: &Table<'_, { COLUMNS.len() }>,
-) -> Result<Entry, Error> {
+) -> Result<SacctJob, Error> {
     // `CANCELLED by 1000`, and `CANCELLED+` where the column was cut.
     let state = row[STATE].text.split_whitespace().next().unwrap_or("").trim_end_matches('+');
     let start_s = time::epoch_s(&row[START])?;
@@ -172,7 +172,7 @@ fn entry(
         || (was_cancelled && run_s == 0.0);
     let lacks_end = !table.has(STATE) && table.has(END) && end_s.is_none();
     let (gpus, gpu_type) = gpus(row)?;
-    Ok(Entry {
+    Ok(SacctJob {
         line,
         name: id.name()?,
         user: row[USER].name_or_empty()?,
@@ -217,13 +217,13 @@ fn gpus(row: &Row<'_>) -> Result<(u64, Option<String>), Error> {
 }
 
 #[derive(Default)]
-struct Gpus {
+struct SacctGpus {
     count: u64,
     /// None where no type is named, or several.
     gpu_type: Option<String>,
 }
 
-impl Gpus {
+impl SacctGpus {
     fn add(&mut self, gpu_type: Option<&str>, count: u64) {
         self.gpu_type = match (self.count, gpu_type) {
             (0, gpu_type) => gpu_type.map(Into::into),
@@ -235,8 +235,8 @@ impl Gpus {
 
 /// `billing=64,cpu=64,gres/gpu:a100=8,gres/gpu=8,mem=512G,node=1`: the plain entry is the sum of the
 /// typed ones.
-fn tres(field: &Field<'_>) -> Result<Gpus, Error> {
-    let mut typed = Gpus::default();
+fn tres(field: &Field<'_>) -> Result<SacctGpus, Error> {
+    let mut typed = SacctGpus::default();
     let mut all = None;
     for item in field.text.split(',') {
         let Some((key, value)) = item.split_once('=') else { continue };
@@ -250,12 +250,12 @@ fn tres(field: &Field<'_>) -> Result<Gpus, Error> {
             None => {}
         }
     }
-    Ok(Gpus { count: all.unwrap_or(typed.count), gpu_type: typed.gpu_type })
+    Ok(SacctGpus { count: all.unwrap_or(typed.count), gpu_type: typed.gpu_type })
 }
 
 /// `gpu:8`, `gpu:a100:8`, `gres:gpu:a100:8(S:0-1)`, among other resources.
-fn gres(field: &Field<'_>, nodes: u64) -> Result<Gpus, Error> {
-    let mut gpus = Gpus::default();
+fn gres(field: &Field<'_>, nodes: u64) -> Result<SacctGpus, Error> {
+    let mut gpus = SacctGpus::default();
     for item in field.text.split(',') {
         let item = item.split('(').next().unwrap_or("").trim();
         let item = item.strip_prefix("gres:").unwrap_or(item);

@@ -42,6 +42,7 @@ fn default_users() -> u32 {
     20
 }
 
+/// How arrivals are spread over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
@@ -56,6 +57,7 @@ pub enum Arrivals {
     Batch,
 }
 
+/// How many GPUs jobs ask for.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Demand {
@@ -68,6 +70,7 @@ pub enum Demand {
     Custom(Weights),
 }
 
+/// Numbers of GPUs and how often each is drawn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Weights {
@@ -75,6 +78,7 @@ pub struct Weights {
     pub weights: Vec<f64>,
 }
 
+/// How long jobs run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Duration {

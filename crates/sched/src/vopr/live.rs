@@ -60,7 +60,7 @@ struct RealRun {
 }
 
 #[derive(Debug, Clone)]
-enum What {
+enum Due {
     Submit(usize),
     CarryOut(Decision),
     Tell(Event),
@@ -74,6 +74,7 @@ enum What {
     Reconcile,
 }
 
+/// A scenario run as on a live cluster: orders are slow, refused, lost or told twice.
 pub struct Live<'a> {
     case: &'a Case,
     bug: Option<Bug>,
@@ -81,7 +82,7 @@ pub struct Live<'a> {
     now: Seconds,
     scheduler: Scheduler,
     /// By time and serial number.
-    agenda: BTreeMap<(u64, u64), What>,
+    agenda: BTreeMap<(u64, u64), Due>,
     serial: u64,
     jobs: Vec<Real>,
     used: Vec<u32>,
@@ -90,7 +91,7 @@ pub struct Live<'a> {
     /// The most that each ever had.
     gpus_max: Vec<u32>,
     status: Vec<Status>,
-    /// What became of a decision; the driver tells it again where the news was lost.
+    /// Due became of a decision; the driver tells it again where the news was lost.
     outcome: BTreeMap<DecisionId, Event>,
     /// Decisions that the driver has in hand.
     in_hand: BTreeSet<DecisionId>,
@@ -127,21 +128,21 @@ impl<'a> Live<'a> {
             owed: BTreeSet::new(),
         };
         for (index, job) in case.scenario.jobs.iter().enumerate() {
-            live.at(job.submit_s, What::Submit(index));
+            live.at(job.submit_s, Due::Submit(index));
         }
-        let (gone, draining) = (What::Machine(Status::Gone), What::Machine(Status::Draining));
-        let often = [What::Cancel, What::Foreign, What::Resize, gone].map(|what| (what, 4));
-        for (what, times) in often.into_iter().chain([(draining, 2), (What::Join, 3)]) {
+        let (gone, draining) = (Due::Machine(Status::Gone), Due::Machine(Status::Draining));
+        let often = [Due::Cancel, Due::Foreign, Due::Resize, gone].map(|what| (what, 4));
+        for (what, times) in often.into_iter().chain([(draining, 2), (Due::Join, 3)]) {
             for _ in 0..live.rng.random_range(0..times) {
                 let at_s = live.rng.random_range(0.0..TROUBLE_S);
                 live.at(at_s, what.clone());
             }
         }
         // Whatever is left of the trouble goes.
-        live.at(TROUBLE_S + 1.0, What::Foreign);
-        live.at(TROUBLE_S + 1.0, What::Resize);
-        live.at(TROUBLE_S + 1.0, What::Machine(Status::Up));
-        live.at(RECONCILE_S, What::Reconcile);
+        live.at(TROUBLE_S + 1.0, Due::Foreign);
+        live.at(TROUBLE_S + 1.0, Due::Resize);
+        live.at(TROUBLE_S + 1.0, Due::Machine(Status::Up));
+        live.at(RECONCILE_S, Due::Reconcile);
         live
     }
 
@@ -193,7 +194,7 @@ impl<'a> Live<'a> {
         self.now < TROUBLE_S
     }
 
-    fn at(&mut self, at_s: Seconds, what: What) {
+    fn at(&mut self, at_s: Seconds, what: Due) {
         self.serial += 1;
         // Bits of positive floats are in the order of the floats.
         self.agenda.insert((at_s.max(self.now).to_bits(), self.serial), what);
@@ -213,7 +214,7 @@ impl<'a> Live<'a> {
         told.map_err(|error| format!("true news were refused: {event:?}: {error}"))
     }
 
-    /// What the driver's clock says: now and then it steps back.
+    /// Due the driver's clock says: now and then it steps back.
     fn clock(&mut self) -> Seconds {
         match self.in_trouble() && self.rng.random_bool(0.05) {
             true => self.now - self.rng.random_range(0.0..1000.0),
@@ -263,7 +264,7 @@ impl<'a> Live<'a> {
                     *version += 1;
                     let version = *version;
                     self.armed.insert(timer);
-                    self.at(at_s, What::Timer(timer, version));
+                    self.at(at_s, Due::Timer(timer, version));
                 }
                 Action::Decline { .. } | Action::Failed { .. } | Action::Tuned { .. } => {}
             }
@@ -283,7 +284,7 @@ impl<'a> Live<'a> {
     fn take_in_hand(&mut self, decision: Decision) {
         self.in_hand.insert(decision.id);
         let at_s = self.soon();
-        self.at(at_s, What::CarryOut(decision));
+        self.at(at_s, Due::CarryOut(decision));
     }
 
     /// Kills the scheduler and its driver, now and then, and starts them again.
@@ -297,7 +298,7 @@ impl<'a> Live<'a> {
         let restored = Scheduler::restore(fresh(self.case), policy, snapshot);
         self.scheduler = restored.map_err(|e| e.to_string())?;
         // The driver's timers and intentions died with it; the world's own doings go on.
-        self.agenda.retain(|_, what| !matches!(what, What::Timer(..) | What::CarryOut(_)));
+        self.agenda.retain(|_, what| !matches!(what, Due::Timer(..) | Due::CarryOut(_)));
         self.in_hand.clear();
         self.owed.append(&mut self.armed);
         if self.bug == Some(Bug::TimerLost) {
@@ -344,26 +345,26 @@ impl<'a> Live<'a> {
 
     // ---- the world's side ----
 
-    fn happens(&mut self, what: What) -> Verdict {
+    fn happens(&mut self, what: Due) -> Verdict {
         match what {
-            What::Submit(index) => self.submit(index),
-            What::CarryOut(decision) => self.carry_out(decision),
-            What::Tell(event) => self.observe(event),
-            What::Timer(timer, version) => match self.timer_version.get(&timer) == Some(&version) {
+            Due::Submit(index) => self.submit(index),
+            Due::CarryOut(decision) => self.carry_out(decision),
+            Due::Tell(event) => self.observe(event),
+            Due::Timer(timer, version) => match self.timer_version.get(&timer) == Some(&version) {
                 true => {
                     self.armed.remove(&timer);
                     self.observe(Event::Timer(timer))
                 }
                 false => Ok(()),
             },
-            What::End(id, serial) => self.end(id, serial),
-            What::Machine(status) => self.machine(status),
-            What::Foreign => self.others(),
-            What::Resize => self.resize(),
-            What::Join => self.join(),
-            What::Cancel => self.cancel(),
-            What::Reconcile => {
-                self.at(self.now + RECONCILE_S, What::Reconcile);
+            Due::End(id, serial) => self.end(id, serial),
+            Due::Machine(status) => self.machine(status),
+            Due::Foreign => self.others(),
+            Due::Resize => self.resize(),
+            Due::Join => self.join(),
+            Due::Cancel => self.cancel(),
+            Due::Reconcile => {
+                self.at(self.now + RECONCILE_S, Due::Reconcile);
                 self.reconcile()
             }
         }
@@ -377,7 +378,7 @@ impl<'a> Live<'a> {
         let times = if self.in_trouble() && self.rng.random_bool(0.1) { 2 } else { 1 };
         for _ in 0..times {
             let at_s = self.soon();
-            self.at(at_s, What::Tell(event.clone()));
+            self.at(at_s, Due::Tell(event.clone()));
         }
     }
 
@@ -388,7 +389,7 @@ impl<'a> Live<'a> {
             if !self.in_trouble() {
                 return Err(format!("job {index} fits no more"));
             }
-            self.at(TROUBLE_S + 2.0, What::Submit(index));
+            self.at(TROUBLE_S + 2.0, Due::Submit(index));
             return Ok(());
         }
         let left_s = 10f64.powf(self.rng.random_range(0.0..3.3));
@@ -405,7 +406,7 @@ impl<'a> Live<'a> {
         // A driver obeys the order: it looks again when the stops may be done.
         if decision.after.iter().any(|stop| self.scheduler.state.in_flight.contains_key(stop)) {
             self.in_hand.insert(id);
-            self.at(self.now + 30.0, What::CarryOut(decision));
+            self.at(self.now + 30.0, Due::CarryOut(decision));
             return Ok(());
         }
         let outcome = match &decision.action {
@@ -419,7 +420,7 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
-    /// What happens to a start; `None`: its job is over, and that is news enough.
+    /// Due happens to a start; `None`: its job is over, and that is news enough.
     fn start(
         &mut self,
         decision: DecisionId,
@@ -462,7 +463,7 @@ impl<'a> Live<'a> {
         let job = &mut self.jobs[id as usize];
         job.run = Some(RealRun { placement: placement.clone(), since_s, serial });
         let end_s = self.now + job.left_s;
-        self.at(end_s, What::End(id, serial));
+        self.at(end_s, Due::End(id, serial));
         self.tell(Event::Progress { job: id, done: 0.0, rate: 1.0 });
         Ok(Some(Event::Started(decision)))
     }
@@ -536,7 +537,7 @@ impl<'a> Live<'a> {
             }
         }
         let back_s = self.now + self.rng.random_range(1.0..10_000.0);
-        self.at(back_s, What::Machine(Status::Up));
+        self.at(back_s, Due::Machine(Status::Up));
         self.observe(Event::Machine { machine, status })
     }
 

@@ -107,7 +107,9 @@ impl Candidates {
                 Ranking { prices: prices.collect(), above, seen: self.left.len() }
             }
         };
-        for &machine in &self.left[ranking.seen..] {
+        // Machines of other types are no domains of this ranking.
+        let of_pool = |id: MachineId| cluster.machines[id as usize].pool == pool;
+        for &machine in self.left[ranking.seen..].iter().filter(|&&id| of_pool(id)) {
             let domain = domain_of(cluster, tier, machine);
             let price = self.price(cluster, domain, &key, above);
             ranking.prices.extend(price.map(Reverse));

@@ -14,7 +14,7 @@ use crate::trace::table::Source;
 /// stand there.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Network {
+pub struct NetworkSection {
     gpu_gbit: Option<f64>,
     nic_gbit: Option<f64>,
     uplink_gbit: Option<f64>,
@@ -28,7 +28,7 @@ pub struct Network {
 /// One level, from the inside out.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct LevelSection {
     name: String,
     gbit: Option<f64>,
     oversubscription: Option<f64>,
@@ -42,8 +42,8 @@ const RESERVED: [&str; 5] = ["name", "count", "gpus", "gpu_type", "level"];
 
 pub fn levels(
     source: Source<'_>,
-    network: Option<&Network>,
-    entries: &[Spanned<Entry>],
+    network: Option<&NetworkSection>,
+    entries: &[Spanned<LevelSection>],
 ) -> Result<Vec<Level>, Error> {
     if entries.is_empty() {
         return three_levels(source, network);
@@ -74,7 +74,7 @@ fn set(
     source: Source<'_>,
     inside: &[Level],
     level: &mut Level,
-    entry: &Spanned<Entry>,
+    entry: &Spanned<LevelSection>,
     last: bool,
 ) -> Result<(), Error> {
     let (line, entry) = (line_of(source, entry), entry.get_ref());
@@ -129,7 +129,7 @@ fn set(
 }
 
 /// Machines, racks and a network.
-fn three_levels(source: Source<'_>, network: Option<&Network>) -> Result<Vec<Level>, Error> {
+fn three_levels(source: Source<'_>, network: Option<&NetworkSection>) -> Result<Vec<Level>, Error> {
     let mut levels = Level::common(3);
     let Some(network) = network else { return Ok(levels) };
     let set = |key: &str, value: Option<f64>, min: f64, max: f64, change: &mut dyn FnMut(f64)| {
@@ -153,9 +153,15 @@ fn three_levels(source: Source<'_>, network: Option<&Network>) -> Result<Vec<Lev
 }
 
 /// The first key of `[network]` that describes links.
-fn given(network: &Network) -> Option<&'static str> {
-    let Network {
-        gpu_gbit, nic_gbit, uplink_gbit, core_gbit, oversubscription, latency_us, ..
+fn given(network: &NetworkSection) -> Option<&'static str> {
+    let NetworkSection {
+        gpu_gbit,
+        nic_gbit,
+        uplink_gbit,
+        core_gbit,
+        oversubscription,
+        latency_us,
+        ..
     } = network;
     let keys = [
         ("gpu_gbit", gpu_gbit.is_some()),
