@@ -67,7 +67,7 @@ pub struct Args {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     samples: u32,
     #[command(flatten)]
-    inputs: inputs::Args,
+    inputs: inputs::InputArgs,
 
     /// Closed loop: numbers of callers, as a list (1,2,4) or FROM:TO[:STEP] [default: 1]
     #[arg(long, value_name = "LIST", value_parser = levels::parse, help_heading = "Load")]

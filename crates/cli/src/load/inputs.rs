@@ -25,7 +25,7 @@ const POOL_REQUESTS_MIN: usize = 8;
 
 /// What requests hold.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct InputArgs {
     /// File of requests, or a plain list of ids (docs/formats/requests.md) [default: drawn ids]
     #[arg(long, help_heading = "Requests", value_name = "FILE")]
     ids: Option<PathBuf>,
@@ -127,7 +127,7 @@ impl Layout {
     }
 }
 
-impl Args {
+impl InputArgs {
     /// Builds the requests, and tells what they are.
     pub fn requests(
         &self,

@@ -187,10 +187,11 @@ fn http_answers_are_tritons() {
             if error.is_empty() {
                 wrong.push(format!("{name}: no error text in {ours}"));
             }
-            let theirs = body(&triton["body"]);
-            let theirs: Value = serde_json::from_slice(&theirs).unwrap_or_default();
-            if SAME_TEXT.contains(&name) && theirs["error"] != error {
-                wrong.push(format!("{name}: `{error}` for `{}`", theirs["error"]));
+            if SAME_TEXT.contains(&name) {
+                let theirs: Value = serde_json::from_slice(&body(&triton["body"])).expect("JSON");
+                if theirs["error"] != error {
+                    wrong.push(format!("{name}: `{error}` for `{}`", theirs["error"]));
+                }
             }
         } else if name.starts_with("infer") {
             let mut headers = HeaderMap::new();
