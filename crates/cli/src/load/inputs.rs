@@ -202,14 +202,6 @@ impl InputArgs {
             },
             Some(Form::Joined) => self.tables.map_or(rows.len(), |tables| tables as usize),
         };
-        if let Some(all) = self.rows {
-            rows = vec![all as usize; count];
-        }
-        if rows.is_empty() || rows.len() != count {
-            bail!(
-                "the server does not tell the rows of its {count} tables; give --rows and --tables"
-            );
-        }
         let pooling = match &layout.form {
             Some(Form::Matrix(name, width)) => {
                 if width % count != 0 || pooling.is_some_and(|pooling| pooling * count != *width) {
@@ -221,6 +213,18 @@ impl InputArgs {
             }
             _ => pooling.unwrap_or(1),
         };
+        if let Some(all) = self.rows {
+            rows = vec![all as usize; count];
+        }
+        match rows.len() {
+            0 => bail!(
+                "the server does not tell the rows of its tables; give --rows, and --tables or --pooling"
+            ),
+            told if told != count => {
+                bail!("the server tells the rows of {told} tables, but its inputs take {count}")
+            }
+            _ => {}
+        }
         Ok((rows, pooling))
     }
 

@@ -224,7 +224,9 @@ fn bodies_beyond_the_limit_are_refused_and_not_kept() {
     let before = server.peak_bytes();
     // One that says so, one that does not, and one that grows when it is decompressed.
     let claim = 2 * REQUEST_BYTES_MAX;
-    let head = format!("POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {claim}\r\n\r\n");
+    let head = format!(
+        "POST {INFER} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {claim}\r\n\r\n"
+    );
     assert_eq!(status(&server.raw(head.as_bytes())), 413);
     let mut chunked = format!(
         "POST {INFER} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -327,11 +329,17 @@ const PING: u8 = 6;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
-/// Sends frames until the server closes the connection or `count` are sent. Returns whether it closed.
-fn flood(address: &str, count: u32, mut next: impl FnMut(u32) -> Vec<u8>) -> bool {
+/// Sends frames until the server closes the connection or `count` are sent. Returns whether it closed,
+/// at the latest some time after the last.
+fn flood(
+    address: &str,
+    count: u32,
+    patience: Duration,
+    mut next: impl FnMut(u32) -> Vec<u8>,
+) -> bool {
     let mut stream = TcpStream::connect(address).expect("the server listens");
     stream.set_write_timeout(Some(Duration::from_secs(5))).expect("a time limit");
-    stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a time limit");
+    stream.set_read_timeout(Some(patience)).expect("a time limit");
     stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).expect("it listens");
     for i in 0..count {
         if stream.write_all(&next(i)).is_err() {
@@ -353,17 +361,21 @@ fn floods_of_http2_frames_do_no_harm() {
         [frame(HEADERS, END_HEADERS, stream, &head), frame(RESET, 0, stream, &8u32.to_be_bytes())]
             .concat()
     };
-    assert!(flood(&server.grpc, 200_000, reset), "requests that are reset at once are cut off");
-    flood(&server.grpc, 50_000, |_| frame(PING, 0, 0, &[0; 8]));
-    flood(&server.grpc, 50_000, |_| frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255]));
+    let (short, long) = (Duration::from_millis(200), Duration::from_secs(10));
+    assert!(
+        flood(&server.grpc, 200_000, long, reset),
+        "requests that are reset at once are cut off"
+    );
+    flood(&server.grpc, 50_000, short, |_| frame(PING, 0, 0, &[0; 8]));
+    flood(&server.grpc, 50_000, short, |_| frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255]));
     // A head that never ends.
     let endless = |i: u32| match i {
         0 => frame(HEADERS, 0, 1, &head),
         _ => frame(CONTINUATION, 0, 1, &[0x84; 16_000]),
     };
-    assert!(flood(&server.grpc, 5_000, endless), "an endless head is cut off");
+    assert!(flood(&server.grpc, 5_000, long, endless), "an endless head is cut off");
     // More requests at once than a connection may have.
-    flood(&server.grpc, 20_000, |i| frame(HEADERS, END_HEADERS, 2 * i + 1, &head));
+    flood(&server.grpc, 20_000, short, |i| frame(HEADERS, END_HEADERS, 2 * i + 1, &head));
     let grown = server.peak_bytes() - before;
     assert!(grown < GROWTH_MAX, "{grown} bytes");
     server.assert_well();

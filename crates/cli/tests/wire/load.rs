@@ -92,13 +92,13 @@ fn ids_come_from_a_file() {
 fn a_search_ends_with_a_rate() {
     let server = Server::start("", &[]);
     let url = format!("grpc://{}", server.grpc);
-    let words = ["load", &url, "--search", "--slo", "5s", "--precision", "1", "--json"];
-    let output = done(hither(&[&words[..], SHORT].concat()));
+    let quick = ["--warmup", "10ms", "--window", "50ms", "--windows", "1", "--windows-max", "1"];
+    let words = ["load", &url, "--search", "--slo", "500ms", "--precision", "1", "--json"];
+    let output = done(hither(&[&words[..], &quick[..]].concat()));
     let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert!(json["search"]["rate"].as_f64() > Some(0.0), "{json}");
     // One that no server keeps is a negative answer, not an error.
     let words = ["load", &url, "--search", "--slo", "1us", "--precision", "5"];
-    let quick = ["--warmup", "1ms", "--window", "20ms", "--windows", "1", "--windows-max", "1"];
     let output = hither(&[&words[..], &quick[..]].concat()).output().expect("it starts");
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stdout).contains("No rate kept p99 within"));
