@@ -27,6 +27,8 @@ const GRPC_CONNECTIONS: u16 = 4;
 const PROBE_CALLERS: usize = 16;
 /// A search begins at this share of what the closed loop reached.
 const PROBE_SHARE: f64 = 0.8;
+/// A search tries no rate that would offer fewer requests than this.
+const SEARCH_REQUESTS_MIN: f64 = 10.0;
 /// More requests lost than this share, and a rate does not keep its target.
 const LOST_SHARE_MAX: f64 = 0.001;
 
@@ -253,7 +255,10 @@ impl Args {
             bail!("{} answered no request within {:?}", self.url, self.window + self.warmup);
         }
         let mut measured = Vec::new();
-        let found = search::highest_rate(reached * PROBE_SHARE, self.precision, |rate| {
+        // Fewer requests in all windows tell nothing about a percentile.
+        let lowest = SEARCH_REQUESTS_MIN / (self.window * u32::from(self.windows)).as_secs_f64();
+        let guess = reached * PROBE_SHARE;
+        let found = search::highest_rate(guess, lowest, self.precision, |rate| {
             let level = self.open(rate);
             let one = client.measure(level, &settings, |_| {});
             let reached_us = one.figures.latency.percentile_us(self.percentile);

@@ -39,7 +39,7 @@ fn surplus_is_refused_and_the_server_recovers() {
     let before = server.resident_bytes();
 
     let rate = format!("{:.0}", 3.0 * capacity);
-    let long = ["--rate", &rate, "--window", "1s", "--windows", "4", "--windows-max", "4"];
+    let long = ["--rate", &rate, "--window", "500ms", "--windows", "4", "--windows-max", "4"];
     let over = load(&server, &long);
     let count = |name: &str| over[name].as_u64().expect("a number");
     assert!(count("refused") > 0, "{over}");
