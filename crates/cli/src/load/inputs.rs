@@ -386,7 +386,7 @@ mod tests {
             input("image", "FP32", &[-1, 3, 224, 224]),
             input("ids", "INT64", &[-1]),
         ] {
-            assert!(Layout::new(&[bad.clone()]).is_err(), "{bad:?}");
+            assert!(Layout::new(std::slice::from_ref(&bad)).is_err(), "{bad:?}");
         }
     }
 }
