@@ -168,6 +168,8 @@ pub enum Error {
          stop it there; if it is gone, its claim ends within a minute"
     )]
     Claimed { partition: String, host: String, silent_s: Seconds },
+    #[error("cannot claim partition {partition} again: {message}")]
+    Unclaimed { partition: String, message: String },
     #[error("partition {0} has no node with GPUs; check Gres in slurm.conf and gres.conf")]
     NoGpus(String),
     #[error("the cluster's topology cannot be used: {0}")]
@@ -177,7 +179,7 @@ pub enum Error {
 impl Error {
     /// Whether the cluster may well answer later.
     pub fn passes(&self) -> bool {
-        matches!(self, Error::Unreachable { .. } | Error::Output { .. })
+        matches!(self, Error::Unreachable { .. } | Error::Unclaimed { .. } | Error::Output { .. })
     }
 }
 

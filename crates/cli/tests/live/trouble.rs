@@ -150,7 +150,11 @@ fn nodes_drain_partitions_vanish_and_slurm_goes_on_without_hither() {
     bed.slurm.ask("scontrol", &["update", &name, "state=resume"]).unwrap();
     bed.await_all_completed(&[stays], 30);
     // The partition goes and comes again.
-    bed.slurm.ask("scontrol", &["delete", "partitionname=gpu"]).unwrap();
+    until("the partition to go", 10, || {
+        // Slurm deletes no partition with jobs in it, and the scheduler soon claims it again.
+        bed.slurm.ask("scancel", &["-n", "hither-claim"]).unwrap();
+        bed.slurm.ask("scontrol", &["delete", "partitionname=gpu"]).ok()
+    });
     bed.await_log("partition gpu does not exist", 15);
     let nodes = ["create", "partitionname=gpu", "nodes=n[0-2]", "default=yes"];
     bed.slurm.ask("scontrol", &nodes).unwrap();

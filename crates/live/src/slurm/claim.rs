@@ -78,8 +78,8 @@ impl Claim {
                 Ok(claim) => *self = claim,
                 Err(NoClaim::Error(error)) => return Err(error),
                 Err(NoClaim::Refused(message)) => {
-                    let command = "sbatch".into();
-                    return Err(Error::Unreachable { command, message });
+                    let partition = self.partition.clone();
+                    return Err(Error::Unclaimed { partition, message });
                 }
             }
         } else if Instant::now() >= self.renew_due {
