@@ -340,9 +340,14 @@ fn a_model_comes_back_from_its_file() {
     let rows = |values: &[f32], dim: usize| -> Vec<f32> {
         nodes.iter().flat_map(|node| values[node * dim..][..dim].to_vec()).collect()
     };
-    assert_eq!(some.logits, rows(&all.logits, model.spec.outputs));
+    let near = |some: &[f32], all: &[f32]| {
+        assert_eq!(some.len(), all.len());
+        // Neighbours are summed in another order.
+        some.iter().zip(all).for_each(|(a, b)| assert!((a - b).abs() < 1e-5, "{a} {b}"));
+    };
+    near(&some.logits, &rows(&all.logits, model.spec.outputs));
     let (embeddings, all) = (some.embeddings.expect("layers"), all.embeddings.expect("layers"));
-    assert_eq!(embeddings, rows(&all, model.embedding_dim()));
+    near(&embeddings, &rows(&all, model.embedding_dim()));
     let bytes = std::fs::read(&path).expect("bytes");
     for len in (0..bytes.len()).step_by(97) {
         std::fs::write(&path, &bytes[..len]).expect("written");

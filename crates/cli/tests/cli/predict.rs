@@ -45,7 +45,7 @@ fn a_graph_without_labels_gets_the_classes_of_the_model() {
         assert!(without.ends_with(',') && labelled.starts_with(without), "{without}\n{labelled}");
     }
     // Tensors have a row per node.
-    for (file, shape) in [("outputs.npy", "(12, 2)"), ("outputs.safetensors", "[12,2]")] {
+    for (file, shape) in [("outputs.npy", "(12, 2,"), ("outputs.safetensors", "[12,2]")] {
         let path = place.path(file);
         stdout_of(&["predict", &run, &graph, "-o", path.str()]);
         let bytes = fs::read(&path).expect("written");
