@@ -6,6 +6,7 @@ mod dataset;
 mod demo;
 mod doctor;
 mod inputs;
+mod load;
 mod machine;
 mod model;
 mod muri;
@@ -13,6 +14,7 @@ mod outputs;
 mod partition;
 mod plan;
 mod policies;
+mod predict;
 mod profile;
 mod progress;
 mod queue;
@@ -100,6 +102,7 @@ enum Command {
     Train(Box<train::Args>),
     Submit(submit::Args),
     Profile(profile::Args),
+    Predict(predict::Args),
     #[command(subcommand)]
     Dataset(dataset::Command),
     Partition(partition::Args),
@@ -107,6 +110,7 @@ enum Command {
     Model(model::Command),
     Plan(plan::Args),
     Serve(Box<serve::Args>),
+    Load(Box<load::Args>),
     Policies(policies::Args),
     Vopr(vopr::Args),
     #[command(subcommand)]
@@ -181,10 +185,12 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Submit(args) => submit::run(&args, common),
         Command::Profile(args) => profile::run(&args, common),
         Command::Dataset(command) => dataset::run(&command, common),
+        Command::Predict(args) => predict::run(&args, common).map(|()| ExitCode::SUCCESS),
         Command::Partition(args) => partition::run(&args, common),
         Command::Model(command) => model::run(&command, common),
         Command::Plan(args) => plan::run(&args, common),
         Command::Serve(args) => serve::run(&args, common),
+        Command::Load(args) => load::run(&args, common),
         Command::Policies(args) => policies::run(&args),
         Command::Vopr(args) => vopr::run(&args, common),
         Command::Bench(command) => bench::run(&command, common),

@@ -7,11 +7,11 @@ mod drive;
 mod dry_run;
 mod estimate;
 mod figures;
-mod predictions;
+pub mod predictions;
 mod profile;
 mod ranks;
 mod stop;
-mod store;
+pub mod store;
 mod unused;
 
 use std::process::ExitCode;

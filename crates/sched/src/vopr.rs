@@ -5,9 +5,11 @@
 mod draw;
 mod live;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hither_core::Seconds;
+use hither_core::record::{JobState, RunRecord};
 use hither_core::seed::stream;
 use hither_core::topology::{
     AllReduce, LEVELS_MAX, LEVELS_MIN, Level, Link, Machine, Place, Topology,
@@ -23,8 +25,8 @@ use crate::state::Checkpoints;
 use crate::world::{Beliefs, Lengths};
 
 pub use draw::OPTIONS;
-pub use live::Bug;
 use live::Live;
+pub use live::{Bug, KINDS};
 
 /// What a seed stands for.
 #[derive(Debug)]
@@ -52,6 +54,7 @@ pub const DRAWN: &[(&str, &str)] = &[
          congestion 1, 4 or 50",
     ),
     ("jobs", "up to 49 of 1 to 32 GPUs, with a type or without, one user of four"),
+    ("shapes", "3 in 10 gangs want chunks per machine, 1 in 20 may not be preempted"),
     ("profiles", "closed form or measured table, any size of gradient and overlap"),
     ("checkpoints", "every 60 to 5,000 s; with one at a preemption or without"),
     ("failures", "up to 5 of single machines, and in a third of the scenarios at random"),
@@ -64,7 +67,15 @@ pub const DRAWN: &[(&str, &str)] = &[
         "live: nonsense",
         "unknown ids and impossible figures at 2 of 100 steps; a clock that steps back",
     ),
-    ("live: restarts", "the scheduler is killed and restored with 2 of 100 between any two steps"),
+    (
+        "live: jobs",
+        "crash, are taken away unseen, report any progress, keep other checkpoints than believed",
+    ),
+    (
+        "live: restarts",
+        "the scheduler is killed at 2 of 100 steps, before or after it decides, and restored; 1 in 10 \
+         times its memory is lost and it finds all jobs as they run",
+    ),
 ];
 
 impl Case {
@@ -114,7 +125,7 @@ impl Case {
                 checkpoints,
                 beliefs: random_beliefs(rng),
                 check: true,
-                ..Options::default()
+                record: true,
             },
             live: rng.random_bool(0.5),
         }
@@ -128,11 +139,29 @@ impl Case {
         let built = (self.policy.build)(&self.settings);
         let record =
             simulate(self.policy.name, built, &self.topology, &self.scenario, &self.options)?;
-        let over = record.summary.finished + record.summary.cancelled;
-        if over != self.scenario.jobs.len() as u64 {
-            let what = format!("{over} of {} jobs are over", self.scenario.jobs.len());
-            let policy = self.policy.name.into();
-            return Err(sim::Error::Invariant { policy, now: record.summary.makespan_s, what });
+        self.check_rows(&record).map_err(|what| {
+            let (policy, now) = (self.policy.name.into(), record.summary.makespan_s);
+            sim::Error::Invariant { policy, now, what }
+        })
+    }
+
+    /// All jobs are over, and none ran for less time than it computes.
+    fn check_rows(&self, record: &RunRecord) -> Result<(), String> {
+        let (summary, jobs) = (&record.summary, &self.scenario.jobs);
+        let over = summary.finished + summary.cancelled;
+        if over != jobs.len() as u64 {
+            return Err(format!("{over} of {} jobs are over", jobs.len()));
+        }
+        for row in record.jobs.iter().filter(|row| row.state == JobState::Finished) {
+            let job = &jobs[row.job as usize];
+            // Measured iterations may be shorter than the computing that the profile states.
+            let (Length::Iterations(n), true) = (job.length, job.profile.table.is_empty()) else {
+                continue;
+            };
+            let (ran_s, least_s) = (row.run_s, n * job.profile.compute_s);
+            if ran_s < least_s * (1.0 - 1e-9) {
+                return Err(format!("job {} ran {ran_s} s and computes {least_s} s", row.name));
+            }
         }
         Ok(())
     }
@@ -141,18 +170,26 @@ impl Case {
 impl Case {
     /// Runs the case on a cluster that answers like a real one, perhaps with a bug to be found.
     pub fn run_live(&self, bug: Option<Bug>) -> Result<(), sim::Error> {
-        Live::new(self, bug).run().map_err(|(now, what)| {
+        self.watch_live(bug).1
+    }
+
+    /// The same, with the kinds of news that the scheduler was told.
+    pub fn watch_live(&self, bug: Option<Bug>) -> (BTreeSet<&'static str>, Result<(), sim::Error>) {
+        let mut live = Live::new(self, bug);
+        let verdict = live.run().map_err(|(now, what)| {
             let policy = self.policy.name.into();
             sim::Error::Invariant { policy, now, what }
-        })
+        });
+        (live.told, verdict)
     }
 }
 
 fn random_beliefs(rng: &mut Pcg64Mcg) -> Beliefs {
+    // Unknown lengths are the default of every command.
     let lengths = match rng.random_range(0..4) {
-        0 => Lengths::Unknown,
+        0 => Lengths::Known,
         1 => Lengths::Noisy(rng.random_range(0.0..3.0)),
-        _ => Lengths::Known,
+        _ => Lengths::Unknown,
     };
     let profile_error = if rng.random_bool(0.2) { rng.random_range(0.0..2.0) } else { 0.0 };
     Beliefs { lengths, profile_error, profiles: rng.random_bool(0.9) }

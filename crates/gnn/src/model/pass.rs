@@ -1,6 +1,7 @@
 //! Forward and backward through a stack.
 
 use hither_core::record::train::Work;
+use hither_core::seed;
 use hither_kernels::memory::zeros;
 use hither_kernels::vector::{self, Dropout};
 
@@ -9,7 +10,7 @@ use crate::Dataset;
 use crate::batch_norm::{self, BatchNorm};
 use crate::layer::{Backward, ForwardCache, Layer, Passes, Rows, Shape};
 use crate::loss;
-use crate::sample::{Batch, Hop};
+use crate::sample::{Batch, Fanout, Hop, Sampler};
 
 /// A layer and what follows it.
 #[derive(Clone, Debug)]
@@ -138,14 +139,43 @@ impl Model {
 
     /// The mean loss over the batch, as it counts when the model is used.
     pub fn loss(&self, weights: &Weights, data: &Dataset, batch: &Batch) -> f64 {
-        let logits = self.outputs(weights, data, batch, |_, _| {}).logits;
+        let logits = self.outputs(weights, batch, |_, _| {}).logits;
         loss::value(&logits, &data.labels, &batch.rows, &batch.nodes)
     }
 
     /// What the model says of every node of the graph, all neighbours seen, layer by layer: the
     /// embeddings (the input of the last layer) and the outputs.
     pub fn infer(&self, weights: &Weights, data: &Dataset) -> Inference {
-        self.outputs(weights, data, &Batch::whole(data, &[], self.needs()), |_, _| {})
+        self.outputs(weights, &Batch::whole(data, &[], self.needs()), |_, _| {})
+    }
+
+    /// The same for some nodes, in their order: with all their neighbours, `at_once` nodes at a time. It
+    /// reads only what these nodes depend on.
+    pub fn infer_nodes(
+        &self,
+        weights: &Weights,
+        data: &Dataset,
+        nodes: &[u32],
+        at_once: usize,
+        mut done: impl FnMut(usize),
+    ) -> Inference {
+        let mut sampler = Sampler::new(data.graph.nodes());
+        // Nothing is drawn: all neighbours are taken.
+        let random = &mut seed::stream(0, "infer");
+        let dim = self.embedding_dim();
+        let (mut logits, mut embeddings) = (vec![], None);
+        for seeds in nodes.chunks(at_once.max(1)) {
+            let batch = sampler.batch(data, seeds.to_vec(), &Fanout::All, self.needs(), random);
+            let mut outputs = self.outputs(weights, &batch, |_, _| {});
+            logits.append(&mut outputs.logits);
+            if let Some(rows) = outputs.embeddings {
+                // Rows of the neighbours follow those of the nodes themselves.
+                let all: &mut Vec<f32> = embeddings.get_or_insert_default();
+                all.extend_from_slice(&rows[..seeds.len() * dim]);
+            }
+            done(seeds.len());
+        }
+        Inference { embeddings, logits, classes: self.spec.outputs }
     }
 
     /// As [`Model::infer`], but shows the input of every layer instead of the outputs. Returns the
@@ -157,14 +187,13 @@ impl Model {
         see: impl FnMut(usize, &Rows),
     ) -> Work {
         let batch = Batch::whole(data, &[], self.needs());
-        self.outputs(weights, data, &batch, see);
+        self.outputs(weights, &batch, see);
         self.work(&batch, false)
     }
 
     fn outputs(
         &self,
         weights: &Weights,
-        data: &Dataset,
         batch: &Batch,
         mut see: impl FnMut(usize, &Rows),
     ) -> Inference {
@@ -193,7 +222,7 @@ impl Model {
                 embeddings = Some(y);
             }
         }
-        Inference { embeddings, logits: outputs, classes: data.labels.count() }
+        Inference { embeddings, logits: outputs, classes: self.spec.outputs }
     }
 }
 
