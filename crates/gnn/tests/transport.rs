@@ -16,7 +16,7 @@ use hither_gnn::optim::Method;
 use hither_gnn::partition::Partition;
 use hither_gnn::sample::Fanout;
 use hither_gnn::train::{Mode, Settings, Trainer};
-use hither_gnn::transport::{Framed, Home, ProcessFacts, Processes, Threads, Workers, serve};
+use hither_gnn::transport::{Framed, Home, ProcessFacts, Processes, Threads, serve};
 use hither_gnn::{Dataset, Error, checkpoint, parts};
 
 const PARTS: usize = 3;
@@ -209,7 +209,8 @@ fn processes_report_what_they_sent_and_used() {
 #[test]
 fn a_lost_process_ends_the_run_and_is_named() {
     let settings = settings(Mode::PsgdPa);
-    let (alive, mut served) = sockets(processes(&settings, &[0..2], 16), &[0..2], &settings);
+    let parts = DEALT[0];
+    let (alive, mut served) = sockets(processes(&settings, parts, 16), parts, &settings);
     drop(alive);
     // Its server is gone, which a process of workers says.
     let gone = served.remove(0).join().expect("no panic").expect_err("no server");
