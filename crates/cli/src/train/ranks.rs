@@ -113,19 +113,19 @@ impl Drop for Crew {
 /// One rank of a job, in ranks.json: figures from the start, or resumption, of the run.
 #[derive(Debug, Default, Serialize)]
 pub struct RankReport {
-    rank: usize,
+    pub rank: usize,
     /// Numbers of its parts; none: the server.
-    parts: Vec<usize>,
+    pub parts: Vec<usize>,
     pub host: String,
     /// The switches above the host and the host, as far as Slurm says.
     pub place: String,
     /// The graph, features and labels that it works on. They are mapped, not copied.
-    data_bytes: u64,
+    pub data_bytes: u64,
     /// The most memory that was in use, with the pages of mapped files.
-    peak_bytes: u64,
-    busy_s: Seconds,
-    received_bytes: u64,
-    sent_bytes: u64,
+    pub peak_bytes: u64,
+    pub busy_s: Seconds,
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
 }
 
 /// Refuses what cannot run over several ranks.
