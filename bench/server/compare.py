@@ -10,9 +10,11 @@ of older rows of the same processor, model, size and server, so that cases can b
 """
 
 import argparse
+import csv
 import json
 import os
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
@@ -62,6 +64,7 @@ def make_model(hither, name, work):
 def peer_environment(shape, model, engine, samples, facts):
     env = environment()
     env.update(
+        DLRM_PATH=f"{HERE}{os.pathsep}{PEERS}",
         DLRM_MODEL=str(model),
         DLRM_IDS_PER_BAG=str(shape["ids_per_bag"]),
         DLRM_ENGINE=engine,
@@ -265,6 +268,25 @@ def search(args, server, samples):
     }
 
 
+def perf_analyzer(args, server, shape, samples):
+    """Triton's own load generator with four callers: samples/s, so that no figure rests on ours alone."""
+    draw = random.Random(1)
+    one = lambda: {
+        "dense": [draw.gauss(0, 1) for _ in range(shape["dense"])],
+        "sparse": [draw.randrange(shape["rows"]) for _ in range(shape["tables"] * shape["ids_per_bag"])],
+    }
+    data, table = args.work / "perf-input.json", args.work / "perf.csv"
+    data.write_text(json.dumps({"data": [one() for _ in range(1024)]}))
+    venv = pathlib.Path(sys.prefix) / "perf"
+    env = dict(os.environ, LD_LIBRARY_PATH=str(venv / "nvidia/cuda_runtime/lib"))
+    command = ["taskset", "-c", CLIENT_CORE, venv / "bin/perf_analyzer", "-m", "dlrm", "-u", server.url.split("//")[1], "-i", "grpc"]
+    command += ["-b", samples, "--concurrency-range", 4, "--input-data", data, "-p", 2000, "-s", 20, "-f", table]
+    run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with open(table) as lines:
+        row = next(csv.DictReader(lines))
+    return {"perf_analyzer_samples_per_s": float(row["Inferences/Second"]), "perf_analyzer_p99_us": float(row["p99 latency"])}
+
+
 def engine(args, shape, model, samples):
     """What Hither's engine computes in process, on the server's core."""
     command = ["taskset", "-c", SERVER_CORE, args.hither, "bench", "model", model, "--batch", samples]
@@ -297,6 +319,8 @@ def case(args, common, shape, model, samples):
             row = search(args, server, samples)
             row["closed"] = [one[name] for one in rounds]
             row.update(overhead(args, server, samples))
+            if args.perf_analyzer and server.url.startswith("grpc"):
+                row.update(perf_analyzer(args, server, shape, samples))
             row.update(memory_mb=memory_mb(server.process.pid), facts=server.facts, load_average=os.getloadavg()[0])
             keep({"bench": "server-compare", "server": name, "samples": samples, "slo_ms": args.slo_ms, **common, **row})
             closed = sum(one["samples_per_s"] for one in row["closed"]) / len(rounds)
@@ -325,6 +349,7 @@ def main():
     parser.add_argument("--slo-ms", type=float, default=10)
     parser.add_argument("--window-ms", type=int, default=500)
     parser.add_argument("--precision", type=float, default=0.08)
+    parser.add_argument("--perf-analyzer", action="store_true", help="also measure with Triton's load generator")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "target/server-bench")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
