@@ -25,6 +25,7 @@ use hither_sched::world::{Beliefs, Lengths};
 use rand::RngExt as _;
 use serde_json::json;
 
+use crate::live::epilog;
 use crate::machine;
 
 #[derive(Debug, clap::Args)]
@@ -42,6 +43,12 @@ pub struct Args {
     jobs: u32,
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Times, lengths and timers are this much longer, against delays of Slurm, which are not
+    #[arg(long, default_value_t = 1.0)]
+    stretch: f64,
+    /// Let Slurm run examples/slurm/epilog.sh at the end of every job that Hither placed
+    #[arg(long)]
+    epilog: bool,
 }
 
 /// Two racks of four machines of four GPUs.
@@ -86,30 +93,30 @@ pub fn run(args: &Args) -> Result<()> {
         .with_context(|| format!("{}: build it first", args.hither.display()))?;
     fs::create_dir_all(&args.folder)?;
     let folder = fs::canonicalize(&args.folder)?;
-    let jobs = workload(args.seed, args.jobs);
-    let simulated = simulated(&jobs, args.seed)?;
-    print("simulator", &simulated, &simulated);
+    let jobs = workload(args);
+    let simulated = simulated(&jobs, args)?;
+    print("simulator", args, &simulated, &simulated);
     for by in &args.by {
         let ran = match by.as_str() {
-            "hither" => live(&jobs, Some(&hither), &folder.join("hither"))?,
-            "slurm" => live(&jobs, None, &folder.join("slurm"))?,
+            "hither" => live(&jobs, args, Some(&hither), &folder.join("hither"))?,
+            "slurm" => live(&jobs, args, None, &folder.join("slurm"))?,
             other => bail!("--by {other}: expected hither or slurm"),
         };
-        print(by, &ran, &simulated);
+        print(by, args, &ran, &simulated);
     }
     Ok(())
 }
 
 /// Gangs of up to half the cluster that together offer more than it has.
-fn workload(seed: u64, count: u32) -> Vec<Job> {
-    let rng = &mut stream(seed, "fidelity");
+fn workload(args: &Args) -> Vec<Job> {
+    let rng = &mut stream(args.seed, "fidelity");
     let mut submit_s = 0.0;
     let mut jobs = Vec::new();
-    for n in 0..count {
+    for n in 0..args.jobs {
         let gpus = [1, 2, 2, 4, 4, 4, 8, 8, 12, 16][rng.random_range(0..10)];
         let profile = Profile {
             name: "half a minute".into(),
-            compute_s: 1.0,
+            compute_s: args.stretch,
             gradient_bytes: 0.0,
             backward_share: 0.0,
             overlap: 0.0,
@@ -128,43 +135,44 @@ fn workload(seed: u64, count: u32) -> Vec<Job> {
             length: Length::Iterations(f64::from(rng.random_range(12..36))),
             profile: Arc::new(profile),
         });
-        submit_s += f64::from(rng.random_range(2..7));
+        submit_s += args.stretch * f64::from(rng.random_range(2..7));
     }
     jobs
 }
 
-fn topology() -> Topology {
+fn topology(stretch: f64) -> Topology {
     let mut topology = Topology::uniform(SHAPE.racks, SHAPE.machines, SHAPE.gpus);
     for (level, latency_us) in topology.levels.iter_mut().zip(LATENCY_US) {
-        level.latency_us = latency_us;
+        level.latency_us = stretch * latency_us;
     }
     topology
 }
 
 /// The options of the policy, as flags and as settings.
-fn settings() -> (Vec<String>, Settings) {
+fn settings(stretch: f64) -> (Vec<String>, Settings) {
+    let (machine_s, rack_s) = (stretch * MACHINE_S, stretch * RACK_S);
     let options = format!(
-        "timers=fixed machine_s={MACHINE_S:.1} rack_s={RACK_S:.1} wait_while_worth=false \
+        "timers=fixed machine_s={machine_s:.1} rack_s={rack_s:.1} wait_while_worth=false \
          preempt=false upgrade=false"
     );
     let flags = options.split(' ').flat_map(|o| ["--set".to_owned(), format!("dally.{o}")]);
     let mut settings = Settings::default();
     settings.dally.timers = policy::dally::Timers::Fixed;
-    (settings.dally.machine_s, settings.dally.rack_s) = (MACHINE_S, RACK_S);
+    (settings.dally.machine_s, settings.dally.rack_s) = (machine_s, rack_s);
     settings.dally.wait_while_worth = false;
     (settings.dally.preempt, settings.dally.upgrade) = (false, false);
     (flags.collect(), settings)
 }
 
-fn simulated(jobs: &[Job], seed: u64) -> Result<BTreeMap<u32, Ran>> {
+fn simulated(jobs: &[Job], args: &Args) -> Result<BTreeMap<u32, Ran>> {
     let entry = policy::find("dally").context("no dally")?;
     let scenario =
         Scenario { jobs: jobs.iter().cloned().map(Arc::new).collect(), ..Scenario::default() };
     // Live, nobody tells the scheduler anything of these jobs.
     let beliefs = Beliefs { lengths: Lengths::Unknown, profiles: false, ..Beliefs::default() };
-    let options = Options { seed, beliefs, record: true, ..Options::default() };
-    let built = (entry.build)(&settings().1);
-    let record = simulate(entry.name, built, &topology(), &scenario, &options)?;
+    let options = Options { seed: args.seed, beliefs, record: true, ..Options::default() };
+    let built = (entry.build)(&settings(args.stretch).1);
+    let record = simulate(entry.name, built, &topology(args.stretch), &scenario, &options)?;
     let ran = |row: &hither_core::record::JobRow| {
         let start_s = row.start_s.unwrap_or(f64::NAN);
         (row.job, Ran { submit_s: row.submit_s, start_s, end_s: row.finish_s, tier: row.tier })
@@ -173,8 +181,9 @@ fn simulated(jobs: &[Job], seed: u64) -> Result<BTreeMap<u32, Ran>> {
 }
 
 /// Seconds that the job takes at each tier; one that it cannot have counts as its best.
-fn durations(job: &Job) -> Result<[Seconds; 3]> {
-    let (network, cluster) = (Network::new(&topology(), 1.0), Cluster::new(&topology()));
+fn durations(job: &Job, stretch: f64) -> Result<[Seconds; 3]> {
+    let topology = topology(stretch);
+    let (network, cluster) = (Network::new(&topology, 1.0), Cluster::new(&topology));
     let estimate = Estimate::new(job, &cluster, &network).context("the job fits the cluster")?;
     let [machine_s, rack_s, network_s, ..] = estimate.iteration_s.context("it has a profile")?;
     Ok([machine_s, rack_s, network_s].map(|iteration_s| iteration_s * estimate.iterations))
@@ -189,41 +198,49 @@ impl Drop for Scheduler {
     }
 }
 
-fn live(jobs: &[Job], hither: Option<&Path>, dir: &Path) -> Result<BTreeMap<u32, Ran>> {
+fn live(
+    jobs: &[Job],
+    args: &Args,
+    hither: Option<&Path>,
+    dir: &Path,
+) -> Result<BTreeMap<u32, Ran>> {
     fs::create_dir_all(dir)?;
     let script = dir.join("job.sh");
     fs::write(&script, SCRIPT)?;
-    let bed = Testbed::start(&dir.join("slurm"), SHAPE, "").map_err(anyhow::Error::msg)?;
-    let _scheduler = hither.map(|hither| start(&bed, hither, dir)).transpose()?;
+    let pokes = args.epilog && hither.is_some();
+    let extra = if pokes { epilog(dir)? } else { String::new() };
+    let bed = Testbed::start(&dir.join("slurm"), SHAPE, &extra).map_err(anyhow::Error::msg)?;
+    let _scheduler = hither.map(|hither| start(&bed, args, hither, dir)).transpose()?;
     let begin = Instant::now();
     let begin_s = hither_live::slurm::unix_s();
     let folder = dir.to_string_lossy().into_owned();
     let mut submitted: BTreeMap<u32, Seconds> = BTreeMap::new();
+    let wait_s = args.stretch * RACK_S;
     for (n, job) in (0..).zip(jobs) {
         let due = Duration::from_secs_f64(job.submit_s);
         thread::sleep(due.saturating_sub(begin.elapsed()));
         let gpus = job.gpus;
-        let mut args = vec!["-D".to_owned(), folder.clone()];
+        let mut options = vec!["-D".to_owned(), folder.clone()];
         match hither {
-            Some(_) => args.extend(["-H".into(), format!("--gpus={gpus}")]),
+            Some(_) => options.extend(["-H".into(), format!("--gpus={gpus}")]),
             None => {
                 let nodes = gpus.div_ceil(SHAPE.gpus);
-                args.extend([format!("-N{nodes}"), format!("--gpus-per-node={}", gpus / nodes)]);
+                options.extend([format!("-N{nodes}"), format!("--gpus-per-node={}", gpus / nodes)]);
                 if nodes > 1 {
-                    args.push(format!("--switches=1@0:{RACK_S:.0}"));
+                    options.push(format!("--switches=1@0:{wait_s:.0}"));
                 }
             }
         }
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let words: Vec<String> = [n.to_string()]
             .into_iter()
-            .chain(durations(job)?.iter().map(|s| format!("{s:.3}")))
+            .chain(durations(job, args.stretch)?.iter().map(|s| format!("{s:.3}")))
             .collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         submitted.insert(n, begin.elapsed().as_secs_f64());
-        bed.submit(&args, &script, &words).map_err(anyhow::Error::msg)?;
+        bed.submit(&options, &script, &words).map_err(anyhow::Error::msg)?;
     }
-    await_ends(dir, jobs.len())?;
+    await_ends(dir, jobs.len(), args.stretch)?;
     let runs = fs::read_to_string(dir.join("runs"))?;
     let mut ran: BTreeMap<u32, Ran> = BTreeMap::new();
     for line in runs.lines() {
@@ -243,31 +260,31 @@ fn live(jobs: &[Job], hither: Option<&Path>, dir: &Path) -> Result<BTreeMap<u32,
     Ok(ran)
 }
 
-fn start(bed: &Testbed, hither: &Path, dir: &Path) -> Result<Scheduler> {
+fn start(bed: &Testbed, args: &Args, hither: &Path, dir: &Path) -> Result<Scheduler> {
     let mut command = bed.command(hither);
     command.args(["schedule", "--act", "--partition", "gpu", "--release-after-s", "0"]);
-    command.args(settings().0).arg("--state").arg(dir.join("state"));
+    command.args(settings(args.stretch).0).arg("--state").arg(dir.join("state"));
     let log = fs::File::create(dir.join("hither.log"))?;
     let child = command.stdin(Stdio::null()).stderr(log).spawn()?;
     thread::sleep(Duration::from_secs(1));
     Ok(Scheduler(child))
 }
 
-fn await_ends(dir: &Path, jobs: usize) -> Result<()> {
-    let limit = Instant::now() + Duration::from_secs(900);
+fn await_ends(dir: &Path, jobs: usize, stretch: f64) -> Result<()> {
+    let limit = Instant::now() + Duration::from_secs(900).mul_f64(stretch.max(1.0));
     loop {
         let runs = fs::read_to_string(dir.join("runs")).unwrap_or_default();
         if runs.lines().filter(|line| line.starts_with("end")).count() == jobs {
             return Ok(());
         }
         if Instant::now() > limit {
-            bail!("the jobs took longer than 900 s; see {}", dir.display());
+            bail!("the jobs have not ended in time; see {}", dir.display());
         }
         thread::sleep(Duration::from_millis(200));
     }
 }
 
-fn print(by: &str, ran: &BTreeMap<u32, Ran>, simulated: &BTreeMap<u32, Ran>) {
+fn print(by: &str, args: &Args, ran: &BTreeMap<u32, Ran>, simulated: &BTreeMap<u32, Ran>) {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let jct_s: Vec<f64> = ran.values().map(Ran::jct_s).collect();
     let errors: Vec<f64> =
@@ -286,7 +303,8 @@ fn print(by: &str, ran: &BTreeMap<u32, Ran>, simulated: &BTreeMap<u32, Ran>) {
     let tiers: Vec<usize> =
         (0..3).map(|tier| ran.values().filter(|r| r.tier == tier).count()).collect();
     let mut row = json!({
-        "what": "fidelity", "by": by, "jobs": ran.len(), "jct_mean_s": mean(&jct_s),
+        "what": "fidelity", "by": by, "seed": args.seed, "stretch": args.stretch,
+        "epilog": args.epilog, "jobs": ran.len(), "jct_mean_s": mean(&jct_s),
         "makespan_s": makespan_s, "tiers": tiers, "jct_error_mean": mean(&errors),
         "jct_error_max": errors.iter().copied().fold(0.0, f64::max),
         "pairs": pairs, "inverted": inverted,

@@ -3,6 +3,7 @@
 //! scheduler runs the same jobs beside it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -34,6 +35,9 @@ pub struct Args {
     /// Short jobs, one after the other, over which memory is watched
     #[arg(long, default_value_t = 10_000)]
     short: u32,
+    /// Let Slurm run examples/slurm/epilog.sh at the end of every job
+    #[arg(long)]
+    epilog: bool,
     /// What to measure
     #[arg(long, value_delimiter = ',', default_value = "idle,turn-around,short")]
     what: Vec<String>,
@@ -47,6 +51,8 @@ echo end $SLURM_JOB_ID $(date +%s.%N) >> runs
 ";
 
 const SHAPE: Shape = Shape { racks: 1, machines: 2, gpus: 4 };
+/// For many short jobs at once.
+const SHAPE_SHORT: Shape = Shape { racks: 1, machines: 4, gpus: 8 };
 
 pub fn run(args: &Args) -> Result<()> {
     let hither = fs::canonicalize(&args.hither)
@@ -71,14 +77,25 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn cluster(dir: &Path) -> Result<Testbed> {
-    cluster_with(dir, "")
+    cluster_with(dir, SHAPE, "")
 }
 
-fn cluster_with(dir: &Path, extra: &str) -> Result<Testbed> {
+fn cluster_with(dir: &Path, shape: Shape, extra: &str) -> Result<Testbed> {
     fs::create_dir_all(dir)?;
     fs::write(dir.join("gang.sh"), GANG)?;
     fs::write(dir.join("idle.sh"), "#!/bin/bash\nsleep 1\n")?;
-    Testbed::start(&dir.join("slurm"), SHAPE, extra).map_err(anyhow::Error::msg)
+    Testbed::start(&dir.join("slurm"), shape, extra).map_err(anyhow::Error::msg)
+}
+
+/// The line of slurm.conf that lets Slurm poke the scheduler, which is found by its socket.
+pub fn epilog(dir: &Path) -> Result<String> {
+    fs::create_dir_all(dir)?;
+    let here = format!("--unix-socket {}/state/socket http://hither", dir.display());
+    let script = include_str!("../../examples/slurm/epilog.sh");
+    let path = dir.join("epilog.sh");
+    fs::write(&path, script.replace("http://127.0.0.1:9433", &here))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    Ok(format!("EpilogSlurmctld={}\n", path.display()))
 }
 
 struct Scheduler(Child);
@@ -127,7 +144,9 @@ fn idle(args: &Args, hither: &Path, dir: &Path) -> Result<()> {
 
 /// Gangs that each need the whole cluster, one after the other.
 fn turn_around(args: &Args, hither: Option<&Path>, held: u32, dir: &Path) -> Result<()> {
-    let bed = cluster(dir)?;
+    let pokes = args.epilog && hither.is_some();
+    let extra = if pokes { epilog(dir)? } else { String::new() };
+    let bed = cluster_with(dir, SHAPE, &extra)?;
     let folder = dir.to_string_lossy();
     let submit = |script: &str, more: &[&str]| {
         let mut all = vec!["-D", &*folder, "--gpus=8"];
@@ -177,7 +196,7 @@ fn turn_around(args: &Args, hither: Option<&Path>, held: u32, dir: &Path) -> Res
     let (cpu_s, memory_mb) = scheduler.as_ref().map_or(Ok((0.0, 0.0)), Scheduler::cost)?;
     let by = if hither.is_some() { "hither" } else { "slurm" };
     print(&json!({
-        "what": "turn-around", "by": by, "held": held, "gangs": args.gangs, "median_s": at(0.5),
+        "what": "turn-around", "by": by, "epilog": pokes, "held": held, "gangs": args.gangs, "median_s": at(0.5),
         "p99_s": at(0.99), "max_s": at(1.0), "cpu_share": cpu_s / wall_s, "memory_mb": memory_mb,
     }));
     Ok(())
@@ -216,12 +235,12 @@ fn controller(dir: &Path) -> Result<()> {
 
 /// Tasks of an array that Slurm takes at once.
 const ARRAY: u32 = 500;
-const SHORT_LIMIT: Duration = Duration::from_secs(1800);
+const SHORT_LIMIT: Duration = Duration::from_secs(5400);
 
 /// Jobs that end at once, an array after the other; memory of the scheduler after each.
 fn short_jobs(args: &Args, hither: &Path, dir: &Path) -> Result<()> {
     // Slurm forgets ended jobs soon, as it does on a cluster that has run for a day.
-    let bed = cluster_with(dir, "MinJobAge=10\n")?;
+    let bed = cluster_with(dir, SHAPE_SHORT, "MinJobAge=10\n")?;
     fs::write(dir.join("short.sh"), "#!/bin/bash\necho >> ended\n")?;
     let scheduler = Scheduler::start(&bed, hither, dir)?;
     let folder = dir.to_string_lossy();

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use hither_data::output::show_bytes;
-use hither_gnn::load::{self, Format, Options};
+use hither_gnn::load::{self, Format, Lacks, Options};
 use hither_gnn::parts::stored;
 use hither_gnn::{Dataset, Labels};
 use serde_json::{Value, json};
@@ -95,7 +95,12 @@ impl DataArgs {
 
     /// Reads a graph, which may lack features and labels.
     pub fn open_graph(&self, seed: u64, common: &Common) -> anyhow::Result<Dataset> {
-        self.read(&Options { graph_only: true, ..self.options(seed) }, common)
+        self.read(&Options { lacks: Lacks::Features, ..self.options(seed) }, common)
+    }
+
+    /// Reads a graph whose labels are to be predicted.
+    pub fn open_unlabelled(&self, common: &Common) -> anyhow::Result<Dataset> {
+        self.read(&Options { lacks: Lacks::Labels, ..self.options(0) }, common)
     }
 
     /// Says so before it reads files that take long. Our own layouts are mapped, and open at once.
@@ -119,7 +124,7 @@ impl DataArgs {
             split_drawn: self.draw_split,
             split_seed: seed,
             split_index: self.split_index,
-            graph_only: false,
+            lacks: Lacks::Nothing,
         }
     }
 }

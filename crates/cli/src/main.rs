@@ -13,6 +13,7 @@ mod outputs;
 mod partition;
 mod plan;
 mod policies;
+mod predict;
 mod progress;
 mod queue;
 mod record;
@@ -95,6 +96,7 @@ enum Command {
     #[command(subcommand)]
     Trace(trace::Command),
     Train(Box<train::Args>),
+    Predict(predict::Args),
     #[command(subcommand)]
     Dataset(dataset::Command),
     Partition(partition::Args),
@@ -169,6 +171,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Trace(command) => trace::run(&command, common),
         Command::Train(args) => train::run(&args, common),
         Command::Dataset(command) => dataset::run(&command, common),
+        Command::Predict(args) => predict::run(&args, common).map(|()| ExitCode::SUCCESS),
         Command::Partition(args) => partition::run(&args, common),
         Command::Model(command) => model::run(&command, common),
         Command::Plan(args) => plan::run(&args, common),

@@ -7,7 +7,7 @@ mod info;
 mod quantise;
 mod reading;
 mod run;
-mod scores;
+pub mod scores;
 
 use std::cell::Cell;
 use std::path::Path;

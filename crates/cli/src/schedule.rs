@@ -195,8 +195,8 @@ fn act(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let Some(_lock) = taken else {
         bail!("another scheduler acts with {}; stop it first", home.0.display());
     };
-    let driver = open(args, Journal::open(&home.journal())?, common)?;
-    let _claims = claims(&driver.engine, args)?;
+    let mut driver = open(args, Journal::open(&home.journal())?, common)?;
+    let _claims = claims(&mut driver.engine, args, common)?;
     let window = Window::new();
     window
         .listen_at(&home.socket())
@@ -233,18 +233,10 @@ fn act(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The right to decide for each partition, as long as the process lives.
-fn claims(slurm: &Slurm, args: &Args) -> anyhow::Result<Vec<UnixListener>> {
-    let mut attempts = 0;
-    let cluster = loop {
-        match slurm.identity() {
-            Ok(cluster) => break cluster,
-            // It has just answered: it will again.
-            Err(error) if error.passes() && attempts < 20 => attempts += 1,
-            Err(error) => return Err(error.into()),
-        }
-        std::thread::sleep(Duration::from_millis(500));
-    };
+/// The right to decide for each partition, as long as the process lives: first among the processes of
+/// this host, then among all hosts.
+fn claims(slurm: &mut Slurm, args: &Args, common: &Common) -> anyhow::Result<Vec<UnixListener>> {
+    let cluster = patiently(|| slurm.identity())?;
     let claim = |partition: &String| {
         let claimed = run::claim(&cluster, partition).context("cannot claim the partition")?;
         claimed.with_context(|| {
@@ -253,7 +245,24 @@ fn claims(slurm: &Slurm, args: &Args) -> anyhow::Result<Vec<UnixListener>> {
             )
         })
     };
-    args.slurm.partition.iter().map(claim).collect()
+    let claims = args.slurm.partition.iter().map(claim).collect::<anyhow::Result<_>>()?;
+    if let Some(message) = patiently(|| slurm.claim())? {
+        common.say(&format!(
+            "Slurm takes no job of this user ({message}): schedulers on other hosts are not kept out"
+        ));
+    }
+    Ok(claims)
+}
+
+/// Asks a Slurm that has just answered, and will again.
+fn patiently<T>(mut ask: impl FnMut() -> Result<T, engine::Error>) -> anyhow::Result<T> {
+    for _ in 0..20 {
+        match ask() {
+            Err(error) if error.passes() => std::thread::sleep(Duration::from_millis(500)),
+            answer => return Ok(answer?),
+        }
+    }
+    Ok(ask()?)
 }
 
 /// One look, without a word to Slurm.

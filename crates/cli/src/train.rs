@@ -7,9 +7,9 @@ mod drive;
 mod dry_run;
 mod estimate;
 mod figures;
-mod predictions;
+pub mod predictions;
 mod profile;
-mod store;
+pub mod store;
 mod unused;
 
 use std::process::ExitCode;

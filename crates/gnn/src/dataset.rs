@@ -238,6 +238,13 @@ impl Dataset {
         self.check_numbers()
     }
 
+    /// The part of [`Dataset::check`] that a graph without labels or a split passes.
+    pub fn check_unlabelled(&self) -> Result<(), Error> {
+        self.check_graph()?;
+        self.check_features()?;
+        if self.labels.count() > 0 { self.check_labels() } else { Ok(()) }
+    }
+
     /// Each original number belongs to one node.
     fn check_numbers(&self) -> Result<(), Error> {
         let Some(original) = &self.original else { return Ok(()) };

@@ -6,14 +6,54 @@ use std::path::Path;
 use hither_data::safetensors::{Entry, Writer};
 use hither_data::{Checkpoint, Dtype};
 
-use crate::model::{Inference, Model, Named, Spec, Weights};
-use crate::{Dataset, Error};
+use serde::{Deserialize, Serialize};
 
+use crate::model::{Inference, Model, Named, Spec, Weights};
+use crate::{Dataset, Error, Labels};
+
+/// Keys of a model's metadata.
 const SPEC: &str = "hither.model";
+const TARGET: &str = "hither.target";
+
+/// What the outputs of a model stand for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// Whether each output answers a question of its own; otherwise they are the classes of a node.
+    pub has_tasks: bool,
+    /// What the training data call them; None: by their numbers.
+    pub names: Option<Vec<String>>,
+}
+
+impl Target {
+    /// What a model that is trained on this dataset predicts.
+    pub fn of(data: &Dataset) -> Self {
+        let names = data.class_names.as_ref();
+        Self {
+            has_tasks: matches!(data.labels, Labels::Tasks { .. }),
+            names: names.map(|names| names.iter().map(Into::into).collect()),
+        }
+    }
+
+    /// What an output is called.
+    pub fn name(&self, output: usize) -> String {
+        self.names
+            .as_ref()
+            .and_then(|names| names.get(output))
+            .map_or_else(|| output.to_string(), Clone::clone)
+    }
+}
+
+/// A model that can be used.
+pub struct Trained {
+    pub model: Model,
+    pub weights: Weights,
+    /// None in files of earlier versions.
+    pub target: Option<Target>,
+}
 
 /// Writes one tensor per parameter, by the names of PyTorch Geometric's models, without padding
 /// tensors, which `load_state_dict` would refuse.
-pub fn model(path: &Path, model: &Model, weights: &Weights) -> Result<(), Error> {
+pub fn model(path: &Path, model: &Model, weights: &Weights, target: &Target) -> Result<(), Error> {
     let pieces = || pieces(model, weights);
     let mut entries: Vec<Entry> =
         pieces().map(|(named, _)| Entry::new(&named.name, Dtype::F32, &named.shape)).collect();
@@ -22,11 +62,14 @@ pub fn model(path: &Path, model: &Model, weights: &Weights) -> Result<(), Error>
     entries.extend(
         counts.map(|norm| Entry::new(format!("{norm}num_batches_tracked"), Dtype::I64, &[])),
     );
-    let spec = serde_json::to_string(&model.spec).map_err(|error| Error::File {
+    let undescribed = |error| Error::File {
         path: path.into(),
         problem: format!("the model cannot be described: {error}"),
-    })?;
-    let metadata = BTreeMap::from([(SPEC.to_owned(), spec), ("format".into(), "pt".into())]);
+    };
+    let spec = serde_json::to_string(&model.spec).map_err(undescribed)?;
+    let target = serde_json::to_string(target).map_err(undescribed)?;
+    let metadata = [(SPEC, spec), (TARGET, target), ("format", "pt".into())];
+    let metadata = metadata.map(|(key, value)| (key.to_owned(), value)).into();
     let mut writer = Writer::packed(path, &entries, &metadata)?;
     for (_, values) in pieces() {
         writer.write(bytemuck::cast_slice(values))?;
@@ -46,7 +89,7 @@ fn pieces<'a>(
 }
 
 /// Reads a model that [`model`] wrote.
-pub fn open_model(path: &Path) -> Result<(Model, Weights), Error> {
+pub fn open_model(path: &Path) -> Result<Trained, Error> {
     let file = Checkpoint::open(path)?;
     let bad = |problem: String| Error::File { path: path.into(), problem };
     let spec = file.metadata.get(SPEC).ok_or_else(|| {
@@ -56,7 +99,18 @@ pub fn open_model(path: &Path) -> Result<(Model, Weights), Error> {
         .map_err(|error| bad(format!("the description of its layers is wrong: {error}")))?;
     let model = Model::new(spec)?;
     let weights = read(&file, "", &model)?;
-    Ok((model, weights))
+    let target: Option<Target> = match file.metadata.get(TARGET) {
+        None => None,
+        Some(text) => Some(serde_json::from_str(text).map_err(|error| {
+            bad(format!("the description of what it predicts is wrong: {error}"))
+        })?),
+    };
+    let names = target.as_ref().and_then(|target| target.names.as_ref());
+    if let Some(names) = names.filter(|names| names.len() != model.spec.outputs) {
+        let (outputs, names) = (model.spec.outputs, names.len());
+        return Err(bad(format!("it has {outputs} outputs and {names} names for them")));
+    }
+    Ok(Trained { model, weights, target })
 }
 
 /// Reads the weights of a model from tensors whose names begin with a prefix.
@@ -86,7 +140,22 @@ pub(crate) fn read(file: &Checkpoint, prefix: &str, model: &Model) -> Result<Wei
 /// Writes the model's outputs for every node, in the order of the user's files: `embeddings`, which
 /// can serve as a table, and `logits`.
 pub fn embeddings(path: &Path, data: &Dataset, outputs: &Inference) -> Result<(), Error> {
-    let nodes = data.graph.nodes();
+    let order = data.nodes_in_original_order();
+    write(path, &data.name, data.graph.nodes(), outputs, order.as_deref())
+}
+
+/// Writes the outputs for some nodes, as they come.
+pub fn outputs(path: &Path, dataset: &str, nodes: usize, outputs: &Inference) -> Result<(), Error> {
+    write(path, dataset, nodes, outputs, None)
+}
+
+fn write(
+    path: &Path,
+    dataset: &str,
+    nodes: usize,
+    outputs: &Inference,
+    order: Option<&[u32]>,
+) -> Result<(), Error> {
     let tensors = [
         ("embeddings", outputs.embeddings.as_deref().unwrap_or(&[])),
         ("logits", &outputs.logits[..]),
@@ -95,11 +164,10 @@ pub fn embeddings(path: &Path, data: &Dataset, outputs: &Inference) -> Result<()
     let entries: Vec<Entry> = present()
         .map(|(name, values)| Entry::new(*name, Dtype::F32, &[nodes, values.len() / nodes.max(1)]))
         .collect();
-    let metadata = BTreeMap::from([("dataset".to_owned(), data.name.clone())]);
+    let metadata = BTreeMap::from([("dataset".to_owned(), dataset.to_owned())]);
     let mut writer = Writer::packed(path, &entries, &metadata)?;
-    let order = data.nodes_in_original_order();
     for (_, values) in present() {
-        let Some(order) = &order else {
+        let Some(order) = order else {
             writer.write(bytemuck::cast_slice(values))?;
             continue;
         };

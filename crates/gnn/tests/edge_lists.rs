@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use hither_gnn::graph::Listed;
-use hither_gnn::load::{self, Options};
+use hither_gnn::load::{self, Lacks, Options};
 use hither_gnn::{Dataset, Graph};
 use tempfile::TempDir;
 
@@ -21,7 +21,7 @@ fn open(path: &Path) -> Dataset {
 }
 
 fn open_graph(path: &Path) -> Dataset {
-    let options = Options { graph_only: true, ..Options::default() };
+    let options = Options { lacks: Lacks::Features, ..Options::default() };
     load::open(path, &options).unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use hither_gnn::dataset::UNLABELLED;
-use hither_gnn::load::{self, Options};
+use hither_gnn::load::{self, Lacks, Options};
 use hither_gnn::{Dataset, Error, Labels};
 use tempfile::TempDir;
 
@@ -66,7 +66,7 @@ fn minus_one_beside_names_is_no_label() {
 fn labels_without_a_list_of_nodes_are_noted() {
     let dir = ring(&["0", "1", "0", "1"]);
     fs::remove_file(dir.path().join("features.csv")).expect("removed");
-    let options = Options { graph_only: true, ..Options::default() };
+    let options = Options { lacks: Lacks::Features, ..Options::default() };
     let dataset = load::open(dir.path(), &options).expect("a graph");
     assert!(dataset.notes.iter().any(|note| note.contains("labels.csv is not read")));
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use hither_data::Dtype;
 use hither_data::safetensors::{Entry, Writer};
 use hither_gnn::dataset::UNLABELLED;
-use hither_gnn::load::{self, Format, Options};
+use hither_gnn::load::{self, Format, Lacks, Options};
 use hither_gnn::{Dataset, Error, Features, Labels, Metric, Split};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -329,7 +329,7 @@ fn a_stray_id_does_not_take_all_memory() {
         let mut out = Writer::packed(&path, &entries, &BTreeMap::new()).expect("a file");
         out.write(&ids.map(i64::to_le_bytes).concat()).expect("written");
         out.finish().expect("written");
-        load::open(&path, &Options { graph_only: true, ..Options::default() })
+        load::open(&path, &Options { lacks: Lacks::Features, ..Options::default() })
     };
     assert_eq!(edges(&open_edges([0, 2, 1, 1]).expect("a graph")), [(0, 1), (1, 2)]);
     let found = open_edges([0, 2, 1, 4_000_000_000]).expect_err("too many").to_string();

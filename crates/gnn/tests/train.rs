@@ -327,9 +327,27 @@ fn a_model_comes_back_from_its_file() {
     let path = folder.path().join("model.safetensors");
     let mut trainer = trainer(settings(Mode::Llcg));
     run(&mut trainer, 2);
-    save::model(&path, &trainer.model, &trainer.global).expect("written");
-    let (model, weights) = save::open_model(&path).expect("read");
+    let names = (0..trainer.model.spec.outputs).map(|class| format!("class {class}")).collect();
+    let target = save::Target { has_tasks: false, names: Some(names) };
+    save::model(&path, &trainer.model, &trainer.global, &target).expect("written");
+    let save::Trained { model, weights, target: read } = save::open_model(&path).expect("read");
     assert_eq!((&model.spec, &weights), (&trainer.model.spec, &trainer.global));
+    assert_eq!(read, Some(target));
+    // Some nodes by themselves, a few at once, as all of them together.
+    let (data, all) = (&trainer.data, model.infer(&weights, &trainer.data));
+    let nodes = [7usize, 0, 3, 7];
+    let some = model.infer_nodes(&weights, data, &nodes.map(|node| node as u32), 3, |_| {});
+    let rows = |values: &[f32], dim: usize| -> Vec<f32> {
+        nodes.iter().flat_map(|node| values[node * dim..][..dim].to_vec()).collect()
+    };
+    let near = |some: &[f32], all: &[f32]| {
+        assert_eq!(some.len(), all.len());
+        // Neighbours are summed in another order.
+        some.iter().zip(all).for_each(|(a, b)| assert!((a - b).abs() < 1e-5, "{a} {b}"));
+    };
+    near(&some.logits, &rows(&all.logits, model.spec.outputs));
+    let (embeddings, all) = (some.embeddings.expect("layers"), all.embeddings.expect("layers"));
+    near(&embeddings, &rows(&all, model.embedding_dim()));
     let bytes = std::fs::read(&path).expect("bytes");
     for len in (0..bytes.len()).step_by(97) {
         std::fs::write(&path, &bytes[..len]).expect("written");

@@ -163,6 +163,13 @@ pub enum Error {
     Output { command: String, line: String },
     #[error("partition {name} does not exist; the partitions are {known}")]
     NoPartition { name: String, known: String },
+    #[error(
+        "a scheduler on host {host} decides for partition {partition}, last seen {silent_s:.0} s ago; \
+         stop it there; if it is gone, its claim ends within a minute"
+    )]
+    Claimed { partition: String, host: String, silent_s: Seconds },
+    #[error("cannot claim partition {partition} again: {message}")]
+    Unclaimed { partition: String, message: String },
     #[error("partition {0} has no node with GPUs; check Gres in slurm.conf and gres.conf")]
     NoGpus(String),
     #[error("the cluster's topology cannot be used: {0}")]
@@ -172,7 +179,7 @@ pub enum Error {
 impl Error {
     /// Whether the cluster may well answer later.
     pub fn passes(&self) -> bool {
-        matches!(self, Error::Unreachable { .. } | Error::Output { .. })
+        matches!(self, Error::Unreachable { .. } | Error::Unclaimed { .. } | Error::Output { .. })
     }
 }
 

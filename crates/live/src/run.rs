@@ -24,6 +24,9 @@ const LOG_MAX: usize = 200;
 const SOON: Duration = Duration::from_millis(20);
 /// While something is asked for and has not come about.
 const IN_FLIGHT: Duration = Duration::from_millis(100);
+/// For so long after a poke the next look comes as soon: a job that has ended may hold its GPUs for a
+/// moment.
+const ALERT: Duration = Duration::from_secs(1);
 /// While the engine does not answer.
 const UNANSWERED: Duration = Duration::from_secs(2);
 /// The scheduler is unwell if it has not seen the cluster for so long.
@@ -94,6 +97,7 @@ impl<E: Engine> Run<E> {
     /// Runs until something cannot be mended. `say` gets every sentence.
     pub fn run(&mut self, window: &Window, mut say: impl FnMut(&str)) -> Result<(), Error> {
         let mut trouble: Option<String> = None;
+        let mut alert_until = Instant::now();
         loop {
             let next = match self.driver.step(unix_s()) {
                 Ok(step) => {
@@ -115,7 +119,8 @@ impl<E: Engine> Run<E> {
                         self.log.push_back(said);
                     }
                     self.log.drain(..self.log.len().saturating_sub(LOG_MAX));
-                    self.pause(!step.orders.is_empty())
+                    let pause = self.pause(!step.orders.is_empty());
+                    if Instant::now() < alert_until { pause.min(IN_FLIGHT) } else { pause }
                 }
                 Err(Error::Engine(error)) if is_bearable(&error) => {
                     self.driver.counters.failures += 1;
@@ -129,7 +134,9 @@ impl<E: Engine> Run<E> {
                 Err(error) => return Err(error),
             };
             self.beat();
-            self.listen(window, next);
+            if self.listen(window, next) {
+                alert_until = Instant::now() + ALERT;
+            }
         }
     }
 
@@ -149,18 +156,27 @@ impl<E: Engine> Run<E> {
         timer.map_or(pause, |left_s| pause.min(Duration::from_secs_f64(left_s.min(1e6))))
     }
 
-    /// Answers questions until it is time to look again.
-    fn listen(&mut self, window: &Window, pause: Duration) {
-        let until = Instant::now() + pause;
+    /// Answers questions until it is time to look again. Returns whether somebody has poked: then that
+    /// time comes sooner, but pokes in a row do not make a look each.
+    fn listen(&mut self, window: &Window, pause: Duration) -> bool {
+        let begin = Instant::now();
+        let (mut until, mut is_poked) = (begin + pause, false);
         loop {
-            match window.questions.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return is_poked;
+            }
+            match window.questions.recv_timeout(left) {
                 Ok(question) if question.path == "/poke" => {
                     question.answer(Answer::text(200, "looking\n"));
-                    return;
+                    (until, is_poked) = (until.min(begin + IN_FLIGHT), true);
                 }
                 Ok(question) => self.answer(question),
-                Err(RecvTimeoutError::Timeout) => return,
-                Err(RecvTimeoutError::Disconnected) => return std::thread::sleep(pause),
+                Err(RecvTimeoutError::Timeout) => return is_poked,
+                Err(RecvTimeoutError::Disconnected) => {
+                    std::thread::sleep(pause);
+                    return is_poked;
+                }
             }
         }
     }

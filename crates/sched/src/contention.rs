@@ -22,8 +22,10 @@ struct Flow {
     /// By level from 1 to the job's tier: the spots that it uses, and the load that a unit of rate
     /// puts on each.
     spots: Vec<Vec<(Spot, f64)>>,
-    /// By level.
+    /// By level: bytes per second alone on the network.
     demand: [f64; LEVELS_MAX],
+    /// By level: bytes per iteration; `None` if only the time of an iteration was measured.
+    traffic: Option<[f64; LEVELS_MAX]>,
 }
 
 /// All jobs that use more than one machine, and where they meet.
@@ -82,7 +84,9 @@ impl Contention {
             return;
         }
         let alone_s = network.iteration_s(profile, &shape);
-        let demand = network.traffic(profile.gradient_bytes, &shape).map(|t| t / alone_s);
+        let traffic = network.traffic(profile.gradient_bytes, &shape);
+        let demand = traffic.map(|t| t / alone_s);
+        let traffic = profile.table.is_empty().then_some(traffic);
         let mut spots = Vec::with_capacity(shape.tier().level());
         let mut parts: Vec<PlaceId> = placement.slots.iter().map(|s| s.machine).collect();
         for (level, sharing) in self.levels.iter_mut().take(shape.tier().level()).enumerate() {
@@ -95,7 +99,7 @@ impl Contention {
             places.dedup();
             parts = places;
         }
-        self.flows.insert(id, Flow { shape, spots, demand });
+        self.flows.insert(id, Flow { shape, spots, demand, traffic });
     }
 
     /// A job stops.
@@ -120,6 +124,25 @@ impl Contention {
         let mut settled: Vec<(JobId, Shape)> = shared.chain(self.alone.drain(..)).collect();
         settled.sort_unstable_by_key(|s| s.0);
         settled
+    }
+
+    /// A link that carries more than it can if jobs do so many iterations per second: its level, and
+    /// its load as a share of its capacity. Exact up to `rounding`.
+    pub fn overload(&self, rate: impl Fn(JobId) -> f64, rounding: f64) -> Option<(usize, f64)> {
+        for (level, sharing) in (1..).zip(&self.levels) {
+            let mut load = vec![0.0; sharing.capacity.len()];
+            for (&id, flow) in &self.flows {
+                let bytes = flow.traffic.map_or(0.0, |traffic| traffic[level]);
+                for &(spot, weight) in flow.spots.get(level - 1).into_iter().flatten() {
+                    load[spot as usize] += rate(id) * bytes * weight;
+                }
+            }
+            let mut shares = load.iter().zip(&sharing.capacity).map(|(load, most)| load / most);
+            if let Some(over) = shares.find(|&share| share > 1.0 + rounding) {
+                return Some((level, over));
+            }
+        }
+        None
     }
 
     /// Shares one level among the jobs at its touched spots and all that are connected with them.

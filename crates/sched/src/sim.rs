@@ -355,9 +355,21 @@ impl Sim<'_> {
         if let Some(checker) = &mut self.checker {
             let bound = self.scheduler.overtaking_s_max();
             let checked = checker.after(now, &decisions, &self.scheduler.state, bound);
-            checked.map_err(invariant)?;
+            checked.and_then(|()| self.check_links()).map_err(invariant)?;
         }
         if self.idle_timers > IDLE_TIMERS_MAX { Err(self.stuck()) } else { Ok(()) }
+    }
+
+    /// No link carries more than it can.
+    fn check_links(&self) -> Result<(), String> {
+        let rate = |id| self.world.job(id).pace.map_or(0.0, |pace| pace.rate);
+        match self.contention.overload(rate, 1e-6) {
+            Some((level, share)) => {
+                let name = &self.scheduler.state.cluster.levels[level];
+                Err(format!("a link of level {name} carries {share} times what it can"))
+            }
+            None => Ok(()),
+        }
     }
 
     /// The scheduler believes all that its own world tells it.

@@ -5,6 +5,7 @@
 mod draw;
 mod live;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hither_core::Seconds;
@@ -23,8 +24,8 @@ use crate::state::Checkpoints;
 use crate::world::{Beliefs, Lengths};
 
 pub use draw::OPTIONS;
-pub use live::Bug;
 use live::Live;
+pub use live::{Bug, KINDS};
 
 /// What a seed stands for.
 #[derive(Debug)]
@@ -52,6 +53,7 @@ pub const DRAWN: &[(&str, &str)] = &[
          congestion 1, 4 or 50",
     ),
     ("jobs", "up to 49 of 1 to 32 GPUs, with a type or without, one user of four"),
+    ("shapes", "3 in 10 gangs want chunks per machine, 1 in 20 may not be preempted"),
     ("profiles", "closed form or measured table, any size of gradient and overlap"),
     ("checkpoints", "every 60 to 5,000 s; with one at a preemption or without"),
     ("failures", "up to 5 of single machines, and in a third of the scenarios at random"),
@@ -64,7 +66,15 @@ pub const DRAWN: &[(&str, &str)] = &[
         "live: nonsense",
         "unknown ids and impossible figures at 2 of 100 steps; a clock that steps back",
     ),
-    ("live: restarts", "the scheduler is killed and restored with 2 of 100 between any two steps"),
+    (
+        "live: jobs",
+        "crash, are taken away unseen, report any progress, keep other checkpoints than believed",
+    ),
+    (
+        "live: restarts",
+        "the scheduler is killed at 2 of 100 steps, before or after it decides, and restored; 1 in 10 \
+         times its memory is lost and it finds all jobs as they run",
+    ),
 ];
 
 impl Case {
@@ -141,18 +151,26 @@ impl Case {
 impl Case {
     /// Runs the case on a cluster that answers like a real one, perhaps with a bug to be found.
     pub fn run_live(&self, bug: Option<Bug>) -> Result<(), sim::Error> {
-        Live::new(self, bug).run().map_err(|(now, what)| {
+        self.watch_live(bug).1
+    }
+
+    /// The same, with the kinds of news that the scheduler was told.
+    pub fn watch_live(&self, bug: Option<Bug>) -> (BTreeSet<&'static str>, Result<(), sim::Error>) {
+        let mut live = Live::new(self, bug);
+        let verdict = live.run().map_err(|(now, what)| {
             let policy = self.policy.name.into();
             sim::Error::Invariant { policy, now, what }
-        })
+        });
+        (live.told, verdict)
     }
 }
 
 fn random_beliefs(rng: &mut Pcg64Mcg) -> Beliefs {
+    // Unknown lengths are the default of every command.
     let lengths = match rng.random_range(0..4) {
-        0 => Lengths::Unknown,
+        0 => Lengths::Known,
         1 => Lengths::Noisy(rng.random_range(0.0..3.0)),
-        _ => Lengths::Known,
+        _ => Lengths::Unknown,
     };
     let profile_error = if rng.random_bool(0.2) { rng.random_range(0.0..2.0) } else { 0.0 };
     Beliefs { lengths, profile_error, profiles: rng.random_bool(0.9) }

@@ -241,6 +241,18 @@ fn two_equal_jobs_that_saturate_an_uplink_get_half_each() {
 }
 
 #[test]
+fn an_overloaded_link_is_noticed() {
+    // Two rings send 1 GB each per iteration through uplinks of 0.5 GB/s.
+    let mut wire = Wire::new(&topology(&[(0, 1), (0, 1), (1, 1), (1, 1)]));
+    wire.start(0, 1.0, &[(0, 1), (2, 1)]);
+    wire.start(1, 1.0, &[(1, 1), (3, 1)]);
+    assert_eq!(wire.contention.overload(|_| 0.25, 1e-6), None);
+    let (level, share) = wire.contention.overload(|_| 0.26, 1e-6).expect("it is too much");
+    assert_eq!(level, 2);
+    assert_close(share, 1.04);
+}
+
+#[test]
 fn two_equal_jobs_that_saturate_a_card_get_half_each() {
     // 9 GB at 1 GB/s and 1 s computing: 0.9 GB/s on average.
     let mut wire = Wire::new(&topology(&[(0, 2), (0, 2), (0, 2)]));

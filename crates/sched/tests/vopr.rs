@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use hither_sched::policy::Settings;
-use hither_sched::vopr::{Bug, Case, OPTIONS};
+use hither_sched::vopr::{Bug, Case, KINDS, OPTIONS};
 use toml::Value;
 
 fn run(seeds: std::ops::Range<u64>) {
@@ -60,6 +60,17 @@ fn a_gang_that_is_started_twice_is_found() {
 #[test]
 fn a_timer_that_a_restart_loses_is_found() {
     found(Bug::TimerLost, &["the restart lost"]);
+}
+
+#[test]
+fn every_kind_of_news_is_told() {
+    let mut told = BTreeSet::new();
+    for case in (0..150).map(Case::new).filter(|case| case.live) {
+        let (kinds, verdict) = case.watch_live(None);
+        verdict.unwrap_or_else(|error| panic!("{error}"));
+        told.extend(kinds);
+    }
+    assert_eq!(told, KINDS.iter().copied().collect());
 }
 
 fn names(path: &str, value: &Value, all: &mut BTreeSet<String>) {

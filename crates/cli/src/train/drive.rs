@@ -112,7 +112,8 @@ impl Job<'_> {
 /// scores of each class.
 fn write(trainer: &Trainer, record: &mut RunRecord, place: &Path) -> anyhow::Result<()> {
     let Some(best) = &trainer.best else { bail!("no round was evaluated") };
-    save::model(&place.join(MODEL), &trainer.model, &best.weights)?;
+    let target = save::Target::of(&trainer.data);
+    save::model(&place.join(MODEL), &trainer.model, &best.weights, &target)?;
     let outputs = trainer.model.infer(&best.weights, &trainer.data);
     save::embeddings(&place.join(EMBEDDINGS), &trainer.data, &outputs)?;
     predictions::write(&place.join(PREDICTIONS), &trainer.data, &outputs)?;

@@ -80,7 +80,7 @@ fn sets(data: &Dataset) -> Vec<&'static str> {
 }
 
 /// The first class with the largest logit, and its softmax.
-fn likeliest(logits: &[f32]) -> (u32, f64) {
+pub fn likeliest(logits: &[f32]) -> (u32, f64) {
     let (mut class, mut most) = (0, f32::NEG_INFINITY);
     for (at, logit) in (0..).zip(logits) {
         if *logit > most {
@@ -92,7 +92,7 @@ fn likeliest(logits: &[f32]) -> (u32, f64) {
 }
 
 /// A field of CSV, quoted if it has to be.
-fn field(out: &mut dyn Write, text: &str) -> std::io::Result<()> {
+pub fn field(out: &mut dyn Write, text: &str) -> std::io::Result<()> {
     if text.contains([',', '"', '\n', '\r']) {
         return write!(out, "\"{}\"", text.replace('"', "\"\""));
     }

@@ -10,6 +10,7 @@ mod model_run;
 mod oracle;
 mod partition;
 mod plan;
+mod predict;
 mod readme;
 mod results;
 mod sweep;

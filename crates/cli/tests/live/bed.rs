@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -44,6 +45,10 @@ pub struct Bed {
     _dir: TempDir,
 }
 
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/slurm").join(name)
+}
+
 pub fn until<T>(what: &str, seconds: u64, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(seconds);
     loop {
@@ -62,13 +67,20 @@ impl Bed {
 
     pub fn with(shape: Shape, extra: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let etc = dir.path().join("slurm/etc");
+        fs::create_dir_all(&etc).unwrap();
         if extra.contains("JobSubmitPlugins=lua") {
-            let etc = dir.path().join("slurm/etc");
-            fs::create_dir_all(&etc).unwrap();
-            let script =
-                concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/slurm/job_submit.lua");
-            fs::copy(script, etc.join("job_submit.lua")).unwrap();
+            fs::copy(example("job_submit.lua"), etc.join("job_submit.lua")).unwrap();
         }
+        // The word `EPILOG` stands for the shipped script, which finds the scheduler by its socket.
+        let socket = dir.path().join("state/socket");
+        let here = format!("--unix-socket {} http://hither", socket.display());
+        let script = fs::read_to_string(example("epilog.sh")).unwrap();
+        let script = script.replace("http://127.0.0.1:9433", &here);
+        let epilog = etc.join("epilog.sh");
+        fs::write(&epilog, script).unwrap();
+        fs::set_permissions(&epilog, fs::Permissions::from_mode(0o755)).unwrap();
+        let extra = &extra.replace("EPILOG", &epilog.to_string_lossy());
         let slurm = Testbed::start(&dir.path().join("slurm"), shape, extra)
             .unwrap_or_else(|error| panic!("{error}"));
         let work = dir.path().join("work.sh");
@@ -146,7 +158,10 @@ impl Bed {
             .append(true)
             .open(self.folder().join("hither.log"))
             .unwrap();
-        let mut command = self.hither(&["schedule", "--act", "--poll-s", "0.2"]);
+        let mut command = self.hither(&["schedule", "--act"]);
+        if !more.contains(&"--poll-s") {
+            command.args(["--poll-s", "0.2"]);
+        }
         command.args(more).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         change(&mut command);
         Scheduler { child: command.spawn().unwrap() }
@@ -154,9 +169,8 @@ impl Bed {
 
     /// A folder of Slurm's commands, each with these lines of bash before it.
     pub fn wrapped(&self, lines: &str) -> String {
-        use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir_in(self.folder()).unwrap().keep();
-        for name in ["squeue", "sinfo", "scontrol", "scancel"] {
+        for name in ["squeue", "sinfo", "scontrol", "scancel", "sbatch"] {
             let path = folder.join(name);
             let script =
                 format!("#!/bin/bash\nname={name}\n{lines}\nexec /usr/bin/{name} \"$@\"\n");

@@ -1,5 +1,7 @@
 //! What goes wrong on real clusters: each gets a clear message and sane behaviour.
 
+use hither_live::slurm::testbed::Shape;
+
 use crate::bed::{Bed, until};
 use crate::story::FAST;
 
@@ -43,6 +45,56 @@ fn errors_name_what_is_wrong_and_the_remedy() {
     std::fs::write(bed.folder().join("bad"), b"not a journal").unwrap();
     let bad = bed.folder().join("bad").display().to_string();
     assert!(bed.refused(&["schedule", "--replay", &bad]).contains("bad"));
+}
+
+/// A claim as a scheduler on another host would make it.
+fn claim_from_elsewhere(bed: &Bed, silent_s: f64) -> String {
+    let renewed_s = hither_live::slurm::unix_s() - silent_s;
+    let comment = format!("--comment=hither-claim host=elsewhere renewed={renewed_s:.0}");
+    bed.submit_foreign(&["-H", "-J", "hither-claim", &comment], 1)
+}
+
+#[test]
+fn schedulers_on_two_hosts_do_not_act_at_once() {
+    let bed = Bed::new(1, 2, 2);
+    let theirs = claim_from_elsewhere(&bed, 5.0);
+    let refused = bed.refused(&["schedule", "--act"]);
+    assert!(
+        refused.contains("a scheduler on host elsewhere decides for partition gpu"),
+        "{refused}"
+    );
+    // Theirs is kept, and the one that was made in vain is gone.
+    let pending = |job: &String| bed.states().get(job).is_some_and(|state| state == "PENDING");
+    assert!(pending(&theirs));
+    let waiting = bed.states().into_values().filter(|state| state == "PENDING").count();
+    assert_eq!(waiting, 1);
+    bed.slurm.ask("scancel", &[&theirs]).unwrap();
+    // A claim that nobody renews is void.
+    let left = claim_from_elsewhere(&bed, 90.0);
+    let mut scheduler = bed.schedule(FAST);
+    bed.await_log("decides for partition", 20);
+    assert!(!pending(&left));
+    let job = bed.submit(2, 3, &[]);
+    bed.await_all_completed(&[job], 20);
+    // A scheduler whose claim was taken over, because it had stood still for a minute, stops.
+    let theirs = claim_from_elsewhere(&bed, 0.0);
+    let own = bed.slurm.ask("squeue", &["-h", "-n", "hither-claim", "-o", "%i"]).unwrap();
+    let own = own.split_whitespace().find(|job| *job != theirs).unwrap();
+    bed.slurm.ask("scancel", &[own]).unwrap();
+    let status = until("the scheduler to stop", 20, || scheduler.child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(2));
+    assert!(bed.log().contains("a scheduler on host elsewhere decides"), "{}", bed.log());
+    assert!(pending(&theirs));
+}
+
+#[test]
+fn an_epilog_that_pokes_saves_the_wait_for_the_next_poll() {
+    let shape = Shape { racks: 1, machines: 2, gpus: 2 };
+    let bed = Bed::with(shape, "EpilogSlurmctld=EPILOG");
+    let jobs: Vec<String> = (0..2).map(|_| bed.submit(4, 5, &[])).collect();
+    let slow = ["--poll-s", "60", "--release-after-s", "0"];
+    let _scheduler = bed.schedule(&slow);
+    bed.await_all_completed(&jobs, 30);
 }
 
 #[test]
@@ -98,7 +150,11 @@ fn nodes_drain_partitions_vanish_and_slurm_goes_on_without_hither() {
     bed.slurm.ask("scontrol", &["update", &name, "state=resume"]).unwrap();
     bed.await_all_completed(&[stays], 30);
     // The partition goes and comes again.
-    bed.slurm.ask("scontrol", &["delete", "partitionname=gpu"]).unwrap();
+    until("the partition to go", 10, || {
+        // Slurm deletes no partition with jobs in it, and the scheduler soon claims it again.
+        bed.slurm.ask("scancel", &["-n", "hither-claim"]).unwrap();
+        bed.slurm.ask("scontrol", &["delete", "partitionname=gpu"]).ok()
+    });
     bed.await_log("partition gpu does not exist", 15);
     let nodes = ["create", "partitionname=gpu", "nodes=n[0-2]", "default=yes"];
     bed.slurm.ask("scontrol", &nodes).unwrap();

@@ -7,7 +7,7 @@ use super::delimited::{Record, Records, RowForm};
 use super::labels::{self, Cell};
 use super::node_table::{FeatureTable, Ids, NodeList, Nodes, column, split};
 use super::text::{find_table, shown};
-use super::{Options, bad, name_of};
+use super::{Lacks, Options, bad, name_of};
 use crate::dataset::UNLABELLED;
 use crate::{Dataset, Error, Features, Graph, Labels, Metric, Names, Split};
 
@@ -57,7 +57,7 @@ pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
             )?;
             (graph(&edges, nodes.count(), &pairs)?, nodes.names(), notes)
         }
-        None if options.graph_only => {
+        None if options.lacks == Lacks::Features => {
             let (graph, names, mut notes) = unlisted(&edges)?;
             let unused =
                 ["labels", "split"].into_iter().filter_map(|name| find_table(folder, name));
@@ -127,12 +127,14 @@ impl Tables {
         let missing = |what| bad(folder, format!("{what} is missing; training needs it"));
         let features = match (self.features, &self.nodes) {
             (Some(features), Some(nodes)) => features.ordered(nodes)?,
-            _ if options.graph_only => Features::Dense { values: vec![].into(), dim: 0 },
+            _ if options.lacks == Lacks::Features => {
+                Features::Dense { values: vec![].into(), dim: 0 }
+            }
             _ => return Err(missing("features.csv (or features.npy)")),
         };
         let (labels, class_names) = match self.labels {
             Some((path, cells)) => labels::from_texts(&path, &cells)?,
-            None if options.graph_only => {
+            None if options.lacks != Lacks::Nothing => {
                 let of = vec![UNLABELLED; graph.nodes()];
                 (Labels::Classes { of: of.into(), count: 0 }, None)
             }

@@ -45,8 +45,19 @@ pub struct Options {
     pub split_seed: u64,
     /// Which split to take of those that the files hold, from 0.
     pub split_index: usize,
-    /// Take a graph without features or labels, which is enough to describe and partition it.
-    pub graph_only: bool,
+    pub lacks: Lacks,
+}
+
+/// What a dataset may be without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lacks {
+    /// Nothing: it is to be trained on.
+    #[default]
+    Nothing,
+    /// Labels, or a whole split: labels are to be predicted.
+    Labels,
+    /// Features too: the graph is to be described or partitioned.
+    Features,
 }
 
 impl Options {
@@ -184,9 +195,11 @@ pub fn open(path: &Path, options: &Options) -> Result<Dataset, Error> {
     if options.split_drawn && format == Format::Mapped {
         dataset.split = drawn(&dataset.labels, options.split_seed);
     }
-    if options.graph_only && (dataset.features.dim() == 0 || dataset.labels.count() == 0) {
-        dataset.check_graph()?;
-        return Ok(dataset);
+    let is_bare = dataset.features.dim() == 0 || dataset.labels.count() == 0;
+    match options.lacks {
+        Lacks::Labels => return dataset.check_unlabelled().map(|()| dataset),
+        Lacks::Features if is_bare => return dataset.check_graph().map(|()| dataset),
+        _ => {}
     }
     labels::check(&dataset)?;
     dataset.check()?;

@@ -10,7 +10,7 @@ use hither_data::{Bytes, Checkpoint, Npz, Tensor, npz};
 use super::arrays::NamedArray;
 use super::masks::mask;
 use super::sparse::dense;
-use super::{Options, bad, name_of};
+use super::{Lacks, Options, bad, name_of};
 use crate::dataset::UNLABELLED;
 use crate::{Dataset, Error, Features, Graph, Labels, Metric, Split};
 
@@ -51,7 +51,9 @@ pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
     let fields = Fields::open(&file)?;
     let features = match fields.get(&FEATURES)? {
         Some(named) => dense(&named)?,
-        None if options.graph_only => Features::Dense { values: vec![].into(), dim: 0 },
+        None if options.lacks == Lacks::Features => {
+            Features::Dense { values: vec![].into(), dim: 0 }
+        }
         None => return Err(fields.missing("features of the nodes, `x`")),
     };
     let labels = fields.get(&LABELS)?;
@@ -63,7 +65,7 @@ pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
     let graph = fields.graph(nodes)?;
     let (labels, metric) = match &labels {
         Some(named) => read_labels(named, graph.nodes())?,
-        None if options.graph_only => {
+        None if options.lacks != Lacks::Nothing => {
             let of = vec![UNLABELLED; graph.nodes()].into();
             (Labels::Classes { of, count: 0 }, Metric::Accuracy)
         }

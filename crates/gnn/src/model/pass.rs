@@ -1,6 +1,7 @@
 //! Forward and backward through a stack.
 
 use hither_core::record::train::Work;
+use hither_core::seed;
 use hither_kernels::memory::zeros;
 use hither_kernels::vector::{self, Dropout};
 
@@ -9,7 +10,7 @@ use crate::Dataset;
 use crate::batch_norm::{self, BatchNorm};
 use crate::layer::{Backward, ForwardCache, Layer, Passes, Rows, Shape};
 use crate::loss;
-use crate::sample::{Batch, Hop};
+use crate::sample::{Batch, Fanout, Hop, Sampler};
 
 /// A layer and what follows it.
 #[derive(Clone, Debug)]
@@ -138,17 +139,46 @@ impl Model {
 
     /// The mean loss over the batch, as it counts when the model is used.
     pub fn loss(&self, weights: &Weights, data: &Dataset, batch: &Batch) -> f64 {
-        let logits = self.outputs(weights, data, batch).logits;
+        let logits = self.outputs(weights, batch).logits;
         loss::value(&logits, &data.labels, &batch.rows, &batch.nodes)
     }
 
     /// What the model says of every node of the graph, all neighbours seen, layer by layer: the
     /// embeddings (the input of the last layer) and the outputs.
     pub fn infer(&self, weights: &Weights, data: &Dataset) -> Inference {
-        self.outputs(weights, data, &Batch::whole(data, &[], self.needs()))
+        self.outputs(weights, &Batch::whole(data, &[], self.needs()))
     }
 
-    fn outputs(&self, weights: &Weights, data: &Dataset, batch: &Batch) -> Inference {
+    /// The same for some nodes, in their order: with all their neighbours, `at_once` nodes at a time. It
+    /// reads only what these nodes depend on.
+    pub fn infer_nodes(
+        &self,
+        weights: &Weights,
+        data: &Dataset,
+        nodes: &[u32],
+        at_once: usize,
+        mut done: impl FnMut(usize),
+    ) -> Inference {
+        let mut sampler = Sampler::new(data.graph.nodes());
+        // Nothing is drawn: all neighbours are taken.
+        let random = &mut seed::stream(0, "infer");
+        let dim = self.embedding_dim();
+        let (mut logits, mut embeddings) = (vec![], None);
+        for seeds in nodes.chunks(at_once.max(1)) {
+            let batch = sampler.batch(data, seeds.to_vec(), &Fanout::All, self.needs(), random);
+            let mut outputs = self.outputs(weights, &batch);
+            logits.append(&mut outputs.logits);
+            if let Some(rows) = outputs.embeddings {
+                // Rows of the neighbours follow those of the nodes themselves.
+                let all: &mut Vec<f32> = embeddings.get_or_insert_default();
+                all.extend_from_slice(&rows[..seeds.len() * dim]);
+            }
+            done(seeds.len());
+        }
+        Inference { embeddings, logits, classes: self.spec.outputs }
+    }
+
+    fn outputs(&self, weights: &Weights, batch: &Batch) -> Inference {
         let mut embeddings: Option<Vec<f32>> = None;
         let mut hops = &batch.hops[..];
         let mut outputs = vec![];
@@ -173,7 +203,7 @@ impl Model {
                 embeddings = Some(y);
             }
         }
-        Inference { embeddings, logits: outputs, classes: data.labels.count() }
+        Inference { embeddings, logits: outputs, classes: self.spec.outputs }
     }
 }
 

@@ -1,9 +1,10 @@
-//! Slurm as an engine, through its own commands: squeue, sinfo, scontrol and scancel. Nothing is
-//! linked, and nothing runs on the nodes.
+//! Slurm as an engine, through its own commands: squeue, sinfo, scontrol, scancel, and sbatch for
+//! claims. Nothing is linked, and nothing runs on the nodes.
 //!
 //! Each look costs one squeue. Records of jobs are fetched when a job is new, has started, or may
 //! have reported progress, all with one scontrol.
 
+pub mod claim;
 pub mod command;
 pub mod read;
 pub mod testbed;
@@ -17,6 +18,7 @@ use hither_core::topology::Topology;
 use hither_sched::topo;
 
 use crate::engine::{Complaint, Engine, Error, Key, Order, Seen, SeenJob, SeenNode, Stands, Wants};
+use claim::{Claim, NoClaim};
 use command::{Commands, is_denied, one_line};
 use read::{Record, Row};
 
@@ -47,6 +49,7 @@ pub struct Slurm {
     nodes: BTreeMap<String, SeenNode>,
     nodes_due: Instant,
     records_due: Instant,
+    claims: Vec<Claim>,
 }
 
 impl Slurm {
@@ -65,6 +68,7 @@ impl Slurm {
             nodes: BTreeMap::new(),
             nodes_due: now,
             records_due: now + RECORDS_EVERY,
+            claims: Vec::new(),
         };
         slurm.read_nodes()?;
         Ok(slurm)
@@ -79,6 +83,19 @@ impl Slurm {
         };
         let fields = ["ClusterName", "SlurmctldHost", "SlurmctldPort"].map(field);
         Ok(fields.map(Option::unwrap_or_default).join(" "))
+    }
+
+    /// Claims the partitions: no scheduler of another host decides for them while this one lives. If
+    /// Slurm takes no claim from this user, the words say why.
+    pub fn claim(&mut self) -> Result<Option<String>, Error> {
+        for partition in &self.config.partitions {
+            match Claim::take(&self.commands, partition) {
+                Ok(claim) => self.claims.push(claim),
+                Err(NoClaim::Refused(message)) => return Ok(Some(message)),
+                Err(NoClaim::Error(error)) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
     fn partitions(&self) -> String {
@@ -141,7 +158,9 @@ impl Slurm {
             let array = row.key.split('_').next().unwrap_or("");
             let record =
                 records.remove(&row.key).or_else(|| records.get(&format!("{array}_*")).cloned());
-            let managed = row.partitions.iter().any(|p| self.config.partitions.contains(p));
+            let is_claim = record.as_ref().is_some_and(|record| record.name == claim::NAME);
+            let managed =
+                !is_claim && row.partitions.iter().any(|p| self.config.partitions.contains(p));
             let job = match record {
                 Some(record) => joined(&row, record, managed, now_s),
                 None => match self.known.remove(&row.key) {
@@ -217,6 +236,9 @@ impl Engine for Slurm {
         let text =
             self.commands.ask("squeue", &["-h", "-a", "-r", "-t", "all", "-o", read::ROW])?;
         let rows = read::rows(&text)?;
+        let waits = |row: &&Row| matches!(row.stands, Stands::Held | Stands::Queued);
+        let waiting = rows.iter().filter(waits).map(|row| &row.key).collect();
+        self.claims.iter_mut().try_for_each(|claim| claim.keep(&self.commands, &waiting))?;
         let stale: Vec<&Key> =
             rows.iter().filter(|row| self.is_stale(row, again)).map(|row| &row.key).collect();
         let records = match stale.is_empty() {

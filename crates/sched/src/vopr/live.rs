@@ -5,17 +5,19 @@
 //! The world keeps books of its own: which job holds which GPUs. It judges what it is asked to do by
 //! these alone, and in the end every job must be over.
 
+mod world;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hither_core::Seconds;
 use hither_core::seed::stream;
-use hither_core::topology::Machine;
+use hither_core::topology::{Machine, Tier};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
 use super::Case;
-use crate::cluster::{MachineId, Placement, Slot, Status};
+use crate::cluster::{MachineId, PlaceId, Placement, Status};
 use crate::decide::Scheduler;
 use crate::event::{Action, Decision, DecisionId, End, Event, Timer};
 use crate::forecast::Forecast;
@@ -45,6 +47,8 @@ pub enum Bug {
 /// A job as the world sees it.
 #[derive(Debug, Clone)]
 struct Real {
+    /// Among the jobs of the scenario.
+    index: usize,
     demand: Demand,
     left_s: Seconds,
     run: Option<RealRun>,
@@ -71,6 +75,7 @@ enum Due {
     Resize,
     Join,
     Cancel,
+    TakeAway,
     Reconcile,
 }
 
@@ -91,7 +96,7 @@ pub struct Live<'a> {
     /// The most that each ever had.
     gpus_max: Vec<u32>,
     status: Vec<Status>,
-    /// Due became of a decision; the driver tells it again where the news was lost.
+    /// What became of a decision; the driver tells it again where the news was lost.
     outcome: BTreeMap<DecisionId, Event>,
     /// Decisions that the driver has in hand.
     in_hand: BTreeSet<DecisionId>,
@@ -100,6 +105,10 @@ pub struct Live<'a> {
     armed: BTreeSet<Timer>,
     /// Timers that were set when the scheduler was killed.
     owed: BTreeSet<Timer>,
+    /// Machines that have joined, and where.
+    joined: Vec<(Machine, PlaceId)>,
+    /// Kinds of news that the scheduler was told.
+    pub told: BTreeSet<&'static str>,
 }
 
 type Verdict = Result<(), String>;
@@ -126,13 +135,16 @@ impl<'a> Live<'a> {
             timer_version: BTreeMap::new(),
             armed: BTreeSet::new(),
             owed: BTreeSet::new(),
+            joined: Vec::new(),
+            told: BTreeSet::new(),
         };
         for (index, job) in case.scenario.jobs.iter().enumerate() {
             live.at(job.submit_s, Due::Submit(index));
         }
         let (gone, draining) = (Due::Machine(Status::Gone), Due::Machine(Status::Draining));
         let often = [Due::Cancel, Due::Foreign, Due::Resize, gone].map(|what| (what, 4));
-        for (what, times) in often.into_iter().chain([(draining, 2), (Due::Join, 3)]) {
+        let rarely = [(draining, 2), (Due::Join, 3), (Due::TakeAway, 3)];
+        for (what, times) in often.into_iter().chain(rarely) {
             for _ in 0..live.rng.random_range(0..times) {
                 let at_s = live.rng.random_range(0.0..TROUBLE_S);
                 live.at(at_s, what.clone());
@@ -147,7 +159,7 @@ impl<'a> Live<'a> {
     }
 
     /// Runs to the end; when and what went wrong otherwise.
-    pub fn run(mut self) -> Result<(), (Seconds, String)> {
+    pub fn run(&mut self) -> Result<(), (Seconds, String)> {
         self.run_to_end().map_err(|what| (self.now, what))
     }
 
@@ -210,11 +222,12 @@ impl<'a> Live<'a> {
 
     fn observe(&mut self, event: Event) -> Verdict {
         let now = self.clock();
+        self.told.insert(kind(&event));
         let told = self.scheduler.observe(now, event.clone());
         told.map_err(|error| format!("true news were refused: {event:?}: {error}"))
     }
 
-    /// Due the driver's clock says: now and then it steps back.
+    /// What the driver's clock says: now and then it steps back.
     fn clock(&mut self) -> Seconds {
         match self.in_trouble() && self.rng.random_bool(0.05) {
             true => self.now - self.rng.random_range(0.0..1000.0),
@@ -235,6 +248,9 @@ impl<'a> Live<'a> {
             Event::Foreign { machine, gpus: 1 },
             Event::Machine { machine, status: Status::Gone },
             Event::Resized { machine: 0, gpus: u32::MAX },
+            Event::Lost { job },
+            Event::Found { job, placement: Arc::new(Placement { slots: vec![], tier: Tier(0) }) },
+            Event::Added { machine: nowhere(), around: 0 },
         ];
         let event = all[self.rng.random_range(0..all.len())].clone();
         let now = self.clock();
@@ -292,14 +308,21 @@ impl<'a> Live<'a> {
         if !(self.in_trouble() && self.rng.random_bool(0.02)) {
             return Ok(());
         }
+        // The driver's timers and intentions die with it; the world's own doings go on.
+        self.agenda.retain(|_, what| !matches!(what, Due::Timer(..) | Due::CarryOut(_)));
+        self.in_hand.clear();
+        // Its memory is lost too, now and then. Then its timers are no longer owed to anybody.
+        if self.rng.random_bool(0.1) {
+            self.armed.clear();
+            self.owed.clear();
+            self.start_anew()?;
+            return self.reconcile();
+        }
         let saved = serde_json::to_string(&self.scheduler.save()).map_err(|e| e.to_string())?;
         let snapshot = serde_json::from_str(&saved).map_err(|e| e.to_string())?;
         let policy = (self.case.policy.build)(&self.case.settings);
         let restored = Scheduler::restore(fresh(self.case), policy, snapshot);
         self.scheduler = restored.map_err(|e| e.to_string())?;
-        // The driver's timers and intentions died with it; the world's own doings go on.
-        self.agenda.retain(|_, what| !matches!(what, Due::Timer(..) | Due::CarryOut(_)));
-        self.in_hand.clear();
         self.owed.append(&mut self.armed);
         if self.bug == Some(Bug::TimerLost) {
             self.scheduler.state.timers.clear();
@@ -317,10 +340,45 @@ impl<'a> Live<'a> {
                 None => self.take_in_hand(decision),
             }
         }
-        // Ends whose news was lost.
+        // Ends whose news was lost, and jobs that were taken away unseen.
         for id in 0..self.jobs.len() {
+            let job = id as JobId;
             if self.jobs[id].over {
-                self.observe(Event::Ended { job: id as JobId, how: End::Finished })?;
+                self.observe(Event::Ended { job, how: End::Finished })?;
+            } else if self.jobs[id].run.is_none() && self.scheduler.state.running.contains(&job) {
+                self.observe(Event::Lost { job })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The scheduler is started without what it knew: its driver tells it all that can be seen.
+    fn start_anew(&mut self) -> Verdict {
+        let policy = (self.case.policy.build)(&self.case.settings);
+        self.scheduler = Scheduler::new(fresh(self.case), policy);
+        // Answers to decisions that nobody remembers mean nothing.
+        let is_answer = |what: &Due| {
+            let Due::Tell(event) = what else { return false };
+            matches!(event, Event::Started(_) | Event::Stopped { .. } | Event::Refused(_))
+        };
+        self.agenda.retain(|_, what| !is_answer(what));
+        self.outcome.clear();
+        for (machine, around) in self.joined.clone() {
+            self.observe(Event::Added { machine, around })?;
+        }
+        let jobs = self.jobs.iter().map(|job| self.case.scenario.jobs[job.index].clone());
+        let jobs = jobs.collect();
+        self.observe(Event::Submitted(jobs))?;
+        for at in 0..self.gpus.len() {
+            let machine = at as MachineId;
+            self.observe(Event::Resized { machine, gpus: self.gpus[at] })?;
+            self.observe(Event::Foreign { machine, gpus: self.foreign[at] })?;
+            self.observe(Event::Machine { machine, status: self.status[at] })?;
+        }
+        for id in 0..self.jobs.len() {
+            if let Some(run) = &self.jobs[id].run {
+                let placement = run.placement.clone();
+                self.observe(Event::Found { job: id as JobId, placement })?;
             }
         }
         Ok(())
@@ -342,275 +400,56 @@ impl<'a> Live<'a> {
             }
         }
     }
+}
 
-    // ---- the world's side ----
+/// The kinds of news, for a test that all are told.
+pub const KINDS: &[&str] = &[
+    "submitted",
+    "timer",
+    "started",
+    "stopped",
+    "stopped, kept",
+    "refused",
+    "found",
+    "lost",
+    "finished",
+    "failed",
+    "cancelled",
+    "progress",
+    "foreign",
+    "up",
+    "draining",
+    "gone",
+    "resized",
+    "added",
+];
 
-    fn happens(&mut self, what: Due) -> Verdict {
-        match what {
-            Due::Submit(index) => self.submit(index),
-            Due::CarryOut(decision) => self.carry_out(decision),
-            Due::Tell(event) => self.observe(event),
-            Due::Timer(timer, version) => match self.timer_version.get(&timer) == Some(&version) {
-                true => {
-                    self.armed.remove(&timer);
-                    self.observe(Event::Timer(timer))
-                }
-                false => Ok(()),
-            },
-            Due::End(id, serial) => self.end(id, serial),
-            Due::Machine(status) => self.machine(status),
-            Due::Foreign => self.others(),
-            Due::Resize => self.resize(),
-            Due::Join => self.join(),
-            Due::Cancel => self.cancel(),
-            Due::Reconcile => {
-                self.at(self.now + RECONCILE_S, Due::Reconcile);
-                self.reconcile()
-            }
-        }
+fn kind(event: &Event) -> &'static str {
+    match event {
+        Event::Submitted(_) => "submitted",
+        Event::Timer(_) => "timer",
+        Event::Started(_) => "started",
+        Event::Stopped { kept: None, .. } => "stopped",
+        Event::Stopped { kept: Some(_), .. } => "stopped, kept",
+        Event::Refused(_) => "refused",
+        Event::Found { .. } => "found",
+        Event::Lost { .. } => "lost",
+        Event::Ended { how: End::Finished, .. } => "finished",
+        Event::Ended { how: End::Failed, .. } => "failed",
+        Event::Ended { how: End::Cancelled, .. } => "cancelled",
+        Event::Progress { .. } => "progress",
+        Event::Foreign { .. } => "foreign",
+        Event::Machine { status: Status::Up, .. } => "up",
+        Event::Machine { status: Status::Draining, .. } => "draining",
+        Event::Machine { status: Status::Gone, .. } => "gone",
+        Event::Resized { .. } => "resized",
+        Event::Added { .. } => "added",
     }
+}
 
-    /// News goes out: at once or late, perhaps twice, perhaps not at all.
-    fn tell(&mut self, event: Event) {
-        if self.in_trouble() && self.rng.random_bool(0.1) {
-            return; // lost
-        }
-        let times = if self.in_trouble() && self.rng.random_bool(0.1) { 2 } else { 1 };
-        for _ in 0..times {
-            let at_s = self.soon();
-            self.at(at_s, Due::Tell(event.clone()));
-        }
-    }
-
-    fn submit(&mut self, index: usize) -> Verdict {
-        let job = self.case.scenario.jobs[index].clone();
-        if !self.scheduler.state.admits(&job) {
-            // Machines have shrunk: its user tries again when they are back to their size.
-            if !self.in_trouble() {
-                return Err(format!("job {index} fits no more"));
-            }
-            self.at(TROUBLE_S + 2.0, Due::Submit(index));
-            return Ok(());
-        }
-        let left_s = 10f64.powf(self.rng.random_range(0.0..3.3));
-        self.jobs.push(Real { demand: job.demand(), left_s, run: None, over: false });
-        self.observe(Event::Submitted(vec![job]))
-    }
-
-    fn carry_out(&mut self, decision: Decision) -> Verdict {
-        let id = decision.id;
-        self.in_hand.remove(&id);
-        if !self.scheduler.state.in_flight.contains_key(&id) {
-            return Ok(()); // its job is over, or what it waited for was refused
-        }
-        // A driver obeys the order: it looks again when the stops may be done.
-        if decision.after.iter().any(|stop| self.scheduler.state.in_flight.contains_key(stop)) {
-            self.in_hand.insert(id);
-            self.at(self.now + 30.0, Due::CarryOut(decision));
-            return Ok(());
-        }
-        let outcome = match &decision.action {
-            Action::Start { job, placement } => self.start(id, *job, placement)?,
-            Action::Stop { job, .. } => self.stop(id, *job),
-            _ => return Ok(()),
-        };
-        let Some(outcome) = outcome else { return Ok(()) };
-        self.outcome.insert(id, outcome.clone());
-        self.tell(outcome);
-        Ok(())
-    }
-
-    /// Due happens to a start; `None`: its job is over, and that is news enough.
-    fn start(
-        &mut self,
-        decision: DecisionId,
-        id: JobId,
-        placement: &Arc<Placement>,
-    ) -> Result<Option<Event>, String> {
-        let job = &self.jobs[id as usize];
-        if job.over {
-            return Ok(None);
-        }
-        if job.run.is_some() {
-            return Err(format!("job {id} was started twice"));
-        }
-        let Demand { gpus, split } = job.demand;
-        let is_whole = |s: &Slot| split.chunks_in(s.gpus) * split.chunk == s.gpus;
-        if !placement.slots.iter().all(is_whole) {
-            return Err(format!("job {id} is split otherwise than it may be"));
-        }
-        if placement.slots.iter().map(|s| s.gpus).sum::<u32>() != gpus {
-            return Err(format!("job {id} was started in part"));
-        }
-        let mut room = true;
-        for slot in &placement.slots {
-            let at = slot.machine as usize;
-            let used = self.used[at] + slot.gpus;
-            let is_up = self.status[at] == Status::Up;
-            if is_up && used > self.gpus_max[at] {
-                return Err(format!("machine {at} is booked twice by job {id}"));
-            }
-            room &= is_up && used + self.foreign[at] <= self.gpus[at];
-        }
-        if !room || (self.in_trouble() && self.rng.random_bool(0.1)) {
-            return Ok(Some(Event::Refused(decision)));
-        }
-        for slot in &placement.slots {
-            self.used[slot.machine as usize] += slot.gpus;
-        }
-        self.serial += 1;
-        let (serial, since_s) = (self.serial as u32, self.now);
-        let job = &mut self.jobs[id as usize];
-        job.run = Some(RealRun { placement: placement.clone(), since_s, serial });
-        let end_s = self.now + job.left_s;
-        self.at(end_s, Due::End(id, serial));
-        self.tell(Event::Progress { job: id, done: 0.0, rate: 1.0 });
-        Ok(Some(Event::Started(decision)))
-    }
-
-    fn stop(&mut self, decision: DecisionId, id: JobId) -> Option<Event> {
-        if self.jobs[id as usize].over {
-            return None;
-        }
-        let runs = self.jobs[id as usize].run.is_some();
-        if runs && self.in_trouble() && self.rng.random_bool(0.1) {
-            return Some(Event::Refused(decision));
-        }
-        self.halt(id, true);
-        Some(Event::Stopped { decision, kept: None })
-    }
-
-    /// The job holds no GPUs any more.
-    fn halt(&mut self, id: JobId, keeps: bool) {
-        let job = &mut self.jobs[id as usize];
-        let Some(run) = job.run.take() else { return };
-        if keeps {
-            job.left_s = (job.left_s - (self.now - run.since_s)).max(1.0);
-        }
-        for slot in &run.placement.slots {
-            self.used[slot.machine as usize] -= slot.gpus;
-        }
-    }
-
-    fn end(&mut self, id: JobId, serial: u32) -> Verdict {
-        if self.jobs[id as usize].run.as_ref().is_none_or(|run| run.serial != serial) {
-            return Ok(()); // that run was stopped
-        }
-        self.halt(id, true);
-        self.jobs[id as usize].over = true;
-        self.tell(Event::Ended { job: id, how: End::Finished });
-        Ok(())
-    }
-
-    fn cancel(&mut self) -> Verdict {
-        if self.jobs.is_empty() {
-            return Ok(());
-        }
-        let id = self.rng.random_range(0..self.jobs.len()) as JobId;
-        self.halt(id, true);
-        self.jobs[id as usize].over = true;
-        self.tell(Event::Ended { job: id, how: End::Cancelled });
-        Ok(())
-    }
-
-    fn any_machine(&mut self) -> MachineId {
-        self.rng.random_range(0..self.status.len()) as MachineId
-    }
-
-    /// A machine goes or drains, and comes back; jobs there die with it.
-    fn machine(&mut self, status: Status) -> Verdict {
-        if status == Status::Up {
-            for machine in 0..self.status.len() {
-                self.status[machine] = Status::Up;
-                self.observe(Event::Machine { machine: machine as MachineId, status })?;
-            }
-            return Ok(());
-        }
-        let machine = self.any_machine();
-        self.status[machine as usize] = status;
-        if status == Status::Gone {
-            for id in 0..self.jobs.len() {
-                let on = |run: &RealRun| run.placement.slots.iter().any(|s| s.machine == machine);
-                if self.jobs[id].run.as_ref().is_some_and(on) {
-                    self.lose(id as JobId)?;
-                }
-            }
-        }
-        let back_s = self.now + self.rng.random_range(1.0..10_000.0);
-        self.at(back_s, Due::Machine(Status::Up));
-        self.observe(Event::Machine { machine, status })
-    }
-
-    /// The job dies with its machine. A start whose news is still out is told now: nobody learns of
-    /// it otherwise.
-    fn lose(&mut self, id: JobId) -> Verdict {
-        self.halt(id, false);
-        for decision in self.scheduler.state.decisions_in_flight() {
-            if let Action::Start { job, .. } = decision.action
-                && job == id
-                && let Some(outcome) = self.outcome.get(&decision.id)
-            {
-                self.observe(outcome.clone())?;
-            }
-        }
-        Ok(())
-    }
-
-    fn others(&mut self) -> Verdict {
-        if !self.in_trouble() {
-            for machine in 0..self.foreign.len() {
-                self.foreign[machine] = 0;
-                self.observe(Event::Foreign { machine: machine as MachineId, gpus: 0 })?;
-            }
-            return Ok(());
-        }
-        let machine = self.any_machine();
-        let at = machine as usize;
-        let room = self.gpus[at].saturating_sub(self.used[at]);
-        self.foreign[at] = self.rng.random_range(0..=room);
-        self.observe(Event::Foreign { machine, gpus: self.foreign[at] })
-    }
-
-    /// A machine grows or shrinks, also below what its jobs hold. In the end all are back to their
-    /// largest size: jobs that fit nowhere would wait for ever.
-    fn resize(&mut self) -> Verdict {
-        if !self.in_trouble() {
-            for machine in 0..self.gpus.len() {
-                self.gpus[machine] = self.gpus_max[machine];
-                let gpus = self.gpus[machine];
-                self.observe(Event::Resized { machine: machine as MachineId, gpus })?;
-            }
-            return Ok(());
-        }
-        let machine = self.any_machine();
-        let at = machine as usize;
-        self.gpus[at] = self.rng.random_range(0..=self.gpus_max[at] + 1);
-        self.gpus_max[at] = self.gpus_max[at].max(self.gpus[at]);
-        self.observe(Event::Resized { machine, gpus: self.gpus[at] })
-    }
-
-    /// A machine joins a rack, or a new one in any place around.
-    fn join(&mut self) -> Verdict {
-        let cluster = &self.scheduler.state.cluster;
-        let (places, around) = match cluster.levels.len() {
-            2 => (1, 1),
-            _ => (cluster.places(1) as u32 + 1, cluster.places(2) as u32),
-        };
-        let around = self.rng.random_range(0..around);
-        let machine = Machine {
-            name: format!("m{}", self.gpus.len()),
-            parent: self.rng.random_range(0..places),
-            gpus: self.rng.random_range(1..=8),
-            gpu_type: self.case.topology.machines[0].gpu_type.clone(),
-        };
-        for counts in [&mut self.gpus, &mut self.gpus_max] {
-            counts.push(machine.gpus);
-        }
-        self.used.push(0);
-        self.foreign.push(0);
-        self.status.push(Status::Up);
-        self.observe(Event::Added { machine, around })
-    }
+/// A machine in a place that no cluster has.
+fn nowhere() -> Machine {
+    Machine { name: "nowhere".into(), parent: u32::MAX, gpus: 1, gpu_type: "a".into() }
 }
 
 fn fresh(case: &Case) -> State {
