@@ -369,7 +369,6 @@ pub unsafe extern "C" fn cuModuleGetFunction(
 }
 
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "the driver's own interface")]
 pub unsafe extern "C" fn cuLaunchKernel(
     function: *mut c_void,
     grid_x: c_uint,

@@ -129,7 +129,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let packed = hot_rows(model, &histograms, cache_bytes);
     let hot = HotRows { histograms: &histograms, packed: &packed };
     let layouts = super::laying_out(common, model, copies, |done| {
-        Layouts::new(model, &all, &hot, &tried, done)
+        Ok(Layouts::new(model, &all, &hot, &tried, done)?)
     })?;
     let renumbered = layouts.renumbered(lookups);
     let meter = Meter::new(common.thread_count(), detect::cpu().isa)?;

@@ -115,7 +115,7 @@ fn lay_out(
 ) -> anyhow::Result<Engine> {
     let options = Options { sample_every, ..Options::default() };
     super::laying_out(common, model, 1, |done| {
-        crate::plan::load(model, plan, options.clone(), done, common)
+        crate::plan::load(model, plan, options, done, common)
     })
 }
 
