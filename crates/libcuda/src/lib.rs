@@ -222,7 +222,7 @@ pub extern "C" fn cuEventSynchronize(_: *mut c_void) -> c_int {
 
 /// A millisecond, always: the emulator's time means nothing.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventElapsedTime_v2(
+pub unsafe extern "C" fn cuEventElapsedTime(
     took: *mut f32,
     _: *mut c_void,
     _: *mut c_void,
