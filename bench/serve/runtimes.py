@@ -13,69 +13,87 @@ class Unavailable(RuntimeError):
     """The runtime is not installed, or does not take the model."""
 
 
-class OnnxRuntime:
-    def __init__(self, model, case):
+class OnnxGraph:
+    """A DLRM as an ONNX graph: the parts that do not depend on how its tables come in."""
+
+    def __init__(self):
         try:
             import onnxruntime
             from onnx import TensorProto, helper
         except ImportError as error:
             raise Unavailable(str(error)) from None
-        floats, longs = TensorProto.FLOAT, TensorProto.INT64
-        value = helper.make_tensor_value_info
-        nodes, inputs, constants = [], [], []
+        self.runtime, self.helper = onnxruntime, helper
+        self.kinds = {numpy.float32: TensorProto.FLOAT, numpy.int64: TensorProto.INT64}
+        self.nodes, self.inputs, self.constants = [], [], []
 
-        def constant(name, array):
-            kind = floats if array.dtype == numpy.float32 else longs
-            constants.append(helper.make_tensor(name, kind, array.shape, array.tobytes(), raw=True))
-            return name
+    def input(self, name, kind, shape):
+        self.inputs.append(self.helper.make_tensor_value_info(name, self.kinds[kind], shape))
+        return name
 
-        def node(kind, *names, out, **attributes):
-            nodes.append(helper.make_node(kind, names, [out], **attributes))
-            return out
+    def constant(self, name, array):
+        kind = self.kinds[array.dtype.type]
+        self.constants.append(self.helper.make_tensor(name, kind, array.shape, array.tobytes(), raw=True))
+        return name
 
-        def mlp(x, prefix, layers, last):
-            for i, (weight, bias) in enumerate(layers):
-                w = constant(f"{prefix}{i}w", weight.numpy())
-                b = constant(f"{prefix}{i}b", bias.numpy())
-                x = node("Gemm", x, w, b, out=f"{prefix}{i}y", transB=1)
-                kind = last if i + 1 == len(layers) else "Relu"
-                x = node(kind, x, out=f"{prefix}{i}a")
-            return x
+    def node(self, kind, *names, out, **attributes):
+        self.nodes.append(self.helper.make_node(kind, names, [out], **attributes))
+        return out
 
-        self.tables = model.tables
-        batch, vectors, dim = case.batch, len(model.tables) + 1, model.tables[0].shape[1]
-        inputs.append(value("dense", floats, [batch, model.bottom[0][0].shape[1]]))
-        x = mlp("dense", "bottom", model.bottom, "Relu")
-        axis = constant("one", numpy.array([1]))
-        features = [x]
-        for t, table in enumerate(model.tables):
-            inputs.append(value(f"table{t}", floats, list(table.shape)))
-            inputs.append(value(f"ids{t}", longs, [batch, None]))
-            rows = node("Gather", f"table{t}", f"ids{t}", out=f"rows{t}")
-            features.append(node("ReduceSum", rows, axis, out=f"bag{t}", keepdims=0))
-        stacked = node("Concat", *features, out="side", axis=1)
-        shape = constant("shape", numpy.array([batch, vectors, dim]))
-        stacked = node("Reshape", stacked, shape, out="stacked")
-        turned = node("Transpose", stacked, out="turned", perm=[0, 2, 1])
-        products = node("MatMul", stacked, turned, out="products")
-        flat = constant("flat", numpy.array([batch, vectors * vectors]))
-        products = node("Reshape", products, flat, out="flatter")
+    def mlp(self, x, prefix, layers, last):
+        for i, (weight, bias) in enumerate(layers):
+            w = self.constant(f"{prefix}{i}w", weight.numpy())
+            b = self.constant(f"{prefix}{i}b", bias.numpy())
+            x = self.node("Gemm", x, w, b, out=f"{prefix}{i}y", transB=1)
+            kind = last if i + 1 == len(layers) else "Relu"
+            x = self.node(kind, x, out=f"{prefix}{i}a")
+        return x
+
+    def scores(self, x, stacked, vectors, top):
+        """Dot interaction of `stacked` [samples, vectors, dim], whose first vector is `x`, and the top MLP."""
+        turned = self.node("Transpose", stacked, out="turned", perm=[0, 2, 1])
+        products = self.node("MatMul", stacked, turned, out="products")
+        flat = self.constant("flat", numpy.array([-1, vectors * vectors]))
+        products = self.node("Reshape", products, flat, out="flatter")
         row, column = numpy.tril_indices(vectors, -1)
-        lower = constant("lower", (row * vectors + column).astype(numpy.int64))
-        products = node("Gather", products, lower, out="pairs", axis=1)
-        met = node("Concat", x, products, out="met", axis=1)
-        score = mlp(met, "top", model.top, "Sigmoid")
-        graph = helper.make_graph(nodes, "dlrm", inputs, [value(score, floats, None)], constants)
+        lower = self.constant("lower", (row * vectors + column).astype(numpy.int64))
+        pairs = self.node("Gather", products, lower, out="pairs", axis=1)
+        met = self.node("Concat", x, pairs, out="met", axis=1)
+        return self.mlp(met, "top", top, "Sigmoid")
+
+    def session(self, output, threads):
+        helper = self.helper
+        outputs = [helper.make_tensor_value_info(output, self.kinds[numpy.float32], None)]
+        graph = helper.make_graph(self.nodes, "dlrm", self.inputs, outputs, self.constants)
         made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = case.threads
+        options = self.runtime.SessionOptions()
+        options.intra_op_num_threads = threads
         try:
-            self.session = onnxruntime.InferenceSession(
+            return self.runtime.InferenceSession(
                 made.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:
             raise Unavailable(f"onnxruntime: {error}") from None
-        self.score, self.batch = score, batch
+
+
+class OnnxRuntime:
+    def __init__(self, model, case):
+        graph = OnnxGraph()
+        self.tables = model.tables
+        batch, vectors, dim = case.batch, len(model.tables) + 1, model.tables[0].shape[1]
+        dense = graph.input("dense", numpy.float32, [batch, model.bottom[0][0].shape[1]])
+        x = graph.mlp(dense, "bottom", model.bottom, "Relu")
+        axis = graph.constant("one", numpy.array([1]))
+        features = [x]
+        for t, table in enumerate(model.tables):
+            graph.input(f"table{t}", numpy.float32, list(table.shape))
+            graph.input(f"ids{t}", numpy.int64, [batch, None])
+            rows = graph.node("Gather", f"table{t}", f"ids{t}", out=f"rows{t}")
+            features.append(graph.node("ReduceSum", rows, axis, out=f"bag{t}", keepdims=0))
+        side = graph.node("Concat", *features, out="side", axis=1)
+        shape = graph.constant("shape", numpy.array([batch, vectors, dim]))
+        stacked = graph.node("Reshape", side, shape, out="stacked")
+        self.score, self.batch = graph.scores(x, stacked, vectors, model.top), batch
+        self.session = graph.session(self.score, case.threads)
 
     def prepare(self, ids, offsets, dense):
         """A binding with all tensors of the batch: nothing is copied when it runs."""

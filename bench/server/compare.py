@@ -3,16 +3,19 @@
 
     target/server-venv/bin/python bench/server/compare.py --hither target/release/hither
 
-For every model each server is started in turn, and `hither load` searches the highest rate that it
-keeps with p99 within the SLO, for requests of 1, 16 and 64 samples. Beside it a closed loop tells the
-throughput at saturation and the server's CPU time per request. Rows go to
-bench/results/server-compare.jsonl, in place of older rows of the same processor, model and server.
+For every model and size of request, all servers are started, each pinned to core 0, and `hither load`
+on core 1 asks them in turn, in two rounds: four callers in a closed loop, then open loops at shares of what those
+reached. The result is the highest rate with p99 within the SLO. One caller then tells the server's CPU time beside
+the model's own. What others take of the machine is noted, and a disturbed measurement is repeated once. Rows go to bench/results/server-compare.jsonl, in place
+of older rows of the same processor, model, size and server, so that cases can be run one at a time.
 """
 
 import argparse
+import csv
 import json
 import os
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
@@ -21,7 +24,8 @@ import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT / "bench/serve"))
+PEERS = ROOT / "bench/serve"
+sys.path.insert(0, str(PEERS))
 
 import machine
 from triton import Triton, await_ready, environment
@@ -30,12 +34,18 @@ RESULTS = ROOT / "bench/results/server-compare.jsonl"
 SERVER_CORE, CLIENT_CORE = 0, 1
 TICKS = os.sysconf("SC_CLK_TCK")
 
-# Rows are fewer than the presets' (1M, 500K, 1M), so that several copies fit into memory.
+# Rows are fewer than the presets' (1M, 500K, 1M), so that a copy for every server fits into 8 GB.
 MODELS = {
     "mlperf": {"rows": 100_000, "tables": 26, "ids_per_bag": 1, "dense": 13},
     "rm1": {"rows": 100_000, "tables": 32, "ids_per_bag": 80, "dense": 2048},
-    "rm2_1": {"rows": 50_000, "tables": 60, "ids_per_bag": 120, "dense": 256},
+    "rm2_1": {"rows": 40_000, "tables": 60, "ids_per_bag": 120, "dense": 256},
 }
+ROUNDS = 2
+# Shares of a server's own capacity that the open loop offers.
+SHARES = [0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+TRIES = 2
+# Cores that others may use during a measurement.
+OTHERS_MAX = 0.15
 SERVERS = {
     "hither-fp32": {"kind": "hither", "mlp": "fp32"},
     "hither-bf16": {"kind": "hither", "mlp": "bf16"},
@@ -51,7 +61,7 @@ def run(command, **more):
 
 
 def make_model(hither, name, work):
-    shape, directory = MODELS[name], work / f"model-{name}"
+    shape, directory = MODELS[name], work / f"model-{name}-{MODELS[name]['rows']}"
     if not (directory / "model.safetensors").exists():
         run([hither, "model", "generate", "--preset", name, "--rows", shape["rows"], "--seed", 1, "-o", directory])
     return directory
@@ -60,6 +70,7 @@ def make_model(hither, name, work):
 def peer_environment(shape, model, engine, samples, facts):
     env = environment()
     env.update(
+        DLRM_PATH=f"{HERE}{os.pathsep}{PEERS}",
         DLRM_MODEL=str(model),
         DLRM_IDS_PER_BAG=str(shape["ids_per_bag"]),
         DLRM_ENGINE=engine,
@@ -71,27 +82,30 @@ def peer_environment(shape, model, engine, samples, facts):
         # PyTorch's own switch for huge pages: its best setting here.
         THP_MEM_ALLOC_ENABLE="1",
     )
-    env["PYTHONPATH"] = f"{HERE}:{env['PYTHONPATH']}"
+    env["PYTHONPATH"] = f"{HERE}:{PEERS}:{env['PYTHONPATH']}"
     return env
 
 
 class Hither:
     """`hither serve` on one core, as a user starts it."""
 
-    def __init__(self, hither, shape, model, mlp, work, more=""):
-        repository = work / f"repository-{mlp}"
+    def __init__(self, args, shape, model, mlp, port, more=""):
+        repository = args.work / f"repository-{mlp}"
         shutil.rmtree(repository, ignore_errors=True)
         (repository / "dlrm").mkdir(parents=True)
         (repository / "dlrm/1").symlink_to(model.resolve())
         config = f'ids_per_bag = {shape["ids_per_bag"]}\nmlp = "{mlp}"\n{more}'
         (repository / "dlrm/config.toml").write_text(config)
-        log = work / f"hither-{mlp}.log"
-        ports = ["--http-port", 18100, "--grpc-port", 18101, "--metrics-port", 18102]
-        command = ["taskset", "-c", SERVER_CORE, hither, "serve", repository, "--threads", 1, *ports]
+        log = args.work / f"hither-{mlp}.log"
+        ports = ["--http-port", port, "--grpc-port", port + 1, "--metrics-port", port + 2]
+        command = ["taskset", "-c", SERVER_CORE, args.hither, "serve", repository, "--threads", 1, *ports]
         self.process = subprocess.Popen([str(w) for w in command], stdout=open(log, "w"), stderr=subprocess.STDOUT)
-        await_ready("http://127.0.0.1:18100/v2/health/ready", self.process, log)
-        self.url, self.facts = "grpc://127.0.0.1:18101", {"mlp": mlp}
-        self.metrics = "http://127.0.0.1:18102/metrics"
+        await_ready(f"http://127.0.0.1:{port}/v2/health/ready", self.process, log)
+        self.url, self.facts = f"grpc://127.0.0.1:{port + 1}", {"mlp": mlp}
+        self.metrics = f"http://127.0.0.1:{port + 2}/metrics"
+        # Until then tables are being copied, on the same core.
+        while metric(self.metrics, "hither_tables_settled") != 1:
+            time.sleep(0.05)
 
     def stop(self):
         self.process.terminate()
@@ -101,12 +115,11 @@ class Hither:
 class TritonDlrm:
     """Triton with its Python backend: one instance, dynamic batching."""
 
-    def __init__(self, shape, model, engine, samples, work):
-        repository = work / "repository-triton"
+    def __init__(self, args, shape, model, engine, samples, port):
+        repository = args.work / f"repository-triton-{engine}"
         shutil.rmtree(repository, ignore_errors=True)
         (repository / "dlrm/1").mkdir(parents=True)
         shutil.copy(HERE / "triton_model.py", repository / "dlrm/1/model.py")
-        shutil.copy(HERE / "dlrm.py", repository / "dlrm/1")  # the stub's path has nothing else
         rows = ",".join([str(shape["rows"])] * shape["tables"])
         width = shape["tables"] * shape["ids_per_bag"]
         (repository / "dlrm/config.pbtxt").write_text(
@@ -123,38 +136,39 @@ parameters {{ key: "table_rows" value: {{ string_value: "{rows}" }} }}
 parameters {{ key: "ids_per_bag" value: {{ string_value: "{shape["ids_per_bag"]}" }} }}
 """
         )
-        facts = work / "facts.json"
+        facts = args.work / "facts.json"
         env = peer_environment(shape, model, engine, samples, facts)
-        self.server = Triton(repository, work / "triton.log", http=18200, core=SERVER_CORE, env=env)
+        self.server = Triton(repository, args.work / f"triton-{engine}.log", http=port, core=SERVER_CORE, env=env)
         self.process = self.server.process
-        self.url, self.facts = "grpc://127.0.0.1:18201", json.loads(facts.read_text())
-        self.metrics = "http://127.0.0.1:18202/metrics"
+        self.url, self.facts = f"grpc://127.0.0.1:{port + 1}", json.loads(facts.read_text())
+        self.metrics = f"http://127.0.0.1:{port + 2}/metrics"
 
     def stop(self):
         self.server.stop()
 
 
 class FastApi:
-    def __init__(self, shape, model, engine, samples, work):
-        facts, log = work / "facts.json", work / "fastapi.log"
+    def __init__(self, args, shape, model, engine, samples, port):
+        facts, log = args.work / "facts.json", args.work / "fastapi.log"
         env = peer_environment(shape, model, engine, samples, facts)
         command = ["taskset", "-c", str(SERVER_CORE), sys.executable, "-m", "uvicorn", "fastapi_app:app"]
-        command += ["--host", "127.0.0.1", "--port", "18300", "--no-access-log"]
+        command += ["--host", "127.0.0.1", "--port", str(port), "--no-access-log"]
         self.process = subprocess.Popen(command, env=env, cwd=HERE, stdout=open(log, "w"), stderr=subprocess.STDOUT)
-        await_ready("http://127.0.0.1:18300/v2/health/ready", self.process, log)
-        self.url, self.facts, self.metrics = "http://127.0.0.1:18300", json.loads(facts.read_text()), None
+        await_ready(f"http://127.0.0.1:{port}/v2/health/ready", self.process, log)
+        self.url, self.facts, self.metrics = f"http://127.0.0.1:{port}", json.loads(facts.read_text()), None
 
     def stop(self):
         self.process.terminate()
         self.process.wait()
 
 
-def start(name, hither, shape, model, samples, work):
+def start(args, name, shape, model, samples, port):
     server = SERVERS[name]
     if server["kind"] == "hither":
-        return Hither(hither, shape, model, server["mlp"], work)
+        return Hither(args, shape, model, server["mlp"], port)
     kind = {"triton": TritonDlrm, "fastapi": FastApi}[server["kind"]]
-    return kind(shape, model, server["engine"], samples, work)
+    # Batches gather: a set-up that is only best for one sample would be chosen wrongly.
+    return kind(args, shape, model, server["engine"], max(samples, 16), port)
 
 
 def family(pid):
@@ -199,14 +213,17 @@ def client_cpu():
     return usage.children_user + usage.children_system
 
 
-def counters(url):
-    """Requests that succeeded and microseconds in the model, of all models, by Triton's names."""
-    if url is None:
-        return None
+def metric(url, name):
+    """A metric's sum over its labels."""
     with urllib.request.urlopen(url, timeout=5) as answer:
         lines = answer.read().decode().splitlines()
-    total = lambda name: sum(float(line.split()[-1]) for line in lines if line.startswith(name + "{"))
-    return total("nv_inference_request_success"), total("nv_inference_compute_infer_duration_us")
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name + "{"))
+
+
+def counters(url):
+    """Requests that succeeded and microseconds in the model, by Triton's names."""
+    names = "nv_inference_request_success", "nv_inference_compute_infer_duration_us"
+    return [metric(url, name) for name in names] if url else None
 
 
 def overhead(args, server, samples):
@@ -215,7 +232,7 @@ def overhead(args, server, samples):
     With one caller no requests share a batch, and one thread computes: time in the model is CPU time.
     """
     before = counters(server.metrics), cpu_s(server.process.pid)
-    load(args, server.url, samples, "--concurrency", 1, "--warmup", "100ms", "--window", f"{2 * args.window_ms}ms", "--windows", 1, "--windows-max", 1)
+    load(args, server.url, samples, "--concurrency", 1, "--warmup", "100ms", "--window", f"{args.window_ms}ms", "--windows", 1, "--windows-max", 1)
     after = counters(server.metrics), cpu_s(server.process.pid)
     if before[0] is None:
         return {}
@@ -225,32 +242,76 @@ def overhead(args, server, samples):
     return {"cpu_us_per_request": cpu_us, "model_us_per_request": model_us, "overhead_us_per_request": cpu_us - model_us}
 
 
-def measure(args, server, samples):
-    """The highest rate under the SLO, a closed loop with four callers, and the server's overhead."""
-    timing = ["--warmup", "300ms", "--window", f"{args.window_ms}ms"]
+def closed_loop(args, server, samples):
+    """Four callers: throughput near saturation, and how busy the client's core was."""
     begin = client_cpu(), time.monotonic()
-    closed = load(args, server.url, samples, "--concurrency", 4, *timing, "--windows-max", 5)["levels"][0]
+    words = ["--concurrency", 4, "--warmup", "300ms", "--window", f"{args.window_ms // 2}ms", "--windows-max", 4]
+    level = load(args, server.url, samples, *words)["levels"][0]
     client_share = (client_cpu() - begin[0]) / (time.monotonic() - begin[1])
-    search = load(args, server.url, samples, "--search", *timing, "--windows-max", 3, "--precision", args.precision)
-    rate = search["search"]["rate"]
-    kept = [level for level in search["levels"] if rate and level["level"]["rate"] == rate]
-    latency = kept[0]["latency"] if kept else {}
     return {
-        "samples": samples,
-        "request_bytes": search["request_bytes"],
-        "rate_max_per_s": rate,
-        "samples_max_per_s": rate * samples if rate else None,
-        "p50_us": latency.get("p50_us"),
-        "p99_us": latency.get("p99_us"),
-        "trials": len(search["levels"]),
-        "closed_samples_per_s": closed["samples_per_s"],
-        "closed_p50_us": closed["latency"]["p50_us"],
-        "closed_p99_us": closed["latency"]["p99_us"],
-        "closed_server": closed["server"],
-        "closed_client_cpu_share": client_share,
-        **overhead(args, server, samples),
-        "memory_mb": memory_mb(server.process.pid),
+        "samples_per_s": level["samples_per_s"],
+        "p50_us": level["latency"]["p50_us"],
+        "p99_us": level["latency"]["p99_us"],
+        "server": level["server"],
+        "client_cpu_share": client_share,
     }
+
+
+def busy_s():
+    """CPU seconds of the whole machine so far, without idle and stolen time."""
+    fields = [int(field) for field in open("/proc/stat").readline().split()[1:8]]
+    return (sum(fields) - fields[3] - fields[4]) / TICKS
+
+
+def undisturbed(server, measure):
+    """Measures again, once more, where anything but server and client takes more than a little CPU time."""
+    for _ in range(TRIES):
+        begin, own = (time.monotonic(), busy_s()), cpu_s(server.process.pid) + client_cpu()
+        row = measure()
+        took = time.monotonic() - begin[0]
+        others = (busy_s() - begin[1] - (cpu_s(server.process.pid) + client_cpu() - own)) / took
+        if others < OTHERS_MAX:
+            break
+    return {**row, "others_cpu": round(others, 3)}
+
+
+def sweep(args, server, samples, capacity_per_s):
+    """Latency at shares of what four callers reached, in an open loop."""
+    rates = ",".join(f"{share * capacity_per_s:.2f}" for share in SHARES)
+    words = ["--warmup", "300ms", "--window", f"{args.window_ms}ms", "--windows", 1, "--windows-max", 1]
+    found = load(args, server.url, samples, "--rate", rates, *words)
+    levels = [
+        {"rate": level["level"]["rate"], "p50_us": level["latency"]["p50_us"], "p99_us": level["latency"]["p99_us"],
+         "answered": level["answered"], "lost": level["requests"] - level["answered"]}
+        for level in found["levels"]
+    ]
+    return {"request_bytes": found["request_bytes"], "levels": levels}
+
+
+def highest(sweeps, slo_us):
+    """The highest rate that kept the SLO in either round: a stall of the machine must not decide."""
+    kept = [level for sweep in sweeps for level in sweep["levels"] if level["p99_us"] <= slo_us and not level["lost"] and level["answered"]]
+    best = max(kept, key=lambda level: level["rate"], default=None)
+    return best or {"rate": None, "p50_us": None, "p99_us": None}
+
+
+def perf_analyzer(args, server, shape, samples):
+    """Triton's own load generator with four callers: samples/s, so that no figure rests on ours alone."""
+    draw = random.Random(1)
+    one = lambda: {
+        "dense": [draw.gauss(0, 1) for _ in range(shape["dense"])],
+        "sparse": [draw.randrange(shape["rows"]) for _ in range(shape["tables"] * shape["ids_per_bag"])],
+    }
+    data, table = args.work / "perf-input.json", args.work / "perf.csv"
+    data.write_text(json.dumps({"data": [one() for _ in range(1024)]}))
+    venv = pathlib.Path(sys.prefix) / "perf"
+    env = dict(os.environ, LD_LIBRARY_PATH=str(venv / "nvidia/cuda_runtime/lib"))
+    command = ["taskset", "-c", CLIENT_CORE, venv / "bin/perf_analyzer", "-m", "dlrm", "-u", server.url.split("//")[1], "-i", "grpc"]
+    command += ["-b", samples, "--concurrency-range", 4, "--input-data", data, "-p", 2000, "-s", 20, "-f", table]
+    run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with open(table) as lines:
+        row = next(csv.DictReader(lines))
+    return {"perf_analyzer_samples_per_s": float(row["Inferences/Second"]), "perf_analyzer_p99_us": float(row["p99 latency"])}
 
 
 def engine(args, shape, model, samples):
@@ -271,6 +332,56 @@ def keep(row):
     RESULTS.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def case(args, common, shape, model, samples):
+    """One model and size of request through all servers, in turn."""
+    servers = {}
+    try:
+        for i, name in enumerate(name for name in args.servers if name != "engine"):
+            try:
+                servers[name] = start(args, name, shape, model, samples, 18100 + 10 * i)
+            except RuntimeError as error:
+                print(f"{common['model']} {name}: {error}", file=sys.stderr)
+        closed = {name: [] for name in servers}
+        sweeps = {name: [] for name in servers}
+        engines = []
+        for _ in range(ROUNDS):
+            if "engine" in args.servers:
+                engines.append(engine(args, shape, model, samples))
+            for name, server in servers.items():
+                closed[name].append(undisturbed(server, lambda: closed_loop(args, server, samples)))
+        for _ in range(ROUNDS):
+            for name, server in servers.items():
+                capacity = max(one["samples_per_s"] for one in closed[name]) / samples
+                sweeps[name].append(undisturbed(server, lambda: sweep(args, server, samples, capacity)))
+        for variant in engines[0] if engines else []:
+            rates = [one[variant] for one in engines]
+            keep({"bench": "server-compare", "server": f"engine-{variant}", "samples": samples, "samples_per_s": rates, **common})
+            print(f"{common['model']:7} engine-{variant:12} {samples:3} samples: {[show(rate) for rate in rates]} samples/s", flush=True)
+        for name, server in servers.items():
+            best = highest(sweeps[name], args.slo_ms * 1e3)
+            row = {"rate_max_per_s": best["rate"], "samples_max_per_s": best["rate"] and best["rate"] * samples}
+            row.update(p50_us=best["p50_us"], p99_us=best["p99_us"], closed=closed[name], sweeps=sweeps[name])
+            row.update(undisturbed(server, lambda: overhead(args, server, samples)))
+            if args.perf_analyzer and server.url.startswith("grpc"):
+                row.update(perf_analyzer(args, server, shape, samples))
+            row.update(memory_mb=memory_mb(server.process.pid), facts=server.facts, load_average=os.getloadavg()[0])
+            keep({"bench": "server-compare", "server": name, "samples": samples, "slo_ms": args.slo_ms, **common, **row})
+            reached = sum(one["samples_per_s"] for one in row["closed"]) / ROUNDS
+            print(
+                f"{common['model']:7} {name:19} {samples:3} samples: {show(row['samples_max_per_s']):>9} samples/s with p99 <= {args.slo_ms} ms; "
+                f"closed {show(reached)}, overhead {show(row.get('overhead_us_per_request'))} us, "
+                f"client {row['closed'][0]['client_cpu_share']:.0%} of its core, others {max(one['others_cpu'] for one in row['closed'] + row['sweeps']):.0%}",
+                flush=True,
+            )
+    finally:
+        for server in servers.values():
+            server.stop()
+
+
+def show(value):
+    return "–" if value is None else f"{value:,.0f}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hither", type=pathlib.Path, default=ROOT / "target/release/hither")
@@ -279,43 +390,19 @@ def main():
     parser.add_argument("--samples", nargs="+", type=int, default=[1, 16, 64])
     parser.add_argument("--hotness", default="medium")
     parser.add_argument("--slo-ms", type=float, default=10)
-    parser.add_argument("--window-ms", type=int, default=500)
-    parser.add_argument("--precision", type=float, default=0.08)
+    parser.add_argument("--window-ms", type=int, default=1000)
+    parser.add_argument("--perf-analyzer", action="store_true", help="also measure with Triton's load generator")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "target/server-bench")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     facts = machine.facts()
     version = run([args.hither, "--version"], stdout=subprocess.PIPE).stdout.strip()
     keep({"bench": "machine", "cpu": facts["cpu"], "facts": facts, "hither": version, "triton": "2.51.0"})
-    show = lambda value: "–" if value is None else f"{value:,.0f}"
     for name in args.models:
         shape, model = MODELS[name], make_model(args.hither, name, args.work)
         common = {"cpu": facts["cpu"], "model": name, "hotness": args.hotness, **shape}
-        if "engine" in args.servers:
-            for samples in args.samples:
-                for variant, rate in engine(args, shape, model, samples).items():
-                    keep({"bench": "server-compare", "server": f"engine-{variant}", "samples": samples, "samples_per_s": rate, **common})
-                    print(f"{name:7} engine-{variant:12} {samples:3} samples: {show(rate):>9} samples/s", flush=True)
-        for which in args.servers:
-            if which == "engine":
-                continue
-            try:
-                server = start(which, args.hither, shape, model, 16, args.work)
-            except RuntimeError as error:
-                print(f"{name} {which}: {error}", file=sys.stderr)
-                continue
-            try:
-                for samples in args.samples:
-                    row = measure(args, server, samples)
-                    keep({"bench": "server-compare", "server": which, "slo_ms": args.slo_ms, **common, **row, "facts": server.facts, "load_average": os.getloadavg()[0]})
-                    print(
-                        f"{name:7} {which:19} {samples:3} samples: {show(row['samples_max_per_s']):>9} samples/s with p99 <= {args.slo_ms} ms; "
-                        f"closed {show(row['closed_samples_per_s'])}, overhead {show(row.get('overhead_us_per_request'))} us, "
-                        f"client {row['closed_client_cpu_share']:.0%} of its core",
-                        flush=True,
-                    )
-            finally:
-                server.stop()
+        for samples in args.samples:
+            case(args, common, shape, model, samples)
 
 
 if __name__ == "__main__":

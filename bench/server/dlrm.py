@@ -15,6 +15,9 @@ import time
 import numpy
 import torch
 
+from layers import STACKS
+from runtimes import OnnxGraph
+
 torch.set_num_threads(1)
 
 
@@ -55,39 +58,6 @@ class Weights:
         return layers
 
 
-def eager(layers, last, dtype):
-    modules = []
-    for weight, bias in layers:
-        linear = torch.nn.Linear(weight.shape[1], weight.shape[0])
-        linear.weight.data, linear.bias.data = weight, bias
-        modules += [linear, torch.nn.ReLU()]
-    modules[-1] = last
-    return torch.nn.Sequential(*modules).eval().to(dtype).requires_grad_(False)
-
-
-def frozen(layers, last, dtype):
-    traced = torch.jit.trace(eager(layers, last, dtype), torch.zeros(16, layers[0][0].shape[1], dtype=dtype))
-    return torch.jit.optimize_for_inference(torch.jit.freeze(traced))
-
-
-def packed(layers, last, dtype):
-    """oneDNN's linear with weights packed once and a fused activation."""
-    reorder = torch.ops.mkldnn._reorder_linear_weight
-    ready = [(reorder(w.to(dtype).contiguous(), 64), b.to(dtype)) for w, b in layers]
-    linear = torch.ops.mkldnn._linear_pointwise.default
-    names = ["relu"] * (len(ready) - 1) + ["relu" if isinstance(last, torch.nn.ReLU) else "sigmoid"]
-
-    def run(x):
-        for (weight, bias), name in zip(ready, names):
-            x = linear(x, weight, bias, name, [], "")
-        return x
-
-    return run
-
-
-STACKS = {"eager": eager, "frozen": frozen, "packed": packed}
-
-
 class Torch:
     """The model in PyTorch; `dtype` is that of MLPs and interaction, tables stay fp32."""
 
@@ -102,16 +72,19 @@ class Torch:
         width = layers[0][0][0].shape[1]
         self.took_us = {}
         # Fused kernels of oneDNN do not run in every type on every processor.
-        for name, make in STACKS.items():
+        for name in STACKS:
             try:
-                self.bottom, self.top = make(layers[0], torch.nn.ReLU(), dtype), make(layers[1], torch.nn.Sigmoid(), dtype)
+                self.stack(name, layers, samples)
                 self.took_us[name] = self.trial(samples, width)
             except RuntimeError as error:
                 self.took_us[name] = f"does not run: {str(error).splitlines()[0]}"
         timed = {name: us for name, us in self.took_us.items() if isinstance(us, float)}
         self.kind = min(timed, key=timed.get)
-        make = STACKS[self.kind]
-        self.bottom, self.top = make(layers[0], torch.nn.ReLU(), dtype), make(layers[1], torch.nn.Sigmoid(), dtype)
+        self.stack(self.kind, layers, samples)
+
+    def stack(self, name, layers, samples):
+        make = lambda layers, last: STACKS[name](layers, last, self.dtype, samples)
+        self.bottom, self.top = make(layers[0], "relu"), make(layers[1], "sigmoid")
 
     def trial(self, samples, width):
         dense = torch.randn(samples, width)
@@ -145,61 +118,26 @@ class Onnx:
     """The same graph in ONNX Runtime. It has no operator for bags: a bag is a Gather and a sum."""
 
     def __init__(self, weights, ids_per_bag):
-        import onnxruntime
-        from onnx import TensorProto, helper
-
-        self.kind = "onnxruntime " + onnxruntime.__version__
-        self.took_us = {}
-        floats, longs = TensorProto.FLOAT, TensorProto.INT64
-        value = helper.make_tensor_value_info
-        nodes, constants = [], []
-        tables, dim, vectors = weights.tables, weights.dim, weights.tables + 1
-
-        def constant(name, array):
-            array = numpy.ascontiguousarray(array)
-            kind = floats if array.dtype == numpy.float32 else longs
-            constants.append(helper.make_tensor(name, kind, array.shape, array.tobytes(), raw=True))
-            return name
-
-        def node(kind, *names, out, **attributes):
-            nodes.append(helper.make_node(kind, names, [out], **attributes))
-            return out
-
-        def mlp(x, prefix, layers, last):
-            for i, (weight, bias) in enumerate(layers):
-                w, b = constant(f"{prefix}{i}w", weight.numpy()), constant(f"{prefix}{i}b", bias.numpy())
-                x = node("Gemm", x, w, b, out=f"{prefix}{i}y", transB=1)
-                x = node(last if i + 1 == len(layers) else "Relu", x, out=f"{prefix}{i}a")
-            return x
-
-        bottom = weights.mlp("bot_l")
+        graph = OnnxGraph()
+        self.kind, self.took_us = "onnxruntime " + graph.runtime.__version__, {}
+        tables, bottom = weights.tables, weights.mlp("bot_l")
         self.embeddings = weights.embeddings().numpy()
-        x = mlp("dense", "bottom", bottom, "Relu")
-        shape = constant("bags", numpy.array([-1, tables, ids_per_bag]))
-        ids = node("Reshape", "sparse", shape, out="ids")
-        first = constant("first", (numpy.arange(tables) * weights.rows).reshape(1, tables, 1))
-        rows = node("Gather", "tables", node("Add", ids, first, out="at"), out="rows")
-        pooled = node("ReduceSum", rows, constant("two", numpy.array([2])), out="pooled", keepdims=0)
-        stacked = node("Concat", node("Unsqueeze", x, constant("one", numpy.array([1])), out="x1"), pooled, out="stacked", axis=1)
-        products = node("MatMul", stacked, node("Transpose", stacked, out="turned", perm=[0, 2, 1]), out="products")
-        flat = node("Reshape", products, constant("flat", numpy.array([-1, vectors * vectors])), out="flatter")
-        row, column = numpy.tril_indices(vectors, -1)
-        pairs = node("Gather", flat, constant("lower", (row * vectors + column).astype(numpy.int64)), out="pairs", axis=1)
-        score = mlp(node("Concat", x, pairs, out="met", axis=1), "top", weights.mlp("top_l"), "Sigmoid")
-        inputs = [
-            value("dense", floats, [None, bottom[0][0].shape[1]]),
-            value("sparse", longs, [None, tables * ids_per_bag]),
-            value("tables", floats, list(self.embeddings.shape)),
-        ]
-        graph = helper.make_graph(nodes, "dlrm", inputs, [value(score, floats, None)], constants)
-        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        dense = graph.input("dense", numpy.float32, [None, bottom[0][0].shape[1]])
+        sparse = graph.input("sparse", numpy.int64, [None, tables * ids_per_bag])
+        whole = graph.input("tables", numpy.float32, list(self.embeddings.shape))
+        x = graph.mlp(dense, "bottom", bottom, "Relu")
+        shape = graph.constant("bags", numpy.array([-1, tables, ids_per_bag]))
+        ids = graph.node("Reshape", sparse, shape, out="ids")
+        first = graph.constant("first", (numpy.arange(tables) * weights.rows).reshape(1, tables, 1))
+        rows = graph.node("Gather", whole, graph.node("Add", ids, first, out="at"), out="rows")
+        pooled = graph.node("ReduceSum", rows, graph.constant("two", numpy.array([2])), out="pooled", keepdims=0)
+        one = graph.node("Unsqueeze", x, graph.constant("one", numpy.array([1])), out="x1")
+        stacked = graph.node("Concat", one, pooled, out="stacked", axis=1)
+        self.score = graph.scores(x, stacked, tables + 1, weights.mlp("top_l"))
+        self.session = graph.session(self.score, 1)
         # Bound once: the tables are never copied.
-        self.bound = onnxruntime.OrtValue.ortvalue_from_numpy(self.embeddings)
-        self.value = onnxruntime.OrtValue.ortvalue_from_numpy
-        self.score = score
+        self.value = graph.runtime.OrtValue.ortvalue_from_numpy
+        self.bound = self.value(self.embeddings)
 
     def __call__(self, dense, sparse):
         inputs = {"dense": self.value(dense.numpy()), "sparse": self.value(sparse.numpy()), "tables": self.bound}

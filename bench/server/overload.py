@@ -37,7 +37,7 @@ def main():
     model = compare.make_model(args.hither, args.model, args.work)
     # A request that waited longer than the SLO is of no use: it is refused instead.
     more = f"timeout_us = {round(args.slo_ms * 1000)}\n"
-    server = compare.Hither(args.hither, compare.MODELS[args.model], model, "fp32", args.work, more)
+    server = compare.Hither(args, compare.MODELS[args.model], model, "fp32", 18100, more)
     try:
         url, samples = server.url, args.samples
         closed = compare.load(args, url, samples, "--concurrency", 8, "--window", "1s")

@@ -4,7 +4,8 @@
     target/server-venv/bin/python bench/server/record_transcript.py [-o FILE]
 
 The model is `identity`: it takes what a small DLRM of ours takes (`dense` FP32 [-1, 4] and `sparse`
-INT64 [-1, 3]) and returns `scores` FP32 [-1, 1].
+INT64 [-1, 3]) and returns `scores` FP32 [-1, 1]. crates/cli/tests/wire/transcript.rs replays the same
+bytes against Hither and compares status, shape and meaning; docs/server.md lists the differences.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from triton import Triton
 
-OUTPUT = pathlib.Path(__file__).parent / "triton-2.51.json"
+OUTPUT = pathlib.Path(__file__).parents[2] / "crates/cli/tests/wire/fixtures/triton-2.51.json"
 SERVICE = "/inference.GRPCInferenceService/"
 HEADER_LENGTH = "Inference-Header-Content-Length"
 BATCH_MAX = 64

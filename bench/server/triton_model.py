@@ -1,5 +1,11 @@
 """Triton's Python backend around dlrm.py: the requests of a dynamic batch are one batch of the model."""
 
+import os
+import sys
+
+# The backend's own path has the repository and site-packages only.
+sys.path += os.environ["DLRM_PATH"].split(os.pathsep)
+
 import torch
 import triton_python_backend_utils as utils
 from torch.utils.dlpack import from_dlpack

@@ -223,9 +223,14 @@ struct World {
 impl World {
     fn new(topology: &Topology, policy: &policy::Entry) -> Self {
         let mut state = State::new(topology, Network::new(topology, 1.0), Checkpoints::default());
-        state.forecast = Forecast::default();
+        let policy = (policy.build)(&Settings::default());
+        // Clairvoyant policies take lengths for the truth, as in every simulation.
+        state.forecast = match policy.is_clairvoyant() {
+            true => Forecast::exact(),
+            false => Forecast::default(),
+        };
         Self {
-            scheduler: Scheduler::new(state, (policy.build)(&Settings::default())),
+            scheduler: Scheduler::new(state, policy),
             rng: stream(1, "decisions"),
             now: 0.0,
             timers: BTreeMap::new(),

@@ -2,36 +2,11 @@
 //   node check-live.mjs URL RUNNING WAITING
 // RUNNING and WAITING are ids of jobs that the page must show as such.
 // Prints one line per check; exit 0 if all hold, 1 if one does not, 2 on wrong usage.
-import { mkdtemp, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { chromium } from "playwright-core";
+import { check, served, visit } from "./browser.mjs";
 
-const [url, running, waiting] = process.argv.slice(2);
-if (!waiting) {
-  console.error("usage: node check-live.mjs URL RUNNING WAITING");
-  process.exit(2);
-}
-let failed = false;
-const check = (name, ok, detail = "") => {
-  console.log(`${ok ? "ok  " : "FAIL"} ${name}${detail === "" ? "" : `: ${detail}`}`);
-  if (!ok) failed = true;
-};
-
-const profile = await mkdtemp(join(tmpdir(), "hither-live-"));
-const browser = await chromium.launchPersistentContext(profile, {
-  executablePath: "/usr/bin/chromium",
-  headless: true,
-  args: ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"],
-  viewport: { width: 1200, height: 900 },
-});
-try {
-  const page = await browser.newPage();
-  const errors = [];
-  page.on("console", (message) => { if (message.type() === "error") errors.push(message.text()); });
-  page.on("pageerror", (error) => errors.push(String(error)));
-  await page.goto(url, { timeout: 60_000 });
-  await page.waitForSelector(`tr[data-job="${waiting}"]`, { timeout: 30_000 });
+const asked = served("check-live.mjs", ["RUNNING", "WAITING"]);
+const [running, waiting] = asked.words;
+await visit(asked, `tr[data-job="${waiting}"]`, async (page) => {
   const racks = await page.$$eval(".rack h3", (all) => all.map((h) => h.textContent));
   check("racks by name", racks.join() === "rack0,rack1", racks.join());
   const count = (what) => page.$$eval(what, (all) => all.length);
@@ -49,9 +24,4 @@ try {
   check("the running job runs", (await cells(running))[3] === "running");
   const log = await page.$$eval("#log tbody tr", (all) => all.map((tr) => tr.textContent));
   check("decisions are listed", log.some((text) => text.includes("starts on")), `${log.length} rows`);
-  check("nothing is wrong on the console", errors.length === 0, errors.join(" | "));
-} finally {
-  await browser.close();
-  await rm(profile, { recursive: true, force: true });
-}
-process.exit(failed ? 1 : 0);
+});

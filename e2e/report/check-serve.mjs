@@ -2,35 +2,11 @@
 //   node check-serve.mjs URL MODEL
 // The server must answer requests for MODEL meanwhile.
 // Prints one line per check; exit 0 if all hold, 1 if one does not, 2 on wrong usage.
-import { mkdtemp, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { chromium } from "playwright-core";
+import { check, served, visit } from "./browser.mjs";
 
-const [url, model] = process.argv.slice(2);
-if (!model) {
-  console.error("usage: node check-serve.mjs URL MODEL");
-  process.exit(2);
-}
-let failed = false;
-const check = (name, ok, detail = "") => {
-  console.log(`${ok ? "ok  " : "FAIL"} ${name}${detail === "" ? "" : `: ${detail}`}`);
-  if (!ok) failed = true;
-};
-
-const profile = await mkdtemp(join(tmpdir(), "hither-serve-"));
-const browser = await chromium.launchPersistentContext(profile, {
-  executablePath: "/usr/bin/chromium",
-  headless: true,
-  args: ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"],
-  viewport: { width: 1200, height: 900 },
-});
-try {
-  const page = await browser.newPage();
-  const errors = [];
-  page.on("console", (message) => { if (message.type() === "error") errors.push(message.text()); });
-  page.on("pageerror", (error) => errors.push(String(error)));
-  await page.goto(url, { timeout: 60_000 });
+const asked = served("check-serve.mjs", ["MODEL"]);
+const [model] = asked.words;
+await visit(asked, "body", async (page) => {
   await page.waitForFunction(() => Number(document.body.dataset.looks) >= 3, null, { timeout: 60_000 });
   const models = await page.$$eval("section[data-model]", (all) => all.map((s) => s.dataset.model));
   check("the model has a section", models.includes(model), models.join());
@@ -50,9 +26,4 @@ try {
   check("the line grows", points >= 2, `${points} points`);
   const wide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
   check("the page is no wider than the window", !wide);
-  check("nothing is wrong on the console", errors.length === 0, errors.join(" | "));
-} finally {
-  await browser.close();
-  await rm(profile, { recursive: true, force: true });
-}
-process.exit(failed ? 1 : 0);
+});

@@ -106,11 +106,12 @@ pub enum Kind {
     Training,
     Model,
     Parts,
+    Load,
 }
 
 impl Kind {
-    const ALL: [Self; 5] =
-        [Self::Simulation, Self::Sweep, Self::Training, Self::Model, Self::Parts];
+    const ALL: [Self; 6] =
+        [Self::Simulation, Self::Sweep, Self::Training, Self::Model, Self::Parts, Self::Load];
 
     fn name(self) -> &'static str {
         match self {
@@ -119,6 +120,7 @@ impl Kind {
             Self::Training => "a training run",
             Self::Model => "a model",
             Self::Parts => "a partitioned graph",
+            Self::Load => "a load measurement",
         }
     }
 
@@ -130,6 +132,7 @@ impl Kind {
             Self::Training => "settings.json",
             Self::Model => "model.toml",
             Self::Parts => hither_gnn::parts::stored::PARTS,
+            Self::Load => "load.json",
         }
     }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::ensure;
 use hither_core::record::{Header, Summary};
 use hither_report::plural;
 use hither_report::sweep::{self, Sweep};
@@ -29,6 +30,8 @@ Examples:
   hither sweep trace.csv --policy dally,fifo --vary congestion=1,2,4,8 -o out/
   hither sweep workload.toml --policy dally,fifo --vary load=0.5..1.5 \\
       --vary seed=1..5 -o out/
+  hither sweep workload.toml --policy dally,gandiva --against gandiva \\
+      --vary load=0.5,0.9 --vary seed=1..5 -o out/
   hither sweep trace.csv --vary dally.score=slowdown,2d-las -o out/
 
 VALUES is a list (1,2,4) or a range: FROM..TO takes five values, FROM..TO:STEP every STEP, and a range \
@@ -43,6 +46,9 @@ pub struct Args {
     /// Vary congestion, load, rate, seed or an option of a policy (POLICY.OPTION); repeat for a grid
     #[arg(long, value_name = "KEY=VALUES", required = true)]
     vary: Vec<String>,
+    /// Show what the first policy of --policy saves against these, with 95 % intervals over the seeds
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    against: Vec<String>,
     /// Directory to write to
     #[arg(long, short, value_name = "DIR")]
     output: PathBuf,
@@ -57,6 +63,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let axes: Vec<Axis> = args.vary.iter().map(|v| Axis::parse(v)).collect::<Result<_, _>>()?;
     let grid = grid::cells(&axes)?;
     let plan = Plan::new(&args.plan)?;
+    check_rivals(&args.against, &plan)?;
     let case = plan.case(&plan.cell(), false)?;
     say_notes(common, &case.notes);
     case.say_if_long(common);
@@ -87,6 +94,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         settings: shared_settings(&case.header, &plan.cell(), &axes),
         axes: axes.iter().map(|a| sweep::Axis { key: &a.key, values: &a.values }).collect(),
         policies: plan.policies.iter().map(|entry| entry.name).collect(),
+        against: args.against.iter().map(String::as_str).collect(),
         cells: finished.iter().map(|cell| cell.runs.as_slice()).collect(),
     };
     outputs::write_file(
@@ -98,6 +106,20 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     common.say(&format!("wrote {}", args.output.join("sweep.html").display()));
     outputs::print(&if args.json { text } else { page.tables() })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Rivals are among the policies, and other than the first.
+fn check_rivals(against: &[String], plan: &Plan) -> anyhow::Result<()> {
+    let names: Vec<&str> = plan.policies.iter().map(|entry| entry.name).collect();
+    for rival in against {
+        ensure!(
+            names[1..].contains(&rival.as_str()),
+            "--against {rival}: expected one of the policies after the first, {}; \
+             --policy names the policy to measure, then its rivals",
+            names[0]
+        );
+    }
+    Ok(())
 }
 
 /// The settings that all cells share, by name: those that are not varied.

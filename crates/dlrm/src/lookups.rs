@@ -156,6 +156,11 @@ impl Lookups {
         self.batches.is_empty()
     }
 
+    /// The bags of each batch.
+    pub fn batches(&self) -> &[Requests] {
+        &self.batches
+    }
+
     /// The number of ids in all batches.
     pub fn ids(&self) -> usize {
         self.batches.iter().map(|one| one.ids.len()).sum()

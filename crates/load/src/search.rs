@@ -6,10 +6,11 @@ const UP: f64 = 1.3;
 const DOWN: f64 = 0.6;
 
 /// Returns the highest rate found to pass, or `None` where none did. `passes` offers a rate and tells
-/// whether the target held; `guess` is where the search begins, and `precision` the ratio, less one,
-/// between the lowest rate that failed and the result.
+/// whether the target held; `guess` is where the search begins, `lowest` the last rate that is worth a
+/// trial, and `precision` the ratio, less one, between the lowest rate that failed and the result.
 pub fn highest_rate<E>(
     guess: f64,
+    lowest: f64,
     precision: f64,
     mut passes: impl FnMut(f64) -> Result<bool, E>,
 ) -> Result<Option<f64>, E> {
@@ -23,7 +24,7 @@ pub fn highest_rate<E>(
             bad = Some(rate);
             rate *= DOWN;
         }
-        if good.is_some() && bad.is_some() {
+        if (good.is_some() && bad.is_some()) || rate < lowest {
             break;
         }
     }
@@ -51,7 +52,7 @@ mod tests {
         #[test]
         fn the_limit_is_found_from_any_guess(limit in 1.0..1e6_f64, off in 0.05..20.0_f64) {
             let mut tried = 0;
-            let found = highest_rate(limit * off, 0.05, |rate| {
+            let found = highest_rate(limit * off, 0.0, 0.05, |rate| {
                 tried += 1;
                 Ok::<_, Infallible>(rate <= limit)
             });
@@ -63,6 +64,11 @@ mod tests {
 
     #[test]
     fn a_target_that_no_rate_keeps_is_told() {
-        assert_eq!(highest_rate(100.0, 0.05, |_| Ok::<_, Infallible>(false)), Ok(None));
+        let mut tried = Vec::new();
+        let found = highest_rate(100.0, 30.0, 0.05, |rate| {
+            tried.push(rate);
+            Ok::<_, Infallible>(false)
+        });
+        assert_eq!((found, tried), (Ok(None), vec![100.0, 60.0, 36.0]));
     }
 }

@@ -2,6 +2,7 @@
 //! and as one page ([`html`](Sweep::html)).
 
 mod page;
+mod savings;
 mod text;
 
 use hither_core::record::{Header, Summary};
@@ -27,6 +28,8 @@ pub struct Sweep<'a> {
     pub settings: Vec<(String, String)>,
     pub axes: Vec<Axis<'a>>,
     pub policies: Vec<&'a str>,
+    /// Policies that the first one is measured against.
+    pub against: Vec<&'a str>,
     /// One summary per policy for each cell of the full grid, the last axis varying fastest.
     pub cells: Vec<&'a [Summary]>,
 }

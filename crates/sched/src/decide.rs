@@ -176,7 +176,10 @@ impl Scheduler {
     fn estimate_anew(&mut self) {
         let jobs: Vec<JobId> = self.state.jobs.ids().collect();
         for id in jobs {
-            if self.state.estimate_anew(id) && self.state.job(id).is_waiting() {
+            let has_other_best = self.state.estimate_anew(id);
+            if self.state.running.contains(&id) {
+                self.policy.revised(id);
+            } else if has_other_best && self.state.job(id).is_waiting() {
                 let (policy, mut turn) = self.turn();
                 policy.reconsider(&mut turn, id);
             }
@@ -233,6 +236,7 @@ impl Scheduler {
             _ => return Err(Error::WrongAnswer { decision, expected }),
         }
         self.state.started(id);
+        self.policy.started(id);
         // A machine that went while the start was in flight takes the job along.
         let run = self.state.job(id).run().expect("it has just started");
         let machines = &self.state.cluster.machines;
@@ -262,8 +266,7 @@ impl Scheduler {
                     self.withdraw(waiting);
                 }
                 self.state.unstop(id);
-                let (policy, mut turn) = self.turn();
-                policy.adopt(&mut turn, id);
+                self.adopt(id);
             }
             _ => self.withdraw(id),
         }
@@ -281,9 +284,15 @@ impl Scheduler {
             return Err(Error::NotAGang(id));
         }
         self.state.found(id, placement);
+        self.adopt(id);
+        Ok(())
+    }
+
+    /// The job runs, though the policy did not just start it.
+    fn adopt(&mut self, id: JobId) {
         let (policy, mut turn) = self.turn();
         policy.adopt(&mut turn, id);
-        Ok(())
+        policy.started(id);
     }
 
     /// The start of this job will not be carried out: it waits again.
@@ -319,6 +328,9 @@ impl Scheduler {
             return Err(Error::NoProgress { job, done, rate });
         }
         self.state.progress(job, done, rate);
+        if self.state.running.contains(&job) {
+            self.policy.revised(job);
+        }
         Ok(())
     }
 

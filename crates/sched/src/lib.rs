@@ -8,6 +8,8 @@ pub mod compat;
 pub mod contention;
 pub mod decide;
 pub mod event;
+#[cfg(test)]
+mod fixture;
 pub mod forecast;
 pub mod job;
 pub mod jobs;

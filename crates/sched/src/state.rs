@@ -4,22 +4,31 @@
 //! stopped count as free, those of a job that is being started as taken. So a policy plans on one
 //! cluster, and [`Turn::start`] works out which stops a start has to wait for.
 
+mod phase;
+mod turn;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Deref;
 use std::sync::Arc;
 
 use hither_core::Seconds;
 use hither_core::record::Reason;
-use hither_core::topology::{LEVELS_MAX, Machine, Tier, Topology};
+use hither_core::topology::{Machine, Topology};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, MachineId, PlaceId, Placement, PoolId};
 use crate::event::{Action, Decision, DecisionId, Timer, Why};
 use crate::forecast::{Estimate, Forecast};
-use crate::job::{Demand, Job, JobId};
+use crate::job::{Job, JobId};
 use crate::jobs::Jobs;
 use crate::network::Network;
-use crate::order::{any_float, pairs};
+use crate::order::pairs;
+
+pub use phase::{Checkpoints, JobState, Pace, Phase, Run, Start, Stop};
+pub use turn::{Books, Turn};
+
+/// Resuming after a time slice: the job's state never left its machines' memory (Gandiva reports
+/// switches of up to a second).
+pub const SLICE_RESUME_S: Seconds = 1.0;
 
 /// All that the scheduler knows: policies read it, events change it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -45,205 +54,6 @@ pub struct State {
     #[serde(with = "pairs")]
     pub timers: BTreeMap<Timer, Seconds>,
     pub checkpoints: Checkpoints,
-}
-
-/// The books of one job.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct JobState {
-    pub job: Arc<Job>,
-    /// The GPU type it asks for.
-    pub pool: Option<PoolId>,
-    /// The lowest tier that could ever hold it.
-    pub best: Tier,
-    /// Iteration time at each tier, and iterations, as [`Forecast`] believes.
-    pub(crate) iteration_s: Option<[Seconds; LEVELS_MAX]>,
-    #[serde(with = "any_float")]
-    pub(crate) iterations: f64,
-    pub phase: Phase,
-    /// Iterations done when the phase began; they survive a preemption.
-    pub done: f64,
-    /// Time spent holding GPUs before the phase began.
-    pub held_s: Seconds,
-    /// When the phase began: submission, preemption or start.
-    pub since_s: Seconds,
-    pub starts: u32,
-    /// What the next start costs before iterations go on.
-    pub restart_s: Seconds,
-    /// The reason for the last decision about it.
-    pub why: Why,
-}
-
-/// Where a job stands between the scheduler's wish and the world's word.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum Phase {
-    Waiting,
-    /// GPUs are promised to it; it does not run yet.
-    Starting(Start),
-    Running(Run),
-    /// It has to give its GPUs back and has not done so yet. It may already be promised others.
-    Stopping(Box<Stop>),
-    Over,
-}
-
-/// A start in flight.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Start {
-    pub decision: DecisionId,
-    pub run: Run,
-    /// The stops that it waits for.
-    pub after: Vec<DecisionId>,
-}
-
-/// A stop in flight, with what it takes to undo it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Stop {
-    pub decision: DecisionId,
-    pub run: Run,
-    pub reason: Reason,
-    pub at_s: Seconds,
-    /// `done`, `held_s` and `since_s` of the job before the stop.
-    before: (f64, Seconds, Seconds),
-    /// What the job is to do once it has stopped.
-    pub next: Option<Start>,
-}
-
-/// A job that holds its GPUs: where, and how far it has come.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Run {
-    pub placement: Arc<Placement>,
-    pub pace: Pace,
-}
-
-/// How far a run comes over time, at a rate that changes now and then.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Pace {
-    /// When the restart was over and iterations began.
-    pub begin_s: Seconds,
-    /// From when `rate` holds and how many iterations were done then. Iterations begin after the
-    /// restart, so this may lie ahead.
-    pub since_s: Seconds,
-    pub done: f64,
-    /// Iterations per second.
-    pub rate: f64,
-    /// Iterations in the last periodic checkpoint before `since_s`.
-    pub checkpoint_done: f64,
-}
-
-impl Pace {
-    pub fn new(begin_s: Seconds, done: f64) -> Self {
-        Self { begin_s, since_s: begin_s, done, rate: 0.0, checkpoint_done: done }
-    }
-
-    /// Iterations done by `now` of a job that has `most`.
-    pub fn done_at(&self, now: Seconds, most: f64) -> f64 {
-        let ran = (now - self.since_s).max(0.0);
-        (self.done + ran * self.rate).min(most)
-    }
-
-    /// Iterations in the last periodic checkpoint by `now`.
-    pub fn checkpointed_at(&self, now: Seconds, interval_s: Seconds, most: f64) -> f64 {
-        let periods = ((now - self.begin_s) / interval_s).floor().max(0.0);
-        let last_s = self.begin_s + periods * interval_s;
-        if last_s < self.since_s { self.checkpoint_done } else { self.done_at(last_s, most) }
-    }
-
-    /// So many iterations are done by `now`, and the rate is another from now on.
-    pub fn change(&mut self, now: Seconds, done: f64, rate: f64, interval_s: Seconds, most: f64) {
-        self.checkpoint_done = self.checkpointed_at(now, interval_s, most);
-        // A job that is still restarting begins its iterations when it was going to.
-        self.since_s = self.since_s.max(now);
-        self.done = done;
-        self.rate = rate;
-    }
-}
-
-/// How progress is kept when a job stops before its end.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Checkpoints {
-    /// Running time between periodic checkpoints; a failure loses what came after the last.
-    pub interval_s: Seconds,
-    /// Whether a job that is preempted writes a checkpoint first, or falls back as at a failure.
-    pub on_preempt: bool,
-}
-
-impl Checkpoints {
-    /// Whether a job that stops for this reason keeps all its iterations, or falls back to its last
-    /// periodic checkpoint.
-    pub fn keeps_all(&self, reason: Reason) -> bool {
-        match reason {
-            Reason::TimeSlice => true,
-            Reason::Priority | Reason::Upgrade => self.on_preempt,
-            Reason::Failure => false,
-        }
-    }
-}
-
-impl Default for Checkpoints {
-    fn default() -> Self {
-        Self { interval_s: 1800.0, on_preempt: true }
-    }
-}
-
-impl JobState {
-    /// The run that is under way or promised.
-    pub fn run(&self) -> Option<&Run> {
-        match &self.phase {
-            Phase::Running(run) | Phase::Starting(Start { run, .. }) => Some(run),
-            Phase::Stopping(stop) => stop.next.as_ref().map(|next| &next.run),
-            Phase::Waiting | Phase::Over => None,
-        }
-    }
-
-    /// Whether a policy may start it.
-    pub fn is_waiting(&self) -> bool {
-        match &self.phase {
-            Phase::Waiting => true,
-            Phase::Stopping(stop) => stop.next.is_none(),
-            _ => false,
-        }
-    }
-
-    pub fn gpus(&self) -> u32 {
-        self.job.gpus
-    }
-
-    /// What decides where it fits.
-    pub fn demand(&self) -> Demand {
-        self.job.demand()
-    }
-
-    /// Iterations done by `now`.
-    pub fn done_at(&self, now: Seconds) -> f64 {
-        match &self.phase {
-            Phase::Running(run) => run.pace.done_at(now, self.iterations),
-            _ => self.done,
-        }
-    }
-
-    /// Iterations in the last periodic checkpoint by `now`.
-    pub fn checkpointed_at(&self, now: Seconds, interval_s: Seconds) -> f64 {
-        match &self.phase {
-            Phase::Running(run) => run.pace.checkpointed_at(now, interval_s, self.iterations),
-            _ => self.done,
-        }
-    }
-
-    /// Time holding GPUs by `now`.
-    pub fn held_at(&self, now: Seconds) -> Seconds {
-        match self.phase {
-            Phase::Running(_) => self.held_s + (now - self.since_s),
-            _ => self.held_s,
-        }
-    }
-
-    /// Time spent computing what was kept, as if the network were free; without a profile all time
-    /// counts.
-    pub fn useful_at(&self, now: Seconds) -> Seconds {
-        match self.job.profile.is_known() {
-            true => self.done_at(now) * self.job.profile.compute_s,
-            false => self.held_at(now),
-        }
-    }
 }
 
 impl State {
@@ -610,99 +420,5 @@ impl State {
         self.running.insert(id);
         self.waiting -= 1;
         self.jobs[id].phase = Phase::Running(stop.run);
-    }
-}
-
-/// Resuming after a time slice: the job's state never left its machines' memory (Gandiva reports
-/// switches of up to a second).
-pub const SLICE_RESUME_S: Seconds = 1.0;
-
-/// One decision in the making: the state that policies plan on and the decisions that they make.
-#[derive(Debug)]
-pub struct Turn<'a> {
-    pub state: Books<'a>,
-    decisions: &'a mut Vec<Decision>,
-}
-
-/// The state, for policies to read. Only the methods of [`Turn`] change it, and each change is a
-/// decision.
-#[derive(Debug)]
-pub struct Books<'a>(&'a mut State);
-
-impl Deref for Books<'_> {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        self.0
-    }
-}
-
-impl<'a> Turn<'a> {
-    pub fn new(state: &'a mut State, decisions: &'a mut Vec<Decision>) -> Self {
-        Self { state: Books(state), decisions }
-    }
-
-    pub fn now(&self) -> Seconds {
-        self.state.now
-    }
-
-    /// A waiting job gets these GPUs, which the books call free.
-    pub fn start(&mut self, id: JobId, placement: Placement, why: Why) {
-        let placement = Arc::new(placement);
-        let (decision, after) = self.state.0.start(id, placement.clone());
-        self.state.0.jobs[id].why = why;
-        self.decisions.push(Decision {
-            id: decision,
-            action: Action::Start { job: id, placement },
-            after,
-            why,
-        });
-    }
-
-    /// A running job gives its GPUs back and waits again.
-    pub fn preempt(&mut self, id: JobId, reason: Reason, why: Why) {
-        let decision = self.state.0.stop(id, reason);
-        self.state.0.jobs[id].why = why;
-        let action = Action::Stop { job: id, reason };
-        self.decisions.push(Decision { id: decision, action, after: Vec::new(), why });
-    }
-
-    /// The best offer for a running job if its own GPUs count as free.
-    pub fn offer_instead(&mut self, id: JobId) -> Option<Placement> {
-        let state = &mut *self.state.0;
-        let job = state.job(id);
-        let (gang, pool) = (job.demand(), state.pool_of_run(id));
-        let held = job.run()?.placement.clone();
-        state.cluster.release(&held);
-        let offer = state.cluster.best_offer(gang, Some(pool));
-        state.cluster.take(&held);
-        offer
-    }
-
-    /// A suspended job leaves the machines whose memory holds its state: its next start reads the
-    /// checkpoint.
-    pub fn leave_memory(&mut self, id: JobId) {
-        let job = &mut self.state.0.jobs[id];
-        if job.starts > 0 {
-            job.restart_s = job.job.profile.restart_s;
-        }
-    }
-
-    /// A waiting job turns down what it could have now.
-    pub fn decline(&mut self, id: JobId, why: Why) {
-        self.state.0.jobs[id].why = why;
-        self.say(Action::Decline { job: id }, why);
-    }
-
-    pub fn set_timer(&mut self, timer: Timer, at_s: Seconds) {
-        self.state.0.timers.insert(timer, at_s);
-        self.say(Action::SetTimer { timer, at_s }, Why::Alarm);
-    }
-
-    /// An action that nobody acknowledges.
-    pub(crate) fn say(&mut self, action: Action, why: Why) {
-        let id = self.state.next_decision;
-        self.state.0.next_decision += 1;
-        self.decisions.push(Decision { id, action, after: Vec::new(), why });
     }
 }

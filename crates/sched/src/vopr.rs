@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hither_core::Seconds;
+use hither_core::record::{JobState, RunRecord};
 use hither_core::seed::stream;
 use hither_core::topology::{
     AllReduce, LEVELS_MAX, LEVELS_MIN, Level, Link, Machine, Place, Topology,
@@ -124,7 +125,7 @@ impl Case {
                 checkpoints,
                 beliefs: random_beliefs(rng),
                 check: true,
-                ..Options::default()
+                record: true,
             },
             live: rng.random_bool(0.5),
         }
@@ -138,11 +139,29 @@ impl Case {
         let built = (self.policy.build)(&self.settings);
         let record =
             simulate(self.policy.name, built, &self.topology, &self.scenario, &self.options)?;
-        let over = record.summary.finished + record.summary.cancelled;
-        if over != self.scenario.jobs.len() as u64 {
-            let what = format!("{over} of {} jobs are over", self.scenario.jobs.len());
-            let policy = self.policy.name.into();
-            return Err(sim::Error::Invariant { policy, now: record.summary.makespan_s, what });
+        self.check_rows(&record).map_err(|what| {
+            let (policy, now) = (self.policy.name.into(), record.summary.makespan_s);
+            sim::Error::Invariant { policy, now, what }
+        })
+    }
+
+    /// All jobs are over, and none ran for less time than it computes.
+    fn check_rows(&self, record: &RunRecord) -> Result<(), String> {
+        let (summary, jobs) = (&record.summary, &self.scenario.jobs);
+        let over = summary.finished + summary.cancelled;
+        if over != jobs.len() as u64 {
+            return Err(format!("{over} of {} jobs are over", jobs.len()));
+        }
+        for row in record.jobs.iter().filter(|row| row.state == JobState::Finished) {
+            let job = &jobs[row.job as usize];
+            // Measured iterations may be shorter than the computing that the profile states.
+            let (Length::Iterations(n), true) = (job.length, job.profile.table.is_empty()) else {
+                continue;
+            };
+            let (ran_s, least_s) = (row.run_s, n * job.profile.compute_s);
+            if ran_s < least_s * (1.0 - 1e-9) {
+                return Err(format!("job {} ran {ran_s} s and computes {least_s} s", row.name));
+            }
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ pub mod inputs;
 pub mod listen;
 pub mod metrics;
 pub mod queue;
+pub mod receive;
 pub mod repository;
 pub mod run;
 pub mod server;

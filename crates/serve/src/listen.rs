@@ -2,8 +2,9 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::Router;
@@ -21,6 +22,7 @@ use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
 use crate::infer::ClientId;
+use crate::receive::{Budget, Limited};
 use crate::{grpc, http as http_protocol};
 
 /// One port.
@@ -31,12 +33,16 @@ pub struct Port {
     /// Requests must name it, except for health.
     pub token: Option<Arc<str>>,
     pub connections_max: usize,
+    /// Shared by all ports.
+    pub budget: Budget,
     /// How long requests may take to end after the port was told to stop.
     pub drain_max: Duration,
 }
 
 /// A client that takes longer for its request's head is cut off.
 const HEAD_MAX: Duration = Duration::from_secs(10);
+/// A connection without a first request after this time is closed.
+const FIRST_MAX: Duration = Duration::from_secs(60);
 /// A client that takes longer to agree on encryption is cut off.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Bytes of one request that may be under way before the client waits.
@@ -111,14 +117,21 @@ impl Port {
         watcher: hyper_util::server::graceful::Watcher,
     ) {
         let client = ClientId(CLIENTS.fetch_add(1, Relaxed));
+        let has_asked = AtomicBool::new(false);
         let service = hyper::service::service_fn(|mut request: http::Request<Incoming>| {
+            has_asked.store(true, Relaxed);
             request.extensions_mut().insert(client);
             let router = self.router.clone();
             let refusal = self.refusal(&request);
+            let budget = self.budget.clone();
             async move {
                 match refusal {
                     Some(refusal) => Ok::<_, Infallible>(refusal),
-                    None => router.oneshot(request.map(Body::new)).await,
+                    None => {
+                        let (head, body) = request.into_parts();
+                        let body = Body::new(Limited::new(body, head.uri.path(), &budget));
+                        router.oneshot(http::Request::from_parts(head, body)).await
+                    }
                 }
             }
         });
@@ -133,7 +146,14 @@ impl Port {
             .max_concurrent_streams(STREAMS_MAX)
             .max_header_list_size(HEADERS_BYTES_MAX);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = watcher.watch(connection).await {
+        let mut connection = pin!(watcher.watch(connection));
+        let ended = match tokio::time::timeout(FIRST_MAX, &mut connection).await {
+            Ok(ended) => ended,
+            // A connection that asks nothing, or never finishes saying which protocol it speaks.
+            Err(_) if !has_asked.load(Relaxed) => return debug!(client = client.0, "no request"),
+            Err(_) => connection.await,
+        };
+        if let Err(error) = ended {
             debug!(client = client.0, %error, "connection ended");
         }
     }

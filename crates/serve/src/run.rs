@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tracing::warn;
 
 use crate::listen::Port;
+use crate::receive::Budget;
 use crate::repository::{Layout, Repository};
 use crate::server::{Limits, Server};
 use crate::{grpc, http, metrics, tls};
@@ -74,6 +75,7 @@ pub async fn start(options: Options) -> Result<Running, String> {
     ];
     let (stop, stopped) = watch::channel(false);
     let mut ports = JoinSet::new();
+    let budget = Budget::new(&options.limits);
     let mut addresses = Vec::new();
     for (index, (listener, router)) in listeners.into_iter().zip(routers).enumerate() {
         addresses.push(listener.local_addr().map_err(|error| error.to_string())?);
@@ -84,6 +86,7 @@ pub async fn start(options: Options) -> Result<Running, String> {
             tls: tls.clone().filter(|_| !is_metrics),
             token: options.token.as_deref().filter(|_| !is_metrics).map(Into::into),
             connections_max: options.limits.connections_max,
+            budget: budget.clone(),
             drain_max: options.drain_max,
         };
         ports.spawn(port.serve(stopped.clone()));

@@ -163,6 +163,19 @@ fn a_report_is_made_again_from_its_files() {
     assert!(fs::metadata(both).is_ok_and(|file| file.len() > 1000));
 }
 
+/// Files as version 0.1.0 wrote them: racks instead of levels, no settings, no reasons.
+#[test]
+fn results_of_the_first_version_stay_readable() {
+    let bench = Bench::new();
+    let old = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/run-0.1.0");
+    let page = bench.path("page.html");
+    stdout_of(&["report", old, "-o", page.str()]);
+    let page = fs::read_to_string(page).expect("the page");
+    for told in ["two.csv", "2 machines in 2 racks", "90.0 min", "120 min", "58.3 %"] {
+        assert!(page.contains(told), "{told} is missing");
+    }
+}
+
 #[test]
 fn a_training_report_is_made_again_from_its_files() {
     let bench = Bench::new();

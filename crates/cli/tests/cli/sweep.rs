@@ -172,3 +172,27 @@ fn a_sweep_of_another_program_is_not_continued() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && stderr.contains("program differs"), "{stderr}");
 }
+
+#[test]
+fn savings_are_told_against_policies_that_were_run() {
+    let bench = Bench::new();
+    let out = bench.path("out");
+    let (trace, cluster) = (bench.path("trace.csv"), bench.path("cluster.toml"));
+    let sweep = ["sweep", trace.str(), "--cluster", cluster.str(), "--policy", "dally,fifo"];
+    let with = |rival: &str| {
+        let rest = ["--vary", "congestion=1,8", "--against", rival, "-o", out.str()];
+        hither(&[&sweep[..], &rest].concat())
+    };
+    for rival in ["dally", "gandiva"] {
+        let output = with(rival);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2));
+        let told =
+            format!("--against {rival}: expected one of the policies after the first, dally");
+        assert!(stderr.contains(&told), "{stderr}");
+    }
+    let table = String::from_utf8_lossy(&with("fifo").stdout).into_owned();
+    assert!(table.contains("Saved by dally, % of each rival's figure"), "{table}");
+    let page = fs::read_to_string(out.join("sweep.html")).expect("the page");
+    assert!(page.contains("<h3>dally against fifo</h3>"));
+}

@@ -4,6 +4,7 @@ use hither_core::summary::Estimate;
 use minijinja::{Value, context};
 use serde::Serialize;
 
+use super::savings::{SavingsRow, saved_metrics, saved_text};
 use super::{Axis, Grid, METRICS, SEED, Sweep, SweepMetric, Unit, best, unit};
 use crate::data::COLOURS;
 use crate::format::{cluster, count, gpus, plural, rounded};
@@ -81,6 +82,7 @@ impl Sweep<'_> {
             keys => pooled.axes.iter().map(|axis| axis.key.to_owned()).collect::<Vec<_>>(),
             has_map => drawn.axes.len() > 1,
             metrics => metrics,
+            savings => self.savings_tables(&pooled),
             spread => self.spread(),
             settings => self.settings.iter().map(|(name, value)| context! { name, value })
                 .collect::<Vec<_>>(),
@@ -184,6 +186,31 @@ impl Sweep<'_> {
             full => short(full),
             rows => table,
         }
+    }
+
+    /// One table per rival: what the first policy saves against it.
+    fn savings_tables(&self, grid: &Grid) -> Vec<Value> {
+        let rows = self.savings(grid);
+        let cell = |estimate: &Option<Estimate>| {
+            // Only a difference that chance hardly makes is marked.
+            let is_clear = estimate.is_some_and(|e| e.mean.abs() > e.half_width);
+            context! { text => saved_text(*estimate), is_clear }
+        };
+        let table = |(nth, rival): (usize, usize)| {
+            let row = |row: &SavingsRow| {
+                let values =
+                    grid.axes.iter().zip(&row.at).map(|(axis, at)| axis.values[*at].clone());
+                let cells: Vec<Value> = row.saved[nth].iter().map(cell).collect();
+                context! { values => values.collect::<Vec<_>>(), cells }
+            };
+            context! {
+                own => self.policies[0],
+                rival => self.policies[rival],
+                metrics => saved_metrics().map(|metric| metric.name).collect::<Vec<_>>(),
+                rows => rows.iter().map(row).collect::<Vec<_>>(),
+            }
+        };
+        self.rivals().into_iter().enumerate().map(table).collect()
     }
 
     fn metric_data(&self, metric: &SweepMetric, grid: &Grid) -> MetricData {

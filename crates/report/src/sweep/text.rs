@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::{METRICS, Sweep, best, unit};
+use super::savings::{saved_metrics, saved_text};
+use super::{Grid, METRICS, Sweep, best, unit};
 use crate::format::printable;
 
 impl Sweep<'_> {
@@ -32,7 +33,37 @@ impl Sweep<'_> {
             }
             let _ = writeln!(text, "{}, {}{}\n{table}", metric.name, unit.name(), self.spread());
         }
-        text
+        text + &self.savings_table(&grid)
+    }
+
+    /// One row per setting, one column per rival and metric; empty without rivals.
+    fn savings_table(&self, grid: &Grid) -> String {
+        let rivals = self.rivals();
+        if rivals.is_empty() {
+            return String::new();
+        }
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_FULL_CONDENSED);
+        let keys = grid.axes.iter().map(|axis| printable(axis.key));
+        let columns = rivals.iter().flat_map(|&rival| {
+            let rival = printable(self.policies[rival]);
+            saved_metrics().map(move |metric| format!("{rival}\n{}", metric.name))
+        });
+        table.set_header(keys.chain(columns));
+        for row in self.savings(grid) {
+            let values =
+                grid.axes.iter().zip(&row.at).map(|(axis, at)| printable(&axis.values[*at]));
+            table.add_row(values.chain(row.saved.into_iter().flatten().map(saved_text)));
+        }
+        for column in table.column_iter_mut() {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        let own = printable(self.policies[0]);
+        let spread = match self.seeds() {
+            0 | 1 => String::new(),
+            seeds => format!("; mean of the ratios of {seeds} seeds ± 95 % confidence"),
+        };
+        format!("Saved by {own}, % of each rival's figure{spread}\n{table}\n")
     }
 
     pub(super) fn spread(&self) -> String {

@@ -38,6 +38,12 @@ pub trait Policy: Send {
         self.forget(turn, id);
     }
 
+    /// The job holds its GPUs from now on. Policies hear of it after `adopt`.
+    fn started(&mut self, _id: JobId) {}
+
+    /// What is known of a running job is another: its progress, its pace, or what a tier costs it.
+    fn revised(&mut self, _id: JobId) {}
+
     /// The best tier of a waiting job is another: machines joined, or changed their size.
     fn reconsider(&mut self, _turn: &mut Turn, _id: JobId) {}
 

@@ -1,7 +1,9 @@
 //! Waiting jobs, grouped by what they ask for: all jobs of a class fit or none does, so a policy
 //! looks at the heads of the classes and not at every job.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::btree_set::Iter;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +29,18 @@ pub struct Queue<K: Ord + Copy> {
 impl<K: Ord + Copy> Default for Queue<K> {
     fn default() -> Self {
         Self { classes: BTreeMap::new() }
+    }
+}
+
+impl<K: Ord + Copy> FromIterator<(Class, K, JobId)> for Queue<K> {
+    fn from_iter<I: IntoIterator<Item = (Class, K, JobId)>>(jobs: I) -> Self {
+        // Sorting all at once is quicker than inserting one by one.
+        let mut classes: BTreeMap<Class, Vec<(K, JobId)>> = BTreeMap::new();
+        for (class, key, id) in jobs {
+            classes.entry(class).or_default().push((key, id));
+        }
+        let sorted = |(class, jobs): (Class, Vec<_>)| (class, jobs.into_iter().collect());
+        Self { classes: classes.into_iter().map(sorted).collect() }
     }
 }
 
@@ -57,6 +71,17 @@ impl<K: Ord + Copy> Queue<K> {
         all.into_iter().map(|(_, id)| id).collect()
     }
 
+    /// All jobs by key, with the option to leave a class.
+    pub fn walk(&self) -> Walk<'_, K> {
+        let mut walk = Walk { lines: Vec::new(), heads: BinaryHeap::new(), at: None };
+        for (line, (&class, jobs)) in self.classes.iter().enumerate() {
+            let mut jobs = jobs.iter();
+            walk.heads.extend(jobs.next().map(|&rank| Reverse((rank, line))));
+            walk.lines.push((class, jobs));
+        }
+        walk
+    }
+
     /// The first job by key among the classes that fit somewhere now.
     pub fn first_fitting(&self, cluster: &Cluster) -> Option<(Class, K, JobId)> {
         self.classes
@@ -65,5 +90,31 @@ impl<K: Ord + Copy> Queue<K> {
             .filter_map(|(&class, set)| set.first().map(|&(key, id)| (key, id, class)))
             .min()
             .map(|(key, id, class)| (class, key, id))
+    }
+}
+
+/// Goes through the jobs of all classes by key.
+pub struct Walk<'a, K> {
+    lines: Vec<(Class, Iter<'a, (K, JobId)>)>,
+    /// The first job of each line that was not returned yet, but for the line `at`.
+    heads: BinaryHeap<Reverse<((K, JobId), usize)>>,
+    at: Option<usize>,
+}
+
+impl<K: Ord + Copy> Walk<'_, K> {
+    pub fn advance(&mut self) -> Option<((K, JobId), Class)> {
+        if let Some(line) = self.at.take()
+            && let Some(&rank) = self.lines[line].1.next()
+        {
+            self.heads.push(Reverse((rank, line)));
+        }
+        let Reverse((rank, line)) = self.heads.pop()?;
+        self.at = Some(line);
+        Some((rank, self.lines[line].0))
+    }
+
+    /// Passes over all further jobs of the class of the last one.
+    pub fn leave_class(&mut self) {
+        self.at = None;
     }
 }

@@ -6,12 +6,13 @@
 use hither_core::Seconds;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::{Cluster, Placement, PoolId};
 use crate::event::Timer;
 use crate::job::JobId;
 use crate::order::Total;
-use crate::policy::replan::Ranks;
+use crate::policy::replan::{Order, Ranks};
 use crate::policy::{Policy, saved_whole};
-use crate::state::Turn;
+use crate::state::{JobState, Turn};
 
 pub const ABOUT: &str = "Themis: finish-time fairness with leases, for rigid gangs";
 
@@ -57,41 +58,62 @@ fn unfairness(turn: &Turn, id: JobId) -> f64 {
     (elapsed + forecast.left_s(job, turn.now())) / whole_s.max(1.0)
 }
 
-impl Themis {
-    fn rank(&self, turn: &Turn, id: JobId) -> Rank {
+impl Order for Themis {
+    type Key = Rank;
+    type Cohort = JobId;
+
+    fn key(&self, turn: &Turn, id: JobId) -> Rank {
         let running = turn.state.job(id).run().is_some();
         let lease_over = turn.state.worked_s(id).is_some_and(|s| s >= self.options.lease_s);
         let leased = running && !(self.auction && lease_over);
         (!leased, Total(-unfairness(turn, id)))
     }
+
+    /// Between auctions nobody loses its lease.
+    fn limit(&self, _turn: &Turn, _id: JobId) -> (Rank, Seconds) {
+        ((false, Total(f64::INFINITY)), f64::INFINITY)
+    }
+
+    fn ranks_all(&self) -> bool {
+        self.auction
+    }
+
+    fn cohort(&self, _turn: &Turn, id: JobId) -> JobId {
+        id
+    }
+
+    fn place(&self, cluster: &Cluster, job: &JobState, pool: PoolId) -> Option<Placement> {
+        cluster.best_offer(job.demand(), Some(pool))
+    }
 }
 
 impl Policy for Themis {
     fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
-        self.ranks.insert(self.rank(turn, id), id);
+        let rank = self.key(turn, id);
+        self.ranks.insert(turn, rank, id);
     }
 
     fn forget(&mut self, _turn: &mut Turn, id: JobId) {
         self.ranks.remove(id);
     }
 
+    fn started(&mut self, id: JobId) {
+        self.ranks.revise(id);
+    }
+
     fn timer(&mut self, turn: &mut Turn, _round: Timer) {
         self.auction = true;
         self.called = false;
-        for id in self.ranks.ids() {
-            self.ranks.insert(self.rank(turn, id), id);
-        }
+        let mut ranks = std::mem::take(&mut self.ranks);
+        ranks.rank_waiting(|id| self.key(turn, id));
+        self.ranks = ranks;
     }
 
     saved_whole!(options);
 
     fn schedule(&mut self, turn: &mut Turn) {
         let mut ranks = std::mem::take(&mut self.ranks);
-        ranks.replan(
-            turn,
-            |turn, id| self.rank(turn, id),
-            |cluster, job, pool| cluster.best_offer(job.demand(), Some(pool)),
-        );
+        ranks.replan(turn, self);
         self.ranks = ranks;
         self.auction = false;
         if turn.state.waiting > 0 && !self.called {

@@ -30,8 +30,6 @@ const RESERVE_MAX: usize = 1 << 20;
 /// Bytes and time that are spent on a body that is refused for its size.
 const DISCARD_BYTES_MAX: usize = 1 << 20;
 const DISCARD_MAX: Duration = Duration::from_secs(1);
-/// A client that takes longer to send its body is cut off.
-const BODY_MAX: Duration = Duration::from_secs(60);
 
 pub(super) async fn read(
     request: Request,
@@ -51,8 +49,7 @@ pub(super) async fn read(
         return Err(Error::TooLarge { limit });
     }
     let padding = header_length.map_or(0, |length| length.wrapping_neg() % ALIGNMENT);
-    let bytes = tokio::time::timeout(BODY_MAX, gather(body, padding, claimed, limit)).await;
-    let bytes = bytes.map_err(|_| Error::malformed("the request's body took too long"))??;
+    let bytes = gather(body, padding, claimed, limit).await?;
     let bytes = match head.headers.get(header::CONTENT_ENCODING) {
         None => bytes,
         Some(encoding) => decompressed(&bytes, encoding, padding, limit)?,
@@ -91,7 +88,8 @@ async fn gather(
     let mut buffer = Vec::with_capacity(padding + claimed.min(RESERVE_MAX));
     buffer.resize(padding, 0);
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Error::malformed("the request's body ended early"))?;
+        let early = |error| Error::malformed(format!("the request's body ended early: {error}"));
+        let frame = frame.map_err(early)?;
         let Some(data) = frame.data_ref() else { continue };
         if buffer.len() - padding + data.len() > limit {
             return Err(Error::TooLarge { limit });

@@ -38,6 +38,15 @@ struct Share {
 /// What is looked for: a domain of this tier and type that holds the gang.
 type Place = (Tier, PoolId, Demand);
 
+/// A search for such a domain: victims have a claim above `above`.
+struct Search<'a> {
+    cluster: &'a Cluster,
+    tier: Tier,
+    pool: PoolId,
+    gang: Demand,
+    above: f64,
+}
+
 /// Cost, number of victims, domain: the order in which domains are preferred.
 type Price = (Total, usize, usize);
 
@@ -90,38 +99,37 @@ impl Candidates {
         tier: Tier,
         above: f64,
     ) -> Option<(f64, Vec<JobId>)> {
-        let cluster = &state.cluster;
         for tier in [Tier::MACHINE, tier] {
             if !self.shares.contains_key(&tier) {
                 self.shares.insert(tier, self.shares_by_domain(state, tier));
             }
         }
-        let key = (tier, pool, gang.into());
+        let (cluster, gang) = (&state.cluster, gang.into());
+        let search = Search { cluster, tier, pool, gang, above };
+        let key: Place = (tier, pool, gang);
         let ranking = self.rankings.remove(&key).filter(|ranking| ranking.above <= above);
         let mut ranking = match ranking {
             Some(ranking) => ranking,
             None => {
                 let prices = domains(cluster, pool, tier)
-                    .filter_map(|domain| self.price(cluster, domain, &key, above))
+                    .filter_map(|domain| self.price(&search, domain))
                     .map(Reverse);
                 Ranking { prices: prices.collect(), above, seen: self.left.len() }
             }
         };
-        // Machines of other types are no domains of this ranking.
-        let of_pool = |id: MachineId| cluster.machines[id as usize].pool == pool;
-        for &machine in self.left[ranking.seen..].iter().filter(|&&id| of_pool(id)) {
-            let domain = domain_of(cluster, tier, machine);
-            let price = self.price(cluster, domain, &key, above);
+        for domain in self.left_since(&search, ranking.seen) {
+            self.drop_gone(tier, domain);
+            let price = self.price(&search, domain);
             ranking.prices.extend(price.map(Reverse));
         }
         (ranking.seen, ranking.above) = (self.left.len(), above);
         let mut found = None;
         while let Some(Reverse(noted)) = ranking.prices.pop() {
             let domain = noted.2;
-            let Some(price) = self.price(cluster, domain, &key, above) else { continue };
+            let Some(price) = self.price(&search, domain) else { continue };
             ranking.prices.push(Reverse(price));
             if price <= noted {
-                let victims = self.cheapest_in(cluster, domain, &key, above);
+                let victims = self.cheapest_in(&search, domain);
                 let ids = |(cost, chosen): (f64, Vec<u32>)| {
                     (cost, chosen.into_iter().map(|at| self.all[at as usize].id).collect())
                 };
@@ -133,21 +141,31 @@ impl Candidates {
         found
     }
 
-    fn price(&self, cluster: &Cluster, domain: usize, key: &Place, above: f64) -> Option<Price> {
-        let (cost, victims) = self.cheapest_in(cluster, domain, key, above)?;
+    /// The domains that candidates have left since, each once. Those of other types are no domains
+    /// of the search.
+    fn left_since(&self, search: &Search, seen: usize) -> BTreeSet<usize> {
+        let Search { cluster, tier, pool, .. } = *search;
+        let of_pool = |&&id: &&MachineId| cluster.machines[id as usize].pool == pool;
+        let machines = self.left[seen..].iter().filter(of_pool);
+        machines.map(|&machine| domain_of(cluster, tier, machine)).collect()
+    }
+
+    /// Drops the shares of those that are gone, so that nobody looks at them again.
+    fn drop_gone(&mut self, tier: Tier, domain: usize) {
+        let shares = self.shares.get_mut(&tier).expect("made when first asked for");
+        shares[domain].retain(|share| !self.is_gone[share.candidate as usize]);
+    }
+
+    fn price(&self, search: &Search, domain: usize) -> Option<Price> {
+        let (cost, victims) = self.cheapest_in(search, domain)?;
         Some((Total(cost), victims.len(), domain))
     }
 
     /// The victims, by index, that make room in the domain.
-    fn cheapest_in(
-        &self,
-        cluster: &Cluster,
-        domain: usize,
-        &(tier, pool, gang): &Place,
-        above: f64,
-    ) -> Option<(f64, Vec<u32>)> {
+    fn cheapest_in(&self, search: &Search, domain: usize) -> Option<(f64, Vec<u32>)> {
+        let Search { cluster, tier, pool, gang, above } = *search;
         if gang.split != Split::ANY {
-            return self.cheapest_by_machine(cluster, domain, &(tier, pool, gang), above);
+            return self.cheapest_by_machine(search, domain);
         }
         let free = free_in(cluster, pool, tier, domain);
         let missing = gang.gpus.checked_sub(free).filter(|&missing| missing > 0)?;
@@ -161,19 +179,14 @@ impl Candidates {
 
     /// The victims for a gang that may not be split freely. Each machine has a price for as many of
     /// its chunks as it could hold; the cheapest per chunk are freed until the gang is whole.
-    fn cheapest_by_machine(
-        &self,
-        cluster: &Cluster,
-        domain: usize,
-        &(tier, pool, gang): &Place,
-        above: f64,
-    ) -> Option<(f64, Vec<u32>)> {
-        let machines = machines_in(cluster, pool, tier, domain);
+    fn cheapest_by_machine(&self, search: &Search, domain: usize) -> Option<(f64, Vec<u32>)> {
+        let Search { cluster, gang, .. } = *search;
+        let machines = machines_in(search, domain);
         let free: u32 = machines.iter().map(|&m| gang.split.chunks_in(free_of(cluster, m))).sum();
         let mut missing = gang.chunks().checked_sub(free).filter(|&missing| missing > 0)?;
         let mut chosen: BTreeSet<u32> = BTreeSet::new();
         let offer = |machine: MachineId, missing: u32, chosen: &BTreeSet<u32>| {
-            self.most_chunks(cluster, machine, gang.split, missing, above, chosen)
+            self.most_chunks(search, machine, missing, chosen)
         };
         let per_chunk = |offer: &(u32, f64, Vec<u32>)| Total(offer.1 / f64::from(offer.0));
         let mut offers: Vec<(Total, MachineId)> = machines
@@ -198,11 +211,9 @@ impl Candidates {
     /// cost, and who they are. Those who are `chosen` leave anyway.
     fn most_chunks(
         &self,
-        cluster: &Cluster,
+        &Search { cluster, gang: Demand { split, .. }, above, .. }: &Search,
         machine: MachineId,
-        split: Split,
         chunks_max: u32,
-        above: f64,
         chosen: &BTreeSet<u32>,
     ) -> Option<(u32, f64, Vec<u32>)> {
         let shares = &self.shares[&Tier::MACHINE][machine as usize];
@@ -340,7 +351,8 @@ fn free_of(cluster: &Cluster, machine: MachineId) -> u32 {
 }
 
 /// Machines of a domain that are up.
-fn machines_in(cluster: &Cluster, pool: PoolId, tier: Tier, domain: usize) -> Vec<MachineId> {
+fn machines_in(search: &Search, domain: usize) -> Vec<MachineId> {
+    let Search { cluster, tier, pool, .. } = *search;
     let place = (domain % cluster.places(tier.level())) as PlaceId;
     let is_in = |&m: &MachineId| {
         let machine = &cluster.machines[m as usize];
@@ -351,41 +363,15 @@ fn machines_in(cluster: &Cluster, pool: PoolId, tier: Tier, domain: usize) -> Ve
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use hither_core::topology::Topology;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cluster::{Placement, Slot};
-    use crate::job::{Job, Length, Profile, Terms};
-    use crate::network::Network;
-    use crate::state::Checkpoints;
+    use crate::fixture::running_on;
 
     /// Racks of two machines of four GPUs, and jobs that run on (machine, GPUs) each.
     fn running(racks: u32, jobs: &[Vec<(u32, u32)>]) -> State {
-        let topology = Topology::uniform(racks, 2, 4);
-        let network = Network::new(&topology, 1.0);
-        let mut state = State::new(&topology, network, Checkpoints::default());
-        let profile: Profile = serde_json::from_str(r#"{"name": "", "compute_s": 1}"#).unwrap();
-        for slots in jobs {
-            let slots: Vec<Slot> =
-                slots.iter().map(|&(machine, gpus)| Slot { machine, gpus }).collect();
-            let job = Job {
-                name: String::new(),
-                user: String::new(),
-                gpus: slots.iter().map(|slot| slot.gpus).sum(),
-                terms: Terms::default(),
-                gpu_type: None,
-                submit_s: 0.0,
-                length: Length::Unknown,
-                profile: Arc::new(profile.clone()),
-            };
-            let id = state.admit(Arc::new(job));
-            let tier = state.cluster.tier_of(&slots);
-            state.found(id, Arc::new(Placement { slots, tier }));
-        }
-        state
+        running_on(&Topology::uniform(racks, 2, 4), jobs, |_| true)
     }
 
     fn candidates(state: &State, claims: &[f64], cost_per_gpu: &[f64]) -> Candidates {
@@ -416,6 +402,25 @@ mod tests {
         let state = running(2, &jobs);
         let mut all = candidates(&state, &[5.0; 8], &[62.0; 8]);
         assert_eq!(all.cheapest(&state, 4, 0, Tier::MACHINE, 1.0), Some((248.0, vec![4])));
+    }
+
+    #[test]
+    fn victims_are_of_the_wanted_type() {
+        let mut topology = Topology::uniform(2, 2, 4);
+        for machine in [1, 3] {
+            topology.machines[machine].gpu_type = "other".into();
+        }
+        // One job has each machine of the first type; the cheap ones are of the other.
+        let jobs = [vec![(0, 4)], vec![(2, 4)], vec![(1, 4)], vec![(3, 2)], vec![(3, 2)]];
+        let state = running_on(&topology, &jobs, |_| true);
+        for tier in state.cluster.tiers() {
+            let mut all = candidates(&state, &[5.0; 5], &[62.0, 70.0, 1.0, 1.0, 1.0]);
+            let wanted = Some((248.0, vec![0]));
+            assert_eq!(all.cheapest(&state, 2, 0, tier, 1.0), wanted, "{tier:?}");
+            // A victim of the other type leaves: its neighbour there is no victim for this type.
+            all.remove(&state, 3);
+            assert_eq!(all.cheapest(&state, 2, 0, tier, 1.0), wanted, "{tier:?}");
+        }
     }
 
     /// Machine by machine, jobs until the dice say stop; some span two machines.

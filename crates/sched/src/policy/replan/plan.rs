@@ -1,0 +1,301 @@
+//! Who runs, when jobs are taken in order of rank, as many as fit.
+//!
+//! Waiting jobs of one class either all fit or none does, so a class that does not fit is left. Only
+//! the least deserving running jobs can lose their GPUs, so running jobs are looked at from that end,
+//! and only as far as GPUs are wanted. `choose_plainly` makes the same plan job by job.
+
+use std::collections::BTreeSet;
+
+use crate::cluster::{Placement, PoolId, Slot};
+use crate::job::JobId;
+use crate::policy::queue::Queue;
+use crate::policy::replan::Order;
+use crate::policy::replan::running::{Ascent, Running, may_stop};
+use crate::state::Turn;
+
+/// Who must go; who comes in, in order of rank, in which pool and, if that is planned, where.
+pub type Plan = (BTreeSet<JobId>, Vec<(JobId, PoolId, Option<Placement>)>);
+
+/// The plan while all gangs may be split in any way: GPUs need only be counted. A running job stays
+/// where it is, or makes room.
+pub fn choose<K: Ord + Copy, C: Ord + Copy>(
+    turn: &Turn,
+    order: &impl Order<Key = K, Cohort = C>,
+    running: &mut Running<K, C>,
+    waiting: &Queue<K>,
+) -> Plan {
+    let cluster = &turn.state.cluster;
+    let pools = 0..cluster.pool_count() as PoolId;
+    let mut tails: Vec<Tail<K, C>> = pools.map(|pool| Tail::new(turn, running, pool)).collect();
+    let (mut preempted, mut chosen) = Plan::default();
+    let mut walk = waiting.walk();
+    while let Some((rank, (gang, wanted))) = walk.advance() {
+        let fits = |pool: &PoolId| {
+            let tail = &mut tails[*pool as usize];
+            tail.settle(&mut preempted, Some(rank));
+            tail.has_room(turn, order, rank, gang.gpus)
+        };
+        let Some(pool) = cluster.pools_for(wanted).find(fits) else {
+            walk.leave_class(); // room only shrinks on the way
+            continue;
+        };
+        tails[pool as usize].debt += i64::from(gang.gpus);
+        chosen.push((rank.1, pool, None));
+    }
+    tails.iter_mut().for_each(|tail| tail.settle(&mut preempted, None));
+    let loose: Vec<JobId> = tails.into_iter().flat_map(|tail| tail.ascent.loose).collect();
+    running.found_loose(loose);
+    (preempted, chosen)
+}
+
+/// The running jobs of one pool that rank below the point reached on the way down, as far as they had
+/// to be looked at.
+///
+/// Room at any point is what is free, plus the GPUs of running jobs further down, less what chosen
+/// jobs took, plus what preempted ones left. So a running job finds no room exactly where the GPUs
+/// further down do not cover the debt.
+struct Tail<'a, K, C> {
+    ascent: Ascent<'a, K, C>,
+    /// Least deserving first.
+    jobs: Vec<((K, JobId), i64)>,
+    /// GPUs of all of `jobs`; at least the debt.
+    gpus: i64,
+    /// GPUs that chosen jobs took, less those that were free or that preempted ones left.
+    debt: i64,
+}
+
+impl<'a, K: Ord + Copy, C: Ord + Copy> Tail<'a, K, C> {
+    fn new(turn: &Turn, running: &'a Running<K, C>, pool: PoolId) -> Self {
+        let debt = -i64::from(turn.state.cluster.free_gpus(pool));
+        Self { ascent: Ascent::new(running, pool), jobs: Vec::new(), gpus: 0, debt }
+    }
+
+    /// Goes down to this rank, or to the end, and decides about the running jobs on the way.
+    fn settle(&mut self, preempted: &mut BTreeSet<JobId>, rank: Option<(K, JobId)>) {
+        while let Some(&(passed, gpus)) = self.jobs.last()
+            && rank.is_none_or(|rank| passed < rank)
+        {
+            self.jobs.pop();
+            self.gpus -= gpus;
+            if self.gpus < self.debt {
+                self.debt -= gpus;
+                preempted.insert(passed.1);
+            }
+        }
+    }
+
+    /// Whether there is room for so many GPUs at this rank, the point that was reached.
+    fn has_room(
+        &mut self,
+        turn: &Turn,
+        order: &impl Order<Key = K, Cohort = C>,
+        rank: (K, JobId),
+        gpus: u32,
+    ) -> bool {
+        let wanted = self.debt + i64::from(gpus);
+        while self.gpus < wanted {
+            let Some(next) = self.ascent.next(turn, order, rank) else { return false };
+            let gpus = i64::from(turn.state.would_free(next.1));
+            self.jobs.push((next, gpus));
+            self.gpus += gpus;
+        }
+        true
+    }
+}
+
+/// The same as [`choose`], job by job.
+pub fn choose_plainly<K: Ord + Copy>(
+    turn: &Turn,
+    order: &impl Order<Key = K>,
+    waiting: &Queue<K>,
+) -> Plan {
+    let (state, cluster) = (&turn.state, &turn.state.cluster);
+    let pools = 0..cluster.pool_count() as PoolId;
+    let mut room: Vec<u32> = pools.map(|pool| cluster.free_gpus(pool)).collect();
+    let mut ranks: Vec<(K, JobId)> = Vec::new();
+    for &id in state.running.iter().filter(|&&id| may_stop(turn, id)) {
+        room[state.pool_of_run(id) as usize] += state.would_free(id);
+        ranks.push((order.key(turn, id), id));
+    }
+    let mut walk = waiting.walk();
+    while let Some((rank, _)) = walk.advance() {
+        ranks.push(rank);
+    }
+    ranks.sort_unstable();
+    let (mut preempted, mut chosen) = Plan::default();
+    for (_, id) in ranks {
+        let job = state.job(id);
+        let (pools, wanted) = match job.is_waiting() {
+            true => (cluster.pools_for(job.pool), job.gpus()),
+            false => (cluster.pools_for(Some(state.pool_of_run(id))), state.would_free(id)),
+        };
+        match pools.into_iter().find(|&pool| room[pool as usize] >= wanted) {
+            Some(pool) => {
+                room[pool as usize] -= wanted;
+                if job.is_waiting() {
+                    chosen.push((id, pool, None));
+                }
+            }
+            None if job.is_waiting() => {}
+            None => {
+                preempted.insert(id);
+            }
+        }
+    }
+    (preempted, chosen)
+}
+
+/// The plan where some gangs may not be split freely: counted GPUs do not tell whether such a gang
+/// fits, so the plan is made on a copy of the cluster. A waiting job takes what is free; else running
+/// jobs that rank after it leave, the last first, until it fits. This ranks all running jobs.
+pub fn choose_on_paper<K: Ord + Copy>(
+    turn: &Turn,
+    order: &impl Order<Key = K>,
+    waiting: &Queue<K>,
+) -> Plan {
+    let mut paper = turn.state.cluster.clone();
+    let held = |id: JobId| &turn.state.job(id).run().expect("it runs").placement;
+    let stoppable = turn.state.running.iter().copied().filter(|&id| may_stop(turn, id));
+    let mut ranks: Vec<(K, JobId)> = stoppable.map(|id| (order.key(turn, id), id)).collect();
+    ranks.sort_unstable();
+    let mut left = ranks.len();
+    let mut chosen = Vec::new();
+    let mut walk = waiting.walk();
+    while let Some((rank, _)) = walk.advance() {
+        let id = rank.1;
+        let job = turn.state.job(id);
+        let before = left;
+        let offer = loop {
+            let mut pools = paper.pools_for(job.pool);
+            let offer = pools.find_map(|pool| Some((pool, order.place(&paper, job, pool)?)));
+            if offer.is_some() || left == 0 || ranks[left - 1] < rank {
+                break offer;
+            }
+            left -= 1;
+            paper.release(held(ranks[left].1));
+        };
+        match offer {
+            Some((pool, placement)) => {
+                paper.take(&placement);
+                chosen.push((id, pool, Some(placement)));
+            }
+            None => {
+                ranks[left..before].iter().for_each(|&(_, id)| paper.take(held(id)));
+                left = before;
+                walk.leave_class(); // the others of its class rank after it and fare no better
+            }
+        }
+    }
+    let mut preempted = BTreeSet::new();
+    for &(_, id) in &ranks[left..] {
+        let has_room = |slot: &Slot| {
+            let machine = &paper.machines[slot.machine as usize];
+            machine.free >= slot.gpus || !machine.is_up()
+        };
+        match held(id).slots.iter().all(has_room) {
+            true => paper.take(held(id)), // nobody came for its GPUs
+            false => drop(preempted.insert(id)),
+        }
+    }
+    (preempted, chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use hither_core::Seconds;
+    use hither_core::topology::Topology;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cluster::{Cluster, Status};
+    use crate::fixture::{gang, running_on};
+    use crate::policy::queue::class_of;
+    use crate::state::JobState;
+
+    /// Keys that fall with time, each at its own pace, and limits that are more or less tight.
+    struct Falling {
+        jobs: Vec<(i64, i64, i64)>,
+    }
+
+    impl Order for Falling {
+        type Key = i64;
+        type Cohort = (i64, i64, i64);
+
+        fn key(&self, turn: &Turn, id: JobId) -> i64 {
+            let (first, pace, _) = self.jobs[id as usize];
+            first - pace * turn.now() as i64
+        }
+
+        fn limit(&self, turn: &Turn, id: JobId) -> (i64, Seconds) {
+            let (_, pace, slack) = self.jobs[id as usize];
+            let until_s = if pace == 0 { f64::INFINITY } else { turn.now() + slack as f64 };
+            (self.key(turn, id) + slack, until_s)
+        }
+
+        fn cohort(&self, _turn: &Turn, id: JobId) -> (i64, i64, i64) {
+            self.jobs[id as usize]
+        }
+
+        fn place(&self, cluster: &Cluster, job: &JobState, pool: PoolId) -> Option<Placement> {
+            cluster.best_offer(job.demand(), Some(pool))
+        }
+    }
+
+    proptest! {
+        /// Over time: jobs end, change their rank, machines drain.
+        #[test]
+        fn a_plan_is_the_same_as_job_by_job(
+            sizes in prop::collection::vec(prop::collection::vec(1u32..=4, 0..4), 4),
+            keys in prop::collection::vec((-4i64..4, 0i64..2, 0i64..3), 40),
+            waits in prop::collection::vec((1u32..9, 0u8..3, -9i64..6), 1..12),
+            firm in any::<u64>(),
+            steps in prop::collection::vec((0u8..4, 0usize..40, -5i64..5, 0u32..4), 1..10),
+        ) {
+            let mut topology = Topology::uniform(2, 2, 4);
+            topology.machines[1].gpu_type = "other".into();
+            let mut jobs = Vec::new();
+            for (machine, sizes) in (0..).zip(&sizes) {
+                let mut free = 4;
+                for &size in sizes.iter().filter(|&&size| size > 0) {
+                    if let Some(less) = u32::checked_sub(free, size) {
+                        free = less;
+                        jobs.push(vec![(machine, size)]);
+                    }
+                }
+            }
+            let mut state = running_on(&topology, &jobs, |id| firm >> id & 1 == 0);
+            let mut order = Falling { jobs: keys };
+            let mut queue = Queue::default();
+            for (gpus, kind, key) in waits {
+                let kind = ["", "other", &topology.machines[0].gpu_type][kind as usize];
+                let job = gang(gpus, Some(kind).filter(|kind| !kind.is_empty()));
+                if state.admits(&job) {
+                    let id = state.admit(job.into());
+                    queue.insert(class_of(state.job(id)), key, id);
+                }
+            }
+            let mut running = Running::new(&state.running);
+            for (pass, nth, key, machine) in steps {
+                state.tick(state.now + f64::from(pass));
+                let ids: Vec<JobId> = state.running.iter().copied().collect();
+                match (ids.get(nth), nth % 3) {
+                    (Some(&id), 0) => {
+                        running.remove(id);
+                        state.end(id, true);
+                    }
+                    (Some(&id), 1) => {
+                        order.jobs[id as usize].0 = key;
+                        running.revise(id);
+                    }
+                    (None, 2) => state.cluster.set_status(machine, Status::Draining),
+                    _ => {}
+                }
+                let mut said = Vec::new();
+                let turn = Turn::new(&mut state, &mut said);
+                running.refresh(&turn, &order);
+                let plan = choose(&turn, &order, &mut running, &queue);
+                prop_assert_eq!(plan, choose_plainly(&turn, &order, &queue));
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What a policy may do to the books: each change is a decision.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use hither_core::Seconds;
+use hither_core::record::Reason;
+
+use crate::cluster::Placement;
+use crate::event::{Action, Decision, Timer, Why};
+use crate::job::JobId;
+use crate::state::State;
+
+/// One decision in the making: the state that policies plan on and the decisions that they make.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    pub state: Books<'a>,
+    decisions: &'a mut Vec<Decision>,
+}
+
+/// The state, for policies to read. Only the methods of [`Turn`] change it, and each change is a
+/// decision.
+#[derive(Debug)]
+pub struct Books<'a>(&'a mut State);
+
+impl Deref for Books<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.0
+    }
+}
+
+impl<'a> Turn<'a> {
+    pub fn new(state: &'a mut State, decisions: &'a mut Vec<Decision>) -> Self {
+        Self { state: Books(state), decisions }
+    }
+
+    pub fn now(&self) -> Seconds {
+        self.state.now
+    }
+
+    /// A waiting job gets these GPUs, which the books call free.
+    pub fn start(&mut self, id: JobId, placement: Placement, why: Why) {
+        let placement = Arc::new(placement);
+        let (decision, after) = self.state.0.start(id, placement.clone());
+        self.state.0.jobs[id].why = why;
+        self.decisions.push(Decision {
+            id: decision,
+            action: Action::Start { job: id, placement },
+            after,
+            why,
+        });
+    }
+
+    /// A running job gives its GPUs back and waits again.
+    pub fn preempt(&mut self, id: JobId, reason: Reason, why: Why) {
+        let decision = self.state.0.stop(id, reason);
+        self.state.0.jobs[id].why = why;
+        let action = Action::Stop { job: id, reason };
+        self.decisions.push(Decision { id: decision, action, after: Vec::new(), why });
+    }
+
+    /// The best offer for a running job if its own GPUs count as free.
+    pub fn offer_instead(&mut self, id: JobId) -> Option<Placement> {
+        let state = &mut *self.state.0;
+        let job = state.job(id);
+        let (gang, pool) = (job.demand(), state.pool_of_run(id));
+        let held = job.run()?.placement.clone();
+        state.cluster.release(&held);
+        let offer = state.cluster.best_offer(gang, Some(pool));
+        state.cluster.take(&held);
+        offer
+    }
+
+    /// A suspended job leaves the machines whose memory holds its state: its next start reads the
+    /// checkpoint.
+    pub fn leave_memory(&mut self, id: JobId) {
+        let job = &mut self.state.0.jobs[id];
+        if job.starts > 0 {
+            job.restart_s = job.job.profile.restart_s;
+        }
+    }
+
+    /// A waiting job turns down what it could have now.
+    pub fn decline(&mut self, id: JobId, why: Why) {
+        self.state.0.jobs[id].why = why;
+        self.say(Action::Decline { job: id }, why);
+    }
+
+    pub fn set_timer(&mut self, timer: Timer, at_s: Seconds) {
+        self.state.0.timers.insert(timer, at_s);
+        self.say(Action::SetTimer { timer, at_s }, Why::Alarm);
+    }
+
+    /// An action that nobody acknowledges.
+    pub(crate) fn say(&mut self, action: Action, why: Why) {
+        let id = self.state.next_decision;
+        self.state.0.next_decision += 1;
+        self.decisions.push(Decision { id, action, after: Vec::new(), why });
+    }
+}
