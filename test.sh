@@ -21,6 +21,11 @@ need slurmd || [ -x /usr/sbin/slurmd ] || packages+=(slurmd)
 need scontrol || packages+=(slurm-client)
 need munged || [ -x /usr/sbin/munged ] || packages+=(munge)
 need hostname || packages+=(hostname)
+# Training over MPI: the library and its launcher, libclang to read its headers, and PMIx for Slurm's launcher.
+need mpirun || packages+=(openmpi-bin)
+need mpicc || packages+=(libopenmpi-dev)
+ls /usr/lib/llvm-*/lib/libclang*.so* >/dev/null 2>&1 || packages+=(libclang-dev)
+ldconfig -p | grep -q 'libpmix\.so' || packages+=(libpmix2)
 # The CUDA kernels are compiled by NVIDIA's compilers from PyPI, which the tests keep below target/cuda.
 need g++ || packages+=(g++)
 python3 -m pip --version >/dev/null 2>&1 || packages+=(python3 python3-pip)
@@ -50,4 +55,5 @@ need cargo-nextest || cargo install --locked cargo-nextest
 
 cargo fmt --all --check
 cargo clippy --workspace --all-targets --locked -- -D warnings
-cargo nextest run --workspace --locked --no-fail-fast "$@"
+# Clippy has seen the default build, which needs no MPI; the tests also start ranks.
+cargo nextest run --workspace --features hither/mpi --locked --no-fail-fast "$@"

@@ -69,7 +69,7 @@ pub struct DataArgs {
 }
 
 impl DataArgs {
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.dataset.as_deref().unwrap_or(Path::new(""))
     }
 

@@ -15,6 +15,7 @@ mod partition;
 mod plan;
 mod policies;
 mod predict;
+mod profile;
 mod progress;
 mod queue;
 mod record;
@@ -24,6 +25,7 @@ mod schedule;
 mod serve;
 mod settings;
 mod simulate;
+mod submit;
 mod sweep;
 mod tell;
 mod trace;
@@ -39,6 +41,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use hither_data::scratch;
 use hither_kernels::detect;
 use hither_sched::sim;
+use signal_hook::consts::SIGTERM;
 
 /// Keep machine-learning work near its data
 ///
@@ -97,6 +100,8 @@ enum Command {
     #[command(subcommand)]
     Trace(trace::Command),
     Train(Box<train::Args>),
+    Submit(submit::Args),
+    Profile(profile::Args),
     Predict(predict::Args),
     #[command(subcommand)]
     Dataset(dataset::Command),
@@ -147,6 +152,7 @@ fn told(error: &anyhow::Error) -> String {
 fn status(error: &anyhow::Error) -> u8 {
     match error.downcast_ref() {
         Some(sim::Error::Invariant { .. }) => 1,
+        _ if error.is::<train::Stopped>() => train::Stopped::STATUS,
         _ => 2,
     }
 }
@@ -155,8 +161,12 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     detect::requested().context("HITHER_ISA")?;
     detect::cpu();
     // The server handles signals by itself: it reloads or ends in order.
+    let handled: &[i32] = match &cli.command {
+        Command::Train(args) if args.writes_checkpoints() => &[SIGTERM],
+        _ => &[],
+    };
     if !matches!(cli.command, Command::Serve(_)) {
-        scratch::remove_on_signal().context("cannot handle signals")?;
+        scratch::remove_on_signal(handled).context("cannot handle signals")?;
     }
     let common = &cli.common;
     match cli.command {
@@ -172,6 +182,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Report(args) => report::run(&args, common),
         Command::Trace(command) => trace::run(&command, common),
         Command::Train(args) => train::run(&args, common),
+        Command::Submit(args) => submit::run(&args, common),
+        Command::Profile(args) => profile::run(&args, common),
         Command::Dataset(command) => dataset::run(&command, common),
         Command::Predict(args) => predict::run(&args, common).map(|()| ExitCode::SUCCESS),
         Command::Partition(args) => partition::run(&args, common),

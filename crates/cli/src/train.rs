@@ -9,21 +9,28 @@ mod estimate;
 mod figures;
 pub mod predictions;
 mod profile;
+mod ranks;
+mod stop;
 pub mod store;
 mod unused;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use anyhow::bail;
 use hither_gnn::train::Mode;
+use hither_gnn::transport::mpi::Launch;
 use serde_json::json;
 
 use crate::outputs::Existing;
 use crate::{Common, outputs};
-use args::TrainArgs;
+pub use args::TrainArgs;
 use case::TrainingCase;
 use drive::Job;
 use figures::Outcome;
+use ranks::Crew;
+use stop::StopRequest;
+pub use stop::Stopped;
 use store::RunStore;
 pub use store::{holds_run, read};
 
@@ -48,6 +55,7 @@ Modes:
   llcg-stale   as llcg, but the server corrects the model of the round before
   psgd-pa      local steps and averaging, no correction
   psgd-sa      as psgd-pa, with copies of some remote neighbours (--copies)
+  psgd-sums    as psgd-pa, with the sums over remote neighbours as last known
   ggs          workers sample the whole graph and fetch remote features
   single       one machine with the whole graph
   server-only  the server's steps alone
@@ -58,7 +66,8 @@ the same model for any number of threads, and after a kill and --resume. See doc
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Training mode: llcg, llcg-stale, psgd-pa, psgd-sa, ggs, single or server-only
+    /// Training mode: llcg, llcg-stale, psgd-pa, psgd-sa, psgd-sums, ggs, single or
+    /// server-only
     #[arg(long, value_name = "NAME", default_value = "llcg")]
     mode: Mode,
     #[command(flatten)]
@@ -70,12 +79,51 @@ enum Command {
     Compare(compare::Args),
 }
 
+impl Args {
+    /// The options of a run that can be spread over ranks; `None` for a comparison.
+    pub fn over_ranks(&self) -> Option<&TrainArgs> {
+        self.command.is_none().then_some(&self.train)
+    }
+
+    /// Whether a signal can leave a checkpoint behind.
+    pub fn writes_checkpoints(&self) -> bool {
+        self.command.is_none() && self.train.run.output.is_some() && !self.train.run.dry_run
+    }
+}
+
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
+    let launch = Launch::from_env();
     if let Some(Command::Compare(args)) = &args.command {
-        return compare::run(args, common);
+        return match launch {
+            Some(Launch { rank: 1.., .. }) => Ok(ExitCode::from(2)),
+            Some(_) => bail!("`train compare` takes one process; start it without mpirun or srun"),
+            None => compare::run(args, common),
+        };
     }
     let (mode, train) = (args.mode, &args.train);
-    train.check(&[mode])?;
+    match launch {
+        Some(launch @ Launch { rank: 1.., .. }) => {
+            ranks::work(train, mode, launch, &ranks::shared(common, &launch))
+        }
+        Some(launch) => {
+            train.check(&[mode])?;
+            let crew = Crew::join(train, mode)?;
+            run_mode(mode, train, Some(&crew), &ranks::shared(common, &launch))
+        }
+        None => {
+            train.check(&[mode])?;
+            run_mode(mode, train, None, common)
+        }
+    }
+}
+
+/// All runs of one mode, with workers in this process or in a crew's.
+fn run_mode(
+    mode: Mode,
+    train: &TrainArgs,
+    crew: Option<&Crew>,
+    common: &Common,
+) -> anyhow::Result<ExitCode> {
     unused::note(train, &[mode], common);
     let pool = common.pool()?;
     if train.run.dry_run {
@@ -84,6 +132,10 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let mut store = match &train.run.output {
         Some(dir) => Some(RunStore::open(dir, train.asked(json!(mode)), existing(train))?),
         None => None,
+    };
+    let stop = match &store {
+        Some(_) => StopRequest::on_signal(common)?,
+        None => StopRequest::default(),
     };
     let mut records = store.as_ref().map_or(vec![], |store| store.done.clone());
     records.truncate(train.run.runs as usize);
@@ -98,7 +150,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
                 common.note_changes(&case.data);
             }
             let steps = train.server.server_steps.clone();
-            let job = Job { args: train, case: &case, mode, run, steps };
+            let job = Job { args: train, case: &case, mode, run, steps, crew, stop: stop.clone() };
             job.run(job.ready()?, store.as_mut(), common)
         })?;
         records.push(record);

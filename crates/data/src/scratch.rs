@@ -59,10 +59,12 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes SIGINT, SIGTERM and SIGHUP remove all scratch paths before they end the process. Signals
-/// that the parent chose to ignore stay ignored (`nohup`).
-pub fn remove_on_signal() -> io::Result<()> {
-    let signals = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal));
+/// Makes SIGINT, SIGTERM and SIGHUP remove all scratch paths before they end the process, but for the
+/// signals that the caller handles otherwise. Signals that the parent chose to ignore stay
+/// ignored (`nohup`).
+pub fn remove_on_signal(handled: &[i32]) -> io::Result<()> {
+    let signals = [SIGINT, SIGTERM, SIGHUP].into_iter();
+    let signals = signals.filter(|signal| !handled.contains(signal) && !is_ignored(*signal));
     let mut signals = Signals::new(signals)?;
     let wait = move || {
         for signal in signals.forever() {

@@ -36,7 +36,7 @@ struct State {
 }
 
 /// Writes the state after the last round, or nothing at all.
-pub fn write(trainer: &Trainer, path: &Path) -> Result<(), Error> {
+pub fn write(trainer: &mut Trainer, path: &Path) -> Result<(), Error> {
     let (round, folder) = (trainer.rounds.len() as u32, workers_folder(path));
     let run = json(path, &run(trainer))?;
     fs::create_dir_all(&folder).map_err(|source| Error::Io {
@@ -76,10 +76,14 @@ pub fn restore(trainer: &mut Trainer, path: &Path) -> Result<(), Error> {
         test,
         weights: trainer.global.clone(),
     });
+    if let Some(remote) = &mut trainer.remote {
+        remote.at = Some(trainer.global.clone());
+    }
     for (name, values) in tensors_mut(trainer) {
         read_tensor(&file, path, &name, values)?;
     }
     trainer.server.optimiser.steps = state.steps;
+    trainer.sums_are_lost = trainer.remote.is_some();
     let round = state.rounds.len() as u32;
     let run = json(path, &run(trainer))?;
     trainer.workers.restore(&workers_folder(path), &run, round)?;
@@ -206,7 +210,8 @@ fn run(trainer: &Trainer) -> Run {
 fn tensors(trainer: &Trainer) -> Vec<(String, &[f32])> {
     let mut all: Vec<(String, &[f32])> = vec![];
     let best = trainer.best.as_ref().map(|best| &best.weights);
-    for (name, weights) in [("global", Some(&trainer.global)), ("best", best)] {
+    let sums = trainer.remote.as_ref().and_then(|remote| remote.at.as_ref());
+    for (name, weights) in [("global", Some(&trainer.global)), ("best", best), ("sums", sums)] {
         if let Some(Weights { params, stats }) = weights {
             all.push((format!("{name}.params"), params));
             all.push((format!("{name}.stats"), stats));
@@ -221,7 +226,8 @@ fn tensors(trainer: &Trainer) -> Vec<(String, &[f32])> {
 fn tensors_mut(trainer: &mut Trainer) -> Vec<(String, &mut [f32])> {
     let mut all: Vec<(String, &mut [f32])> = vec![];
     let best = trainer.best.as_mut().map(|best| &mut best.weights);
-    for (name, weights) in [("global", Some(&mut trainer.global)), ("best", best)] {
+    let sums = trainer.remote.as_mut().and_then(|remote| remote.at.as_mut());
+    for (name, weights) in [("global", Some(&mut trainer.global)), ("best", best), ("sums", sums)] {
         if let Some(Weights { params, stats }) = weights {
             all.push((format!("{name}.params"), params));
             all.push((format!("{name}.stats"), stats));

@@ -9,6 +9,10 @@
 //! - how far to go to the average: to where a parabola through the first three losses is lowest;
 //! - whether corrections harm: if they raised the loss by more than a twentieth, they are undone, and
 //!   no more are taken until the next judgement. A smaller rise is the noise of few nodes and steps.
+//!   (To take the whole average then was tried, and lost where parts mislead.)
+//!
+//! Steps shrink where they are dear: as long as a round pays for fewer server steps than local ones,
+//! their nodes are halved.
 //!
 //! Both hold until the next judgement, which comes as soon as the quarter pays for it. What is not
 //! spent is kept for later rounds. The paper has neither the budget nor the judgement: it takes the
@@ -32,6 +36,9 @@ const TOLERANCE: f64 = 0.05;
 const JUDGES: usize = 512;
 const JUDGES_SHARE_MAX: usize = 4;
 
+/// Nodes of a server step that halving stops at.
+const BATCH_MIN: usize = 32;
+
 /// Steps of the server after each averaging.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -39,8 +46,9 @@ pub enum ServerSteps {
     Fixed(u32),
     /// As many as the budget allows and judgements find useful.
     Auto,
-    /// As another run took, round by round: to compare at equal work of the server.
-    Like(Vec<u32>),
+    /// As another run took, round by round, with so many nodes each: to compare at equal work of the
+    /// server.
+    Like(Vec<(u32, Option<usize>)>),
 }
 
 /// What the server may spend, in seconds of the machine that work is converted by.
@@ -72,6 +80,16 @@ impl Budget {
         spent_s + self.machine.seconds(last.work.judge) <= JUDGING * self.earned_s(past)
     }
 
+    /// Whether stored sums are computed anew after these rounds, which takes the whole budget: at once
+    /// at first, then whenever it pays for it.
+    pub fn refreshes(&self, past: &[Round]) -> bool {
+        let Some(last) = past.iter().rev().find(|round| round.work.server.total() > 0) else {
+            return true;
+        };
+        let spent_s = self.spent_s(past, |round| round.work.server);
+        spent_s + self.machine.seconds(last.work.server) <= self.earned_s(past)
+    }
+
     /// What steps may take after these rounds and, if it is known, this round's slowest worker.
     pub fn left_s(&self, past: &[Round], slowest: Option<Work>) -> Seconds {
         let now_s = slowest.map_or(0.0, |work| self.share * self.machine.seconds(work));
@@ -93,7 +111,7 @@ impl ServerSteps {
     ) -> Until {
         match self {
             Self::Fixed(steps) => Until::Count(*steps),
-            Self::Like(steps) => Until::Count(steps.get(round as usize - 1).copied().unwrap_or(0)),
+            Self::Like(taken) => Until::Count(taken.get(round as usize - 1).map_or(0, |(n, _)| *n)),
             Self::Auto if judged || !corrections_harm(past) => {
                 let seconds = budget.left_s(past, slowest);
                 Until::Spent { seconds, machine: budget.machine }
@@ -101,6 +119,31 @@ impl ServerSteps {
             Self::Auto => Until::Count(0),
         }
     }
+
+    /// Nodes of each step in `round`, of which `asked` are asked for; none: the whole graph.
+    pub fn batch(&self, asked: Option<usize>, round: u32, past: &[Round]) -> Option<usize> {
+        match self {
+            Self::Fixed(_) => asked,
+            Self::Like(taken) => taken.get(round as usize - 1).map_or(asked, |(_, batch)| *batch),
+            Self::Auto => affordable_batch(asked, past),
+        }
+    }
+
+    /// What a run took, for another one to take as well.
+    pub fn like(asked: Option<usize>, rounds: &[Round]) -> Self {
+        let taken = |at: usize| (rounds[at].server_steps, affordable_batch(asked, &rounds[..at]));
+        Self::Like((0..rounds.len()).map(taken).collect())
+    }
+}
+
+/// Halves the nodes of a step after each round in which the budget paid for fewer server steps than
+/// local ones: where a step reaches most of the graph, few large steps correct less than more small ones.
+fn affordable_batch(asked: Option<usize>, past: &[Round]) -> Option<usize> {
+    let halve = |batch: usize, round: &Round| {
+        let is_dear = 0 < round.server_steps && round.server_steps < round.local_steps;
+        if is_dear && batch / 2 >= BATCH_MIN { batch / 2 } else { batch }
+    };
+    asked.map(|batch| past.iter().fold(batch, halve))
 }
 
 /// What the last judgement said of corrections.
@@ -259,9 +302,26 @@ mod tests {
 
     #[test]
     fn another_runs_steps_end_with_it() {
-        let like = ServerSteps::Like(vec![3, 4]);
+        let like = ServerSteps::Like(vec![(3, Some(8)), (4, None)]);
         let until = |round| like.until(round, &[], &BUDGET, None, false);
         assert_eq!([1, 2, 3].map(until), [3, 4, 0].map(Until::Count));
+        assert_eq!([1, 2].map(|round| like.batch(Some(256), round, &[])), [Some(8), None]);
+    }
+
+    #[test]
+    fn dear_steps_become_smaller() {
+        let took = |server_steps: u32| Round { server_steps, local_steps: 10, ..round(1, 0, None) };
+        let rounds = [2, 0, 5, 12, 9, 3].map(took);
+        let batch = |past: usize| ServerSteps::Auto.batch(Some(256), 1, &rounds[..past]);
+        let sizes: Vec<usize> = (0..=6).filter_map(batch).collect();
+        // Rounds without steps say nothing; 32 is the least.
+        assert_eq!(sizes, [256, 128, 128, 64, 64, 32, 32]);
+        // A whole graph was asked for, or a number of steps: nothing is halved.
+        assert_eq!(ServerSteps::Auto.batch(None, 7, &rounds), None);
+        assert_eq!(ServerSteps::Fixed(2).batch(Some(256), 7, &rounds), Some(256));
+        let ServerSteps::Like(taken) = ServerSteps::like(Some(256), &rounds) else { panic!() };
+        let batches = [256, 128, 128, 64, 64, 32].map(Some);
+        assert_eq!(taken, [2, 0, 5, 12, 9, 3].into_iter().zip(batches).collect::<Vec<_>>());
     }
 
     #[test]

@@ -134,6 +134,14 @@ impl Metric {
 }
 
 impl Dataset {
+    /// Memory that the graph, features and labels take.
+    pub fn bytes(&self) -> u64 {
+        let nodes = self.graph.nodes() as u64;
+        let features: u64 = (0..nodes as u32).map(|node| self.features.row_bytes(node)).sum();
+        // Offsets of 8 bytes, each edge at both ends with 4, and a class of 4.
+        12 * nodes + 8 * self.graph.edges() as u64 + features
+    }
+
     /// A dataset whose nodes and classes are called by their numbers.
     pub fn new(
         name: String,

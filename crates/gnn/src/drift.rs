@@ -30,6 +30,7 @@ pub struct Probe<'a> {
 }
 
 /// What a worker measures of itself.
+#[derive(Debug)]
 pub struct Probed {
     /// g of both halves.
     pub gradients: [Vec<f32>; 2],

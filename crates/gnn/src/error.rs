@@ -21,6 +21,11 @@ pub enum Error {
     /// A checkpoint that does not belong to the run that would go on from it.
     #[error("cannot resume from {}: {problem}", path.display())]
     Resume { path: PathBuf, problem: String },
+    /// A worker in another process.
+    #[error("the worker of part {part}: {why}")]
+    Worker { part: usize, why: String },
+    #[error("the server stopped: {0}; its own message says why")]
+    Server(String),
     #[error(
         "training diverged in round {round}: {what} is not finite; try a smaller learning rate"
     )]

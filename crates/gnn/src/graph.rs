@@ -175,6 +175,13 @@ impl Graph {
         self.roots.get_or_init(|| self.offsets.windows(2).map(root).collect())
     }
 
+    /// The same graph with other factors in place of 1/√(1 + degree): a part's nodes have more
+    /// neighbours than the part shows.
+    pub fn with_roots(mut self, roots: Vec<f32>) -> Self {
+        self.roots = OnceLock::from(roots);
+        self
+    }
+
     pub fn neighbours(&self, node: u32) -> &[u32] {
         let (start, end) = (self.offsets[node as usize], self.offsets[node as usize + 1]);
         &self.neighbours[start as usize..end as usize]
@@ -214,7 +221,7 @@ impl Graph {
 }
 
 /// Moves the distinct elements of a sorted row to its front; how many there are.
-fn distinct(row: &mut [u32]) -> usize {
+pub(crate) fn distinct(row: &mut [u32]) -> usize {
     let mut len = 0;
     for at in 0..row.len() {
         if len == 0 || row[at] != row[len - 1] {

@@ -21,6 +21,7 @@ pub mod names;
 pub mod optim;
 pub mod partition;
 pub mod parts;
+pub mod remote;
 pub mod sample;
 pub mod save;
 pub mod score;

@@ -13,6 +13,7 @@ use rand_pcg::Pcg64Mcg;
 use crate::Dataset;
 use crate::model::{Model, Pass, Weights};
 use crate::optim::Optimiser;
+use crate::remote::RemoteSums;
 use crate::sample::{Batch, Fanout, Needs, Sampler, draw};
 
 /// How a learner takes its steps.
@@ -69,10 +70,13 @@ pub struct Learner {
     pub optimiser: Optimiser,
     /// Where the data is not all its own: which of the nodes are.
     pub home: Option<Vec<bool>>,
+    /// What neighbours in other parts contribute, if that is stored.
+    pub remote: Option<RemoteSums>,
     sampler: Sampler,
 }
 
 /// What some steps led to.
+#[derive(Debug)]
 pub struct Learnt {
     pub weights: Weights,
     /// Steps taken.
@@ -88,7 +92,7 @@ pub struct Learnt {
 impl Learner {
     pub fn new(data: Arc<Dataset>, train: Vec<u32>, optimiser: Optimiser) -> Self {
         let sampler = Sampler::new(data.graph.nodes());
-        Self { data, train, optimiser, home: None, sampler }
+        Self { data, train, optimiser, home: None, remote: None, sampler }
     }
 
     /// Takes steps from `weights`, each along the gradient of another batch.
@@ -109,8 +113,8 @@ impl Learner {
         };
         let needs = Needs { direct: model.needs().direct && self.home.is_none(), ..model.needs() };
         let mut grads = vec![0.0; weights.params.len()];
-        let Self { data, train, optimiser, home, sampler } = self;
-        let home = home.as_deref();
+        let Self { data, train, optimiser, home, remote, sampler } = self;
+        let (home, remote) = (home.as_deref(), remote.as_ref());
         let train = left_over(train, steps.without);
         // A part may hold no training node; it then has nothing to say.
         if train.is_empty() || steps.until.is_reached(&learnt) {
@@ -127,6 +131,10 @@ impl Learner {
                     let seeds = draw(&train, size, &mut random);
                     sampler.batch(data, seeds, &pace.fanout, needs, &mut random)
                 }
+            };
+            let batch = match remote {
+                Some(remote) => batch.with_remote(remote),
+                None => batch,
             };
             (batch, random.random::<u64>())
         };

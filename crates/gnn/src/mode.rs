@@ -21,6 +21,9 @@ pub enum Mode {
     Ggs,
     /// As psgd-pa, and each part stores copies of some nodes around it.
     PsgdSa,
+    /// As psgd-pa, and each worker adds what its remote neighbours contributed when the server last
+    /// looked.
+    PsgdSums,
     /// The server's steps alone.
     ServerOnly,
 }
@@ -42,6 +45,8 @@ pub enum Sees {
     Part,
     /// Its part and copies of some remote neighbours.
     PartAndCopies,
+    /// Its part and the sums over remote neighbours, as last known.
+    PartAndSums,
     /// All of it, but features of remote nodes must be fetched in every step.
     WholeByFetching,
 }
@@ -57,13 +62,14 @@ pub enum Corrects {
 }
 
 impl Mode {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Single,
         Self::PsgdPa,
         Self::Llcg,
         Self::LlcgStale,
         Self::Ggs,
         Self::PsgdSa,
+        Self::PsgdSums,
         Self::ServerOnly,
     ];
 
@@ -75,6 +81,7 @@ impl Mode {
             Self::LlcgStale => "llcg-stale",
             Self::Ggs => "ggs",
             Self::PsgdSa => "psgd-sa",
+            Self::PsgdSums => "psgd-sums",
             Self::ServerOnly => "server-only",
         }
     }
@@ -87,6 +94,7 @@ impl Mode {
             Self::LlcgStale => (Some(Sees::Part), Corrects::Meanwhile),
             Self::Ggs => (Some(Sees::WholeByFetching), Corrects::Never),
             Self::PsgdSa => (Some(Sees::PartAndCopies), Corrects::Never),
+            Self::PsgdSums => (Some(Sees::PartAndSums), Corrects::Never),
             Self::ServerOnly => (None, Corrects::Average),
         };
         Does { workers, corrects }

@@ -18,6 +18,7 @@ use crate::mode::{Corrects, Sees};
 use crate::model::{Model, Weights};
 use crate::optim::{self, Optimiser};
 use crate::partition::Partition;
+use crate::remote::{HiddenSums, Remote};
 use crate::sample::Batch;
 use crate::transport::{Answer, Order, Threads, Workers};
 use crate::{Dataset, Error};
@@ -107,6 +108,10 @@ pub struct Trainer {
     pub(crate) partition_hash: u64,
     /// Sent once, before the first round.
     pub setup_bytes: u64,
+    /// The edges between parts, in modes that store sums over remote neighbours.
+    pub(crate) remote: Option<Remote>,
+    /// A resumed run: its workers lack the sums of the last refresh.
+    pub(crate) sums_are_lost: bool,
 }
 
 impl Trainer {
@@ -118,7 +123,22 @@ impl Trainer {
         partition: &Partition,
     ) -> Self {
         let model = Arc::new(model);
-        let threads = Threads::new(&settings, &model, &data, partition);
+        let stores_sums = settings.mode.does().workers == Some(Sees::PartAndSums);
+        let remote = stores_sums.then(|| Remote::new(&data, partition));
+        let threads = Threads::new(&settings, &model, &data, partition, remote.as_ref());
+        let setup_bytes = threads.setup_bytes;
+        let trainer = Self::with_workers(settings, model, data, partition, Box::new(threads));
+        Self { setup_bytes, remote, ..trainer }
+    }
+
+    /// A trainer whose workers are elsewhere: each has what its mode sees of its part of `partition`.
+    pub fn with_workers(
+        settings: Settings,
+        model: Arc<Model>,
+        data: Arc<Dataset>,
+        partition: &Partition,
+        workers: Box<dyn Workers>,
+    ) -> Self {
         let mut train_of_parts = vec![vec![]; partition.parts];
         for node in &data.split.train {
             train_of_parts[partition.of[*node as usize] as usize].push(*node);
@@ -130,8 +150,10 @@ impl Trainer {
             server: settings.learner(&model, data.clone()),
             best: None,
             rounds: vec![],
-            setup_bytes: threads.setup_bytes,
-            workers: Box::new(threads),
+            setup_bytes: 0,
+            workers,
+            remote: None,
+            sums_are_lost: false,
             settings,
             model,
             data,
@@ -156,7 +178,9 @@ impl Trainer {
         let (model, data) = (self.model.clone(), self.data.clone());
         let mut judge = self.judge(round, &model, &data);
 
-        let (answers, meanwhile) = self.learn_locally(round, &start, judge.as_ref())?;
+        let sums = self.refresh_sums(&start);
+        let (answers, meanwhile) =
+            self.learn_locally(round, &start, sums.as_ref(), judge.as_ref())?;
         let local_s = watch.lap();
 
         let (drift, probe) = self.measure_drift(round, &start, &answers).unzip();
@@ -173,12 +197,14 @@ impl Trainer {
         let works = Works {
             workers: answers.iter().map(|answer| answer.learnt.work).sum(),
             slowest,
-            server: corrected.as_ref().map_or(Work::default(), |corrected| corrected.work),
+            server: corrected.as_ref().map_or(Work::default(), |corrected| corrected.work)
+                + sums.as_ref().map_or(Work::default(), |sums| sums.work),
             judge: judge.map_or(Work::default(), |judge| judge.work),
             probe: probe.unwrap_or_default(),
             evaluate: scores.map_or(Work::default(), |(.., work)| work),
         };
-        let bytes = self.bytes(&answers);
+        let sums_bytes = sums.map_or(0, |sums| sums.bytes);
+        let bytes = self.bytes(&answers, sums_bytes);
         let row = Round {
             round,
             local_steps: if answers.is_empty() { 0 } else { self.settings.local_steps(round) },
@@ -190,9 +216,15 @@ impl Trainer {
             bytes,
             gain,
             drift,
-            path: self.critical_path(&answers, &works, &bytes),
+            path: self.critical_path(&answers, &works, &bytes, sums_bytes),
             work: works,
-            time: Times { local_s, server_s, probe_s, evaluate_s: watch.lap() },
+            time: Times {
+                local_s,
+                exposed_s: self.workers.exposed_s(),
+                server_s,
+                probe_s,
+                evaluate_s: watch.lap(),
+            },
         };
         self.rounds.push(row.clone());
         Ok(row)
@@ -205,17 +237,35 @@ impl Trainer {
         is_due.then(|| Judge::draw(&mut self.server, model, data, settings.seed, round))
     }
 
+    /// Computes the sums over remote neighbours anew, if the budget pays for it or the workers have
+    /// none.
+    fn refresh_sums(&mut self, start: &Weights) -> Option<Refreshed> {
+        let Self { model, data, remote, rounds, settings, .. } = self;
+        let remote = remote.as_mut()?;
+        if settings.budget().refreshes(rounds) {
+            let (of_parts, work) = remote.refresh(model, start, data);
+            self.sums_are_lost = false;
+            return Some(Refreshed { of_parts, work, bytes: remote.refresh_bytes(model) });
+        }
+        let at = remote.at.clone().filter(|_| std::mem::take(&mut self.sums_are_lost))?;
+        // An uninterrupted run has these sums already: they cost nothing.
+        let (of_parts, _) = remote.refresh(model, &at, data);
+        Some(Refreshed { of_parts, work: Work::default(), bytes: 0 })
+    }
+
     /// Every worker takes its steps from the global model. A server that does not wait for the
     /// average corrects meanwhile.
     fn learn_locally(
         &mut self,
         round: u32,
         start: &Weights,
+        sums: Option<&Refreshed>,
         judge: Option<&Judge>,
     ) -> Result<(Vec<Answer>, Option<Learnt>), Error> {
         let Self { settings, model, workers, server, rounds, .. } = self;
         let steps = settings.local_steps(round);
-        let order = Order { round, steps, start, probe: settings.is_probed(round) };
+        let sums = sums.map(|sums| &sums.of_parts[..]);
+        let order = Order { round, steps, start, probe: settings.is_probed(round), sums };
         let mut corrected = None;
         let without = judge.map_or(&[][..], |judge| &judge.nodes);
         let mut meanwhile = || {
@@ -223,7 +273,7 @@ impl Trainer {
                 let budget = settings.budget();
                 let until =
                     settings.server_steps.until(round, rounds, &budget, None, judge.is_some());
-                corrected = Some(correct(server, settings, model, start, round, until, without));
+                corrected = Some(correct(server, settings, model, start, rounds, until, without));
             }
         };
         let answers = workers.round(&order, &mut meanwhile)?;
@@ -287,8 +337,8 @@ impl Trainer {
         kept
     }
 
-    /// The server's steps on the whole graph. A judge undoes them if they harm. Returns
-    /// what was learnt and, if it was judged, what was gained.
+    /// The server's steps on the whole graph. A judge undoes them if they harm. Returns what was
+    /// learnt and, if it was judged, what was gained.
     fn correct_globally(
         &mut self,
         round: u32,
@@ -307,7 +357,7 @@ impl Trainer {
                 let steps = &settings.server_steps;
                 let until = steps.until(round, rounds, &budget, Some(slowest), is_judged);
                 let without = judge.as_ref().map_or(&[][..], |judge| &judge.nodes);
-                let corrected = correct(server, settings, model, global, round, until, without);
+                let corrected = correct(server, settings, model, global, rounds, until, without);
                 *global = corrected.weights.clone();
                 corrected
             }
@@ -350,8 +400,8 @@ impl Trainer {
     }
 
     /// What crossed the network: every worker's model both ways, and what workers fetched.
-    fn bytes(&self, answers: &[Answer]) -> Bytes {
-        let mut bytes = Bytes::default();
+    fn bytes(&self, answers: &[Answer], sums_bytes: u64) -> Bytes {
+        let mut bytes = Bytes { features_down_bytes: sums_bytes, ..Bytes::default() };
         if self.settings.mode.is_distributed() {
             for Answer { learnt, .. } in answers {
                 bytes.model_down_bytes += self.global.bytes();
@@ -363,7 +413,13 @@ impl Trainer {
     }
 
     /// The time of the round if every worker and the server had a machine of its own.
-    fn critical_path(&self, answers: &[Answer], works: &Works, bytes: &Bytes) -> CriticalPath {
+    fn critical_path(
+        &self,
+        answers: &[Answer],
+        works: &Works,
+        bytes: &Bytes,
+        sums_bytes: u64,
+    ) -> CriticalPath {
         let machine = &self.settings.machine;
         let worker_s = |Answer { learnt, probed, .. }: &Answer| {
             let probe = probed.as_ref().map_or(Work::default(), |probed| probed.work);
@@ -384,7 +440,9 @@ impl Trainer {
         };
         CriticalPath {
             workers_s,
-            transfer_s: machine.transfer_s(bytes.model_down_bytes + bytes.model_up_bytes),
+            // All of it goes through the server's link.
+            transfer_s: machine
+                .transfer_s(bytes.model_down_bytes + bytes.model_up_bytes + sums_bytes),
             server_s: waited_s + machine.seconds(works.judge + server_probe),
         }
     }
@@ -413,12 +471,22 @@ fn correct(
     settings: &Settings,
     model: &Model,
     start: &Weights,
-    round: u32,
+    past: &[Round],
     until: Until,
     without: &[u32],
 ) -> Learnt {
+    let round = past.len() as u32 + 1;
+    let batch = settings.server_steps.batch(settings.server.batch, round, past);
+    let pace = Pace { batch, ..settings.server.clone() };
     let steps = Steps { seed: settings.seed, who: "server", round, until, without };
-    server.learn(model, start, &settings.server, &steps)
+    server.learn(model, start, &pace, &steps)
+}
+
+/// New sums over remote neighbours, one entry per part, and what they cost.
+struct Refreshed {
+    of_parts: Vec<HiddenSums>,
+    work: Work,
+    bytes: u64,
 }
 
 /// FNV-1a.

@@ -109,7 +109,7 @@ fn a_run_that_was_interrupted_ends_like_one_that_was_not() {
         for stop in [1, 3] {
             let mut first = trainer(settings(mode));
             run(&mut first, stop);
-            checkpoint::write(&first, &path).expect("written");
+            checkpoint::write(&mut first, &path).expect("written");
             let mut second = trainer(settings(mode));
             checkpoint::restore(&mut second, &path).expect("restored");
             assert_eq!(second.rounds, first.rounds);
@@ -129,7 +129,7 @@ fn a_checkpoint_of_another_run_is_refused() {
     let path = folder.path().join("checkpoint.safetensors");
     let mut first = trainer(settings(Mode::Llcg));
     run(&mut first, 1);
-    checkpoint::write(&first, &path).expect("written");
+    checkpoint::write(&mut first, &path).expect("written");
     let more_rounds = Settings { rounds: 9, ..settings(Mode::Llcg) };
     checkpoint::restore(&mut trainer(more_rounds), &path).expect("more rounds are fine");
     for other in [
@@ -161,11 +161,27 @@ fn bytes_are_those_that_a_network_would_carry() {
             _ => 4 * 4 * numbers as u64,
         };
         assert_eq!((bytes.model_down_bytes, bytes.model_up_bytes), (models, models));
-        if mode != Mode::Ggs {
-            assert_eq!((bytes.features_down_bytes, bytes.requests_up_bytes), (0, 0));
+        match mode {
+            Mode::Ggs => {}
+            // The second layer's sums: 16 numbers per node with neighbours in other parts.
+            Mode::PsgdSums => {
+                assert_eq!(bytes.features_down_bytes, 4 * 16 * boundary(&trainer.data));
+                assert_eq!(bytes.requests_up_bytes, 0);
+            }
+            _ => assert_eq!((bytes.features_down_bytes, bytes.requests_up_bytes), (0, 0)),
         }
-        assert_eq!(trainer.setup_bytes > 0, mode == Mode::PsgdSa);
+        let is_set_up = matches!(mode, Mode::PsgdSa | Mode::PsgdSums);
+        assert_eq!(trainer.setup_bytes > 0, is_set_up);
     }
+}
+
+/// Nodes of [`trainer`]'s graph with neighbours in other parts.
+fn boundary(data: &Dataset) -> u64 {
+    let (_, Partition { of, .. }) = graph(Family::NoisyFeatures, 1500);
+    let is_cut = |node: u32, other: &u32| of[*other as usize] != of[node as usize];
+    let has_cut =
+        |node: &u32| data.graph.neighbours(*node).iter().any(|other| is_cut(*node, other));
+    (0..data.graph.nodes() as u32).filter(has_cut).count() as u64
 }
 
 /// Without sampling, each step fetches all nodes of other parts within two hops of the part's

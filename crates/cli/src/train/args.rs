@@ -144,7 +144,8 @@ pub struct ServerArgs {
     #[arg(long, value_name = "RATE", alias = "server-rate", value_parser = |t: &str| number(t, 1e-9, 1e3))]
     #[arg(allow_negative_numbers = true)]
     pub server_lr: Option<f64>,
-    /// Training nodes per server step, or `full`
+    /// Training nodes per server step, or `full`; `auto` halves it while the budget pays for fewer
+    /// server steps than local ones
     #[arg(long, value_name = "N", default_value = "256", value_parser = batch)]
     #[arg(allow_negative_numbers = true)]
     pub server_batch: Batch,

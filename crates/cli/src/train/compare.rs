@@ -15,6 +15,7 @@ use super::args::TrainArgs;
 use super::case::TrainingCase;
 use super::drive::Job;
 use super::figures::Outcome;
+use super::stop::StopRequest;
 use super::store::{self, REPORT, RunStore, SUMMARY, write_json};
 use super::{dry_run, existing, note_unsaved, say_rest, unused};
 use crate::{Common, outputs};
@@ -215,12 +216,11 @@ fn run_all(
         let like = model_of_server_only(&modes).filter(|_| mode == Mode::ServerOnly);
         let model = entries.iter().find(|entry| Some(entry.mode) == like);
         let steps = match model.and_then(|entry| entry.runs.get(run as usize - 1)) {
-            Some(record) => {
-                ServerSteps::Like(record.rounds.iter().map(|round| round.server_steps).collect())
-            }
+            Some(record) => ServerSteps::like(train.server.server_batch.0, &record.rounds),
             None => train.server.server_steps.clone(),
         };
-        let job = Job { args: train, case, mode, run, steps };
+        let stop = StopRequest::default();
+        let job = Job { args: train, case, mode, run, steps, crew: None, stop };
         let ready = job.ready()?;
         // All directories before the first round, so that a killed comparison is recognised.
         let stores = entries.iter_mut().filter_map(|entry| entry.store.as_mut());

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use hither_core::record::train::{Round, RunRecord};
 use hither_gnn::correct::ServerSteps;
+use hither_gnn::mode::Sees;
 use hither_gnn::model::Model;
 use hither_gnn::train::{Mode, Trainer};
-use hither_gnn::{checkpoint, save};
+use hither_gnn::{checkpoint, remote, save};
 use hither_report::plural;
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::current_num_threads;
@@ -17,7 +18,11 @@ use rayon::current_num_threads;
 use super::args::TrainArgs;
 use super::case::TrainingCase;
 use super::profile::profile;
-use super::store::{CHECKPOINT, EMBEDDINGS, MODEL, PREDICTIONS, PROFILE, RunStore, write_json};
+use super::ranks::{Crew, RankReport};
+use super::stop::{StopRequest, Stopped};
+use super::store::{
+    CHECKPOINT, EMBEDDINGS, MODEL, PREDICTIONS, PROFILE, RANKS, RunStore, write_json,
+};
 use super::{estimate, predictions};
 use crate::Common;
 
@@ -35,6 +40,9 @@ pub struct Job<'a> {
     /// From 1.
     pub run: u32,
     pub steps: ServerSteps,
+    /// The other ranks of an MPI job, if workers run there.
+    pub crew: Option<&'a Crew>,
+    pub stop: StopRequest,
 }
 
 /// A run that is ready to begin, and the partition of its graph.
@@ -48,9 +56,24 @@ impl Job<'_> {
     pub fn ready(&self) -> anyhow::Result<Ready> {
         let Self { args, case, mode, .. } = self;
         let model = Model::new(args.spec(&case.data)?)?;
+        if mode.does().workers == Some(Sees::PartAndSums) && !remote::is_supported(&model) {
+            bail!(
+                "--mode {} stores sums over neighbours, which --model {} does not read; use sage, gcn \
+                 or mlp layers, or another mode",
+                mode.name(),
+                args.model.model
+            );
+        }
         let settings = args.settings(*mode, case.seed, case.workers()?, self.steps.clone());
         let cut = case.cut(*mode)?;
-        let trainer = Trainer::new(settings, model, case.data.clone(), &cut.partition);
+        let data = case.data.clone();
+        let trainer = match self.crew {
+            None => Trainer::new(settings, model, data, &cut.partition),
+            Some(crew) => {
+                let workers = crew.begin(args, &settings, &model)?;
+                Trainer::with_workers(settings, model.into(), data, &cut.partition, workers)
+            }
+        };
         Ok(Ready { trainer, cut: cut.name, cut_share: cut.share })
     }
 
@@ -66,6 +89,7 @@ impl Job<'_> {
         if let Some(store) = &mut store {
             if let Some(checkpoint) = store.checkpoint(self.run) {
                 checkpoint::restore(&mut trainer, &checkpoint)?;
+                self.stop.note_saved(trainer.rounds.len() as u32);
                 common.say(&format!("resuming after round {}", trainer.rounds.len()));
             }
             store.begin(self.run, seed, self.mode.name(), &trainer.rounds)?;
@@ -75,7 +99,9 @@ impl Job<'_> {
         let summary = trainer.summary();
         let mut record = RunRecord { header, rounds: trainer.rounds.clone(), summary };
         if let Some(store) = &mut store {
-            write(&trainer, &mut record, &store.place(self.run))?;
+            let place = store.place(self.run);
+            let ranks = self.crew.map(|crew| crew.report(&mut trainer)).transpose()?;
+            write(&trainer, &mut record, ranks.as_deref(), &place)?;
             store.finish(record.clone())?;
         }
         Ok(record)
@@ -93,13 +119,19 @@ impl Job<'_> {
         while !trainer.is_done() {
             let round = trainer.round(&clock)?;
             if let Some(store) = &mut store {
-                let due = round.round.is_multiple_of(self.args.run.checkpoint_every);
+                let asked = self.stop.is_asked();
+                let due = asked || round.round.is_multiple_of(self.args.run.checkpoint_every);
                 // Before its row is written: metrics.jsonl then never lacks a round that a resumed run
                 // does not repeat.
                 if due || trainer.is_done() {
                     checkpoint::write(trainer, &store.place(self.run).join(CHECKPOINT))?;
+                    self.stop.note_saved(round.round);
                 }
                 store.add(self.run, self.case.seed, self.mode.name(), &round)?;
+                if asked && !trainer.is_done() {
+                    progress.bar.finish_and_clear();
+                    return Err(Stopped(round.round).into());
+                }
             }
             progress.tell(trainer, &round, common);
         }
@@ -110,7 +142,12 @@ impl Job<'_> {
 
 /// Writes the model with the best validation score and its outputs for every node, and records the
 /// scores of each class.
-fn write(trainer: &Trainer, record: &mut RunRecord, place: &Path) -> anyhow::Result<()> {
+fn write(
+    trainer: &Trainer,
+    record: &mut RunRecord,
+    ranks: Option<&[RankReport]>,
+    place: &Path,
+) -> anyhow::Result<()> {
     let Some(best) = &trainer.best else { bail!("no round was evaluated") };
     let target = save::Target::of(&trainer.data);
     save::model(&place.join(MODEL), &trainer.model, &best.weights, &target)?;
@@ -118,7 +155,10 @@ fn write(trainer: &Trainer, record: &mut RunRecord, place: &Path) -> anyhow::Res
     save::embeddings(&place.join(EMBEDDINGS), &trainer.data, &outputs)?;
     predictions::write(&place.join(PREDICTIONS), &trainer.data, &outputs)?;
     record.summary.classes = predictions::class_scores(&trainer.data, &outputs);
-    write_json(&place.join(PROFILE), &profile(record, current_num_threads()))
+    if let Some(ranks) = ranks {
+        write_json(&place.join(RANKS), &ranks)?;
+    }
+    write_json(&place.join(PROFILE), &profile(record, current_num_threads(), ranks))
 }
 
 /// A bar on a terminal; elsewhere a line now and then.

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::args::TrainArgs;
 use super::case::TrainingCase;
 use super::drive::{Job, Ready};
+use super::stop::StopRequest;
 use crate::{Common, outputs};
 
 #[derive(Serialize)]
@@ -58,7 +59,8 @@ fn plan(args: &TrainArgs, case: &TrainingCase<'_>, mode: Mode) -> anyhow::Result
         ServerSteps::Auto => ServerSteps::Fixed(1),
         steps => steps.clone(),
     };
-    let job = Job { args, case, mode, run: 1, steps };
+    let stop = StopRequest::default();
+    let job = Job { args, case, mode, run: 1, steps, crew: None, stop };
     let Ready { trainer, cut, cut_share } = job.ready()?;
     let workers = if mode.is_distributed() { trainer.workers.parts().len() as u64 } else { 0 };
     let growth = |round: u32| args.local.rho.powi(round as i32 - 1);
@@ -87,17 +89,9 @@ fn plan(args: &TrainArgs, case: &TrainingCase<'_>, mode: Mode) -> anyhow::Result
         server_share: args.server.server_share,
         model_bytes_per_round: 2 * workers * trainer.global.bytes(),
         setup_bytes: trainer.setup_bytes,
-        dataset_bytes: dataset_bytes(&trainer),
+        dataset_bytes: trainer.data.bytes(),
         output_bytes: output_bytes(&trainer),
     })
-}
-
-fn dataset_bytes(trainer: &Trainer) -> u64 {
-    let data = &trainer.data;
-    let nodes = data.graph.nodes() as u64;
-    let features: u64 = (0..nodes as u32).map(|node| data.features.row_bytes(node)).sum();
-    // Offsets of 8 bytes, each edge at both ends with 4, and a class of 4.
-    12 * nodes + 8 * data.graph.edges() as u64 + features
 }
 
 /// The model, the outputs of all nodes, and a checkpoint, which holds two models and two moments per

@@ -38,8 +38,8 @@ pub fn left(settings: &Settings, rounds: &[Round]) -> Option<TimeLeft> {
         let mut seconds = match &settings.server_steps {
             _ if !settings.mode.corrects() => round_s,
             ServerSteps::Fixed(steps) => steps_s(*steps),
-            ServerSteps::Like(steps) => {
-                steps_s(steps.get(round as usize - 1).copied().unwrap_or(0))
+            ServerSteps::Like(taken) => {
+                steps_s(taken.get(round as usize - 1).map_or(0, |(steps, _)| *steps))
             }
             ServerSteps::Auto => local * auto_s,
         };
@@ -149,6 +149,7 @@ mod tests {
             path: CriticalPath::default(),
             time: Times {
                 local_s: 1.0,
+                exposed_s: 0.0,
                 server_s: 0.5 + 0.2 * f64::from(server_steps),
                 probe_s: 0.0,
                 evaluate_s: 1.0,

@@ -1,20 +1,28 @@
 //! The profile of a training run for the scheduler: a job whose iterations are rounds.
 
-use hither_core::record::train::RunRecord;
+use std::collections::BTreeMap;
+
+use hither_core::Seconds;
+use hither_core::record::train::{RunRecord, Times};
 use hither_gnn::mode::Mode;
-use hither_sched::job::Profile;
+use hither_sched::job::{Measured, Profile};
+
+use super::ranks::RankReport;
 
 /// Smallest compute time that the scheduler accepts.
 const COMPUTE_MIN_S: f64 = 1e-9;
 
-/// `threads` is the number of threads that workers and server shared on this machine.
-pub fn profile(record: &RunRecord, threads: usize) -> Profile {
+/// The job that a run was. Over several ranks its times and the placement are measured; else they are
+/// scaled to one thread per worker and one for the server, which shared `threads` on this machine.
+pub fn profile(record: &RunRecord, threads: usize, ranks: Option<&[RankReport]>) -> Profile {
     let RunRecord { header, rounds, summary } = record;
     let workers = f64::from(header.parts.max(1));
     let mean = |sum: f64| sum / rounds.len().max(1) as f64;
-    // Scaled to one thread per worker, and one for the server.
-    let worker_s = mean(summary.time.local_s) * threads as f64 / workers;
-    let server_s = mean(summary.time.server_s) * threads as f64;
+    let Times { local_s, exposed_s, server_s, .. } = summary.time;
+    let (worker_s, server_s) = match ranks {
+        Some(_) => (mean(local_s - exposed_s), mean(server_s)),
+        None => (mean(local_s) * threads as f64 / workers, mean(server_s) * threads as f64),
+    };
     let round_s = match header.mode.parse() {
         // The server corrects while the workers learn.
         Ok(Mode::LlcgStale) => worker_s.max(server_s),
@@ -34,28 +42,43 @@ pub fn profile(record: &RunRecord, threads: usize) -> Profile {
         overlap: 0.0,
         restart_s: Profile::default_restart_s(),
         skew: 0.0,
-        table: vec![],
+        table: ranks.map(|ranks| measured(ranks, round_s + mean(exposed_s))).into_iter().collect(),
         source: format!(
             "hither train: mode {}, {} parts; an iteration is a round of {:.1} local steps and {:.1} \
-             server steps; workers and server have one thread each, and the server takes {server_s:.3} s \
-             of the round",
+             server steps; {}, and the server takes {server_s:.3} s of the round",
             header.mode,
             header.parts,
             mean(steps as f64),
             mean(summary.server_steps as f64),
+            match ranks {
+                Some(ranks) => format!("measured over {} ranks", ranks.len()),
+                None => "workers and server have one thread each".into(),
+            }
         ),
     }
 }
 
+/// The time of a round with the ranks where they were.
+fn measured(ranks: &[RankReport], step_s: Seconds) -> Measured {
+    let mut by_host = BTreeMap::<&str, u32>::new();
+    for rank in ranks {
+        *by_host.entry(&rank.host).or_default() += 1;
+    }
+    let mut placement: Vec<u32> = by_host.into_values().collect();
+    placement.sort_unstable_by(|a, b| b.cmp(a));
+    Measured { placement, step_s }
+}
+
 #[cfg(test)]
 mod tests {
-    use hither_core::record::train::{Bytes, CriticalPath, Header, Round, Summary, Times, Works};
+    use hither_core::record::train::{Bytes, CriticalPath, Header, Round, Summary, Works};
 
     use super::*;
 
     /// Two rounds, each with 1 s of local steps and 2 s of server steps.
     fn record(mode: Mode) -> RunRecord {
-        let time = Times { local_s: 1.0, server_s: 2.0, probe_s: 0.5, evaluate_s: 0.5 };
+        let time =
+            Times { local_s: 1.0, exposed_s: 0.25, server_s: 2.0, probe_s: 0.5, evaluate_s: 0.5 };
         let bytes = Bytes { model_down_bytes: 400, model_up_bytes: 400, ..Bytes::default() };
         let round = |round: u32| Round {
             round,
@@ -89,7 +112,8 @@ mod tests {
             rounds: 2,
             seed: 0,
         };
-        let total = Times { local_s: 2.0, server_s: 4.0, probe_s: 1.0, evaluate_s: 1.0 };
+        let total =
+            Times { local_s: 2.0, exposed_s: 0.5, server_s: 4.0, probe_s: 1.0, evaluate_s: 1.0 };
         let summary = Summary {
             mode: mode.name().into(),
             seed: 0,
@@ -110,8 +134,17 @@ mod tests {
     #[test]
     fn the_server_counts_unless_it_works_beside_the_workers() {
         // On 2 threads: 4 workers took 2 thread-seconds, half a second each; the server took 4.
-        assert_eq!(profile(&record(Mode::Llcg), 2).compute_s, 0.5 + 4.0);
-        assert_eq!(profile(&record(Mode::LlcgStale), 2).compute_s, 4.0);
-        assert_eq!(profile(&record(Mode::Llcg), 2).gradient_bytes, 100.0);
+        assert_eq!(profile(&record(Mode::Llcg), 2, None).compute_s, 0.5 + 4.0);
+        assert_eq!(profile(&record(Mode::LlcgStale), 2, None).compute_s, 4.0);
+        assert_eq!(profile(&record(Mode::Llcg), 2, None).gradient_bytes, 100.0);
+    }
+
+    #[test]
+    fn over_ranks_all_is_as_measured() {
+        let rank = |host: &str| RankReport { host: host.into(), ..RankReport::default() };
+        let ranks = ["b", "a", "b", "c", "b"].map(rank);
+        let profile = profile(&record(Mode::Llcg), 2, Some(&ranks));
+        assert_eq!(profile.compute_s, 0.75 + 2.0);
+        assert_eq!(profile.table, [Measured { placement: vec![3, 1, 1], step_s: 3.0 }]);
     }
 }

@@ -26,8 +26,19 @@ pub const PREDICTIONS: &str = "predictions.csv";
 pub const PROFILE: &str = "profile.json";
 pub const CHECKPOINT: &str = "checkpoint.safetensors";
 pub const REPORT: &str = "report.html";
-const FILES: [&str; 9] =
-    [SETTINGS, SUMMARY, METRICS, MODEL, EMBEDDINGS, PREDICTIONS, PROFILE, CHECKPOINT, REPORT];
+pub const RANKS: &str = "ranks.json";
+const FILES: [&str; 10] = [
+    SETTINGS,
+    SUMMARY,
+    METRICS,
+    MODEL,
+    EMBEDDINGS,
+    PREDICTIONS,
+    PROFILE,
+    CHECKPOINT,
+    REPORT,
+    RANKS,
+];
 
 /// What a run may ask for otherwise than the one that it goes on with.
 const MAY_CHANGE: [&str; 4] = ["rounds", "patience", "runs", "modes"];

@@ -163,7 +163,7 @@ fn the_scheduler_takes_the_profile() {
 fn threads_do_not_matter() {
     let place = Place::new();
     let (one, two) = (place.path("one"), place.path("two"));
-    for mode in ["llcg", "llcg-stale", "ggs", "psgd-sa"] {
+    for mode in ["llcg", "llcg-stale", "ggs", "psgd-sa", "psgd-sums"] {
         for (out, threads) in [(&one, "1"), (&two, "2")] {
             let more = ["--mode", mode, "--threads", threads, "-o", out.str(), "--force"];
             stdout_of(&place.train(&more));
@@ -352,7 +352,11 @@ fn every_model_and_mode_trains() {
     }
     let words = ["--modes", "all", "--rounds", "2", "--batch", "full", "--server-batch", "full"];
     let document = json_of(&place.compare(&[&words[..], &["--json"]].concat()));
-    assert_eq!(document["modes"].as_array().map(Vec::len), Some(7));
+    assert_eq!(document["modes"].as_array().map(Vec::len), Some(8));
+    let words = ["--mode", "psgd-sums", "--model", "gat"];
+    let words = place.train(&words);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    refused(&words, "--model gat does not read");
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub struct Bytes {
     pub model_down_bytes: u64,
     /// Models from workers.
     pub model_up_bytes: u64,
-    /// Features of nodes that other workers hold.
+    /// Features of nodes that other workers hold, or sums over these nodes.
     pub features_down_bytes: u64,
     /// Ids of the nodes whose features were requested.
     pub requests_up_bytes: u64,
@@ -138,7 +138,7 @@ pub struct Works {
     pub workers: Work,
     /// Local steps of the worker that takes longest.
     pub slowest: Work,
-    /// The server's steps.
+    /// The server's steps, or its refresh of stored sums.
     pub server: Work,
     /// Comparing losses to decide what is kept.
     pub judge: Work,
@@ -225,8 +225,12 @@ pub struct Drift {
 /// Wall-clock times: the only figures that differ between equal runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Times {
-    /// Local steps of all workers, on this machine's threads.
+    /// Local steps of all workers, on this machine's threads or in other processes.
     pub local_s: Seconds,
+    /// The part of `local_s` in which neither a worker nor the server computed: messages between
+    /// processes that nothing hides.
+    #[serde(default)]
+    pub exposed_s: Seconds,
     pub server_s: Seconds,
     /// Time spent measuring drift.
     pub probe_s: Seconds,
@@ -236,6 +240,7 @@ pub struct Times {
 impl Times {
     pub fn add(&mut self, other: &Self) {
         self.local_s += other.local_s;
+        self.exposed_s += other.exposed_s;
         self.server_s += other.server_s;
         self.probe_s += other.probe_s;
         self.evaluate_s += other.evaluate_s;

@@ -34,6 +34,7 @@ impl Gcn {
             x.project(Own::prefix(x.count()), &self.weight, params, None, &mut projected, false);
             let mut y = scales.forward(&projected, outputs);
             add_to_rows(&mut y, bias);
+            hop.add_remote(&self.weight, params, &mut y);
             return (y, ForwardCache::Nothing);
         }
         let Rows::Dense { values, dim } = x else { unreachable!("sparse rows are projected") };
@@ -43,6 +44,7 @@ impl Gcn {
             let (means, all) = (Rows::dense(means, *dim), Own::prefix(targets.len()));
             means.project(all, &self.weight, params, Some(bias), y, false);
         });
+        hop.add_remote(&self.weight, params, &mut y);
         (y, cache)
     }
 
@@ -53,6 +55,7 @@ impl Gcn {
         let (inputs, outputs) = (x.dim(), self.bias.len());
         let scales = self.norm.scales(hop);
         vector::add_column_sums(dy, outputs, &mut grads[self.bias.clone()]);
+        hop.add_remote_gradient(&self.weight, dy, grads);
         if let ForwardCache::Means(means) = cache {
             let rows = Rows::dense(means, inputs);
             rows.weight_gradient(Own::prefix(hop.targets()), &self.weight, dy, grads);

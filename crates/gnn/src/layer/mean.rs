@@ -37,16 +37,25 @@ pub struct Scales<'a> {
 impl Norm {
     pub fn scales<'a>(self, hop: &'a Hop<'a>) -> Scales<'a> {
         let targets = 0..hop.targets();
-        let (source, target, own) = match self {
-            Self::Neighbours => {
+        let stand_for = |i| hop.degree(i) as f32 / hop.drawn(i).max(1) as f32;
+        let (source, target, own) = match (self, hop.remote_degrees()) {
+            (Self::Neighbours, None) => {
                 (None, targets.map(|i| 1.0 / hop.drawn(i).max(1) as f32).collect(), None)
             }
-            Self::Mean => {
+            // Local neighbours are some of all; the others' sum is added with the same factor.
+            (Self::Neighbours, Some(all)) => {
+                (None, targets.map(|i| stand_for(i) / all[i].max(1) as f32).collect(), None)
+            }
+            (Self::Mean, None) => {
                 let shares: Vec<f32> = targets.map(|i| 1.0 / (1 + hop.drawn(i)) as f32).collect();
                 (None, shares.clone(), Some(shares))
             }
-            Self::Symmetric => {
-                let stand_for = |i| hop.degree(i) as f32 / hop.drawn(i).max(1) as f32;
+            (Self::Mean, Some(all)) => {
+                let share = |i: usize| 1.0 / (1 + all[i]) as f32;
+                let target = targets.clone().map(|i| stand_for(i) * share(i)).collect();
+                (None, target, Some(targets.map(share).collect()))
+            }
+            (Self::Symmetric, _) => {
                 let target = targets.clone().map(|i| hop.roots[i] * stand_for(i)).collect();
                 let own = targets.map(|i| hop.roots[i] * hop.roots[i]).collect();
                 (Some(&hop.roots[..]), target, Some(own))

@@ -18,6 +18,7 @@ pub use attention::Attention;
 pub use gcn::Gcn;
 pub use linear::Linear;
 pub use mean::Norm;
+pub(crate) use mean::plain;
 pub use propagate::Propagate;
 pub use rows::Rows;
 pub use sage::Sage;
@@ -101,6 +102,15 @@ impl Layer {
             Self::Sage(_) | Self::Gcn(_) | Self::Attention(_) => 1,
             Self::Propagate(layer) => layer.steps,
             Self::Linear(_) => 0,
+        }
+    }
+
+    /// The factors of neighbours, if the layer is a weighted sum over one hop.
+    pub fn norm(&self) -> Option<Norm> {
+        match self {
+            Self::Sage(_) => Some(Norm::Neighbours),
+            Self::Gcn(layer) => Some(layer.norm),
+            Self::Attention(_) | Self::Propagate(_) | Self::Linear(_) => None,
         }
     }
 

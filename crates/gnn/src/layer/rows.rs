@@ -11,6 +11,7 @@ use super::{ParamMatrix, add_to_rows};
 use crate::Features;
 
 /// The input of a layer, one row per node: dense, or the entries that are not zero.
+#[derive(Clone, Debug)]
 pub enum Rows<'a> {
     Dense { values: Cow<'a, [f32]>, dim: usize },
     Sparse { offsets: Cow<'a, [u64]>, indices: Cow<'a, [u32]>, values: Values<'a>, dim: usize },
@@ -37,18 +38,23 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Copies of some rows.
+    /// Copies of some rows of a table of features.
     pub fn collect(features: &Features, nodes: &[u32]) -> Self {
-        match features {
-            Features::Dense { values, dim } => {
+        Rows::all(features).pick(nodes)
+    }
+
+    /// Copies of some rows.
+    pub fn pick<'b>(&self, nodes: &[u32]) -> Rows<'b> {
+        match self {
+            Self::Dense { values, dim } => {
                 let mut rows = Vec::with_capacity(nodes.len() * dim);
                 for node in nodes {
                     let start = *node as usize * dim;
                     rows.extend_from_slice(&values[start..start + dim]);
                 }
-                Self::Dense { values: Cow::Owned(rows), dim: *dim }
+                Rows::Dense { values: Cow::Owned(rows), dim: *dim }
             }
-            Features::Sparse { offsets, indices, values, dim } => {
+            Self::Sparse { offsets, indices, values, dim } => {
                 let mut ends = Vec::with_capacity(nodes.len() + 1);
                 ends.push(0);
                 let (mut taken, mut numbers) = (vec![], values.as_ref().map(|_| vec![]));
@@ -61,7 +67,7 @@ impl<'a> Rows<'a> {
                     }
                     ends.push(taken.len() as u64);
                 }
-                Self::Sparse {
+                Rows::Sparse {
                     offsets: Cow::Owned(ends),
                     indices: Cow::Owned(taken),
                     values: numbers.map(Cow::Owned),

@@ -38,6 +38,7 @@ impl Sage {
             let all = Own::prefix(x.count());
             x.project(all, &self.neighbours, params, None, &mut projected, false);
             vector::add_scaled(&mut y, 1.0, &scales.forward(&projected, outputs));
+            hop.add_remote(&self.neighbours, params, &mut y);
             return (y, ForwardCache::Nothing);
         }
         let Rows::Dense { values, dim } = x else { unreachable!("sparse rows are projected") };
@@ -47,6 +48,7 @@ impl Sage {
             let (means, all) = (Rows::dense(means, *dim), Own::prefix(targets.len()));
             means.project(all, &self.neighbours, params, None, y, true);
         });
+        hop.add_remote(&self.neighbours, params, &mut y);
         (y, cache)
     }
 
@@ -58,6 +60,7 @@ impl Sage {
         let scales = Norm::Neighbours.scales(hop);
         vector::add_column_sums(dy, outputs, &mut grads[self.bias.clone()]);
         x.weight_gradient(hop.own(), &self.own, dy, grads);
+        hop.add_remote_gradient(&self.neighbours, dy, grads);
         let mut dx = match cache {
             ForwardCache::Means(means) => {
                 let rows = Rows::dense(means, inputs);

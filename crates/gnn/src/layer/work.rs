@@ -64,12 +64,14 @@ impl Layer {
             Self::Gcn(layer) => {
                 let hop = &hops[0];
                 convolve(x, hop, entries(hop) + hop.targets(), layer.bias.len(), passes)
+                    + remote(hop, layer.bias.len(), passes)
             }
             Self::Sage(layer) => {
                 let (hop, outputs) = (&hops[0], layer.bias.len());
                 let own = Work::products(hop.targets(), x.dim, outputs);
                 convolve(x, hop, entries(hop), outputs, passes)
                     + repeat(x.project(hop.targets(), outputs), own, passes)
+                    + remote(hop, outputs, passes)
             }
             Self::Propagate(_) => {
                 let summed: usize = hops.iter().map(|hop| entries(hop) + hop.targets()).sum();
@@ -94,6 +96,12 @@ impl Layer {
 fn entries(hop: &Hop) -> usize {
     let offsets = hop.csr().offsets;
     (offsets[offsets.len() - 1] - offsets[0]) as usize
+}
+
+/// Stored sums through the layer's matrix, and their part of its gradient.
+fn remote(hop: &Hop, outputs: usize, passes: Passes) -> Work {
+    let Some(sums) = hop.remote_sums() else { return Work::default() };
+    repeat(Shape::from_rows(sums).project(hop.targets(), outputs), Work::default(), passes)
 }
 
 /// A product with parameters: forward, for their gradient, and for that of the input.

@@ -139,14 +139,14 @@ impl Model {
 
     /// The mean loss over the batch, as it counts when the model is used.
     pub fn loss(&self, weights: &Weights, data: &Dataset, batch: &Batch) -> f64 {
-        let logits = self.outputs(weights, batch).logits;
+        let logits = self.outputs(weights, batch, |_, _| {}).logits;
         loss::value(&logits, &data.labels, &batch.rows, &batch.nodes)
     }
 
     /// What the model says of every node of the graph, all neighbours seen, layer by layer: the
     /// embeddings (the input of the last layer) and the outputs.
     pub fn infer(&self, weights: &Weights, data: &Dataset) -> Inference {
-        self.outputs(weights, &Batch::whole(data, &[], self.needs()))
+        self.outputs(weights, &Batch::whole(data, &[], self.needs()), |_, _| {})
     }
 
     /// The same for some nodes, in their order: with all their neighbours, `at_once` nodes at a time. It
@@ -166,7 +166,7 @@ impl Model {
         let (mut logits, mut embeddings) = (vec![], None);
         for seeds in nodes.chunks(at_once.max(1)) {
             let batch = sampler.batch(data, seeds.to_vec(), &Fanout::All, self.needs(), random);
-            let mut outputs = self.outputs(weights, &batch);
+            let mut outputs = self.outputs(weights, &batch, |_, _| {});
             logits.append(&mut outputs.logits);
             if let Some(rows) = outputs.embeddings {
                 // Rows of the neighbours follow those of the nodes themselves.
@@ -178,7 +178,25 @@ impl Model {
         Inference { embeddings, logits, classes: self.spec.outputs }
     }
 
-    fn outputs(&self, weights: &Weights, batch: &Batch) -> Inference {
+    /// As [`Model::infer`], but shows the input of every layer instead of the outputs. Returns the
+    /// work that it takes.
+    pub fn infer_seeing(
+        &self,
+        weights: &Weights,
+        data: &Dataset,
+        see: impl FnMut(usize, &Rows),
+    ) -> Work {
+        let batch = Batch::whole(data, &[], self.needs());
+        self.outputs(weights, &batch, see);
+        self.work(&batch, false)
+    }
+
+    fn outputs(
+        &self,
+        weights: &Weights,
+        batch: &Batch,
+        mut see: impl FnMut(usize, &Rows),
+    ) -> Inference {
         let mut embeddings: Option<Vec<f32>> = None;
         let mut hops = &batch.hops[..];
         let mut outputs = vec![];
@@ -190,6 +208,7 @@ impl Model {
                 (Some(values), Some(dim)) => Rows::dense(values, dim),
                 _ => batch.input.borrow(),
             };
+            see(index, &input);
             let (mut y, _) = stage.layer.forward(&weights.params, &input, here, false);
             if let Some(norm) = &stage.batch_norm {
                 norm.apply(&weights.params, &weights.stats, &mut y);

@@ -77,6 +77,23 @@ pub(crate) fn read(dir: &Path) -> Result<Dataset, Error> {
     Ok(whole)
 }
 
+/// What a folder holds, read without its graph.
+#[derive(Clone, Debug)]
+pub struct FolderFacts {
+    /// The dataset's name.
+    pub name: String,
+    /// Number of parts.
+    pub parts: usize,
+    /// Tells the content from that of other folders.
+    pub id: String,
+}
+
+pub fn facts(dir: &Path) -> Result<FolderFacts, Error> {
+    let files = Files::open(dir)?;
+    let id = files.parts.text(ID)?.to_owned();
+    Ok(FolderFacts { name: files.whole.name(), parts: files.count(), id })
+}
+
 /// One part, opened alone.
 #[derive(Debug)]
 pub struct PartAlone {

@@ -1,22 +1,29 @@
 //! How the server talks to its workers: one order out, one answer back from each.
 //!
 //! [`Workers`] is all that the trainer knows of where workers run. [`Threads`] has them in this
-//! process. An implementation for other processes sends the fields of [`Order`] and [`Answer`], which
-//! are plain numbers, and nothing else: the model, the options and the parts are the same on both
-//! sides from the start.
+//! process, [`Processes`] in others, each of which has some of them in threads. Only the messages of
+//! [`wire`] are sent: the options and the parts are the same on both sides from the start.
 
+pub mod mpi;
+mod processes;
 mod threads;
+pub mod wire;
 mod worker;
 
+pub use processes::{Channel, Framed, Home, Processes, serve};
 pub use threads::Threads;
 pub use worker::Worker;
 
+use std::ops::Range;
 use std::path::Path;
+
+use hither_core::Seconds;
 
 use crate::Error;
 use crate::drift::Probed;
 use crate::local::Learnt;
 use crate::model::Weights;
+use crate::remote::HiddenSums;
 
 /// What every worker is told in a round.
 #[derive(Clone, Copy, Debug)]
@@ -29,9 +36,12 @@ pub struct Order<'a> {
     pub start: &'a Weights,
     /// Whether to measure the worker's half of the drift.
     pub probe: bool,
+    /// New sums over remote neighbours, one entry per part; `None`: the old ones hold.
+    pub sums: Option<&'a [HiddenSums]>,
 }
 
 /// What a worker gives back.
+#[derive(Debug)]
 pub struct Answer {
     /// The number of its part.
     pub part: usize,
@@ -45,6 +55,33 @@ pub struct Answer {
 pub struct PartFacts {
     /// Training nodes: the weight of the part's model in the average.
     pub train_nodes: usize,
+    /// Its graph, features and labels.
+    pub bytes: u64,
+}
+
+/// Where a process of workers runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessFacts {
+    pub host: String,
+    /// The switches above the host, from the top, and the host: `spine.rack1.node7`; the host alone if
+    /// nothing else is known.
+    pub place: String,
+    /// The instruction set of its kernels, which decides the last bits of products.
+    pub isa: String,
+}
+
+/// What was measured of one process of workers, from the first round to now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProcessReport {
+    pub facts: ProcessFacts,
+    pub parts: Range<usize>,
+    /// Time in which its workers computed.
+    pub busy_s: Seconds,
+    /// All messages to it and from it.
+    pub down_bytes: u64,
+    pub up_bytes: u64,
+    /// The most memory that it has had.
+    pub peak_bytes: u64,
 }
 
 /// All workers of a run, seen from the server.
@@ -63,8 +100,18 @@ pub trait Workers: Send {
 
     /// Has every worker write the state of its optimiser to its own file in `folder`. `run` names
     /// the run, `round` the last finished round.
-    fn save(&self, folder: &Path, run: &str, round: u32) -> Result<(), Error>;
+    fn save(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error>;
 
     /// Has every worker read the state that it wrote after `round`.
     fn restore(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error>;
+
+    /// The time of the last round in which neither the slowest process nor the server computed.
+    fn exposed_s(&self) -> Seconds {
+        0.0
+    }
+
+    /// One entry per process, if workers run in others.
+    fn report(&mut self) -> Result<Vec<ProcessReport>, Error> {
+        Ok(vec![])
+    }
 }

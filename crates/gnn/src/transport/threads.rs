@@ -8,8 +8,9 @@ use rayon::prelude::*;
 use super::{Answer, Order, PartFacts, Worker, Workers};
 use crate::local::Learner;
 use crate::mode::Sees;
-use crate::model::Model;
+use crate::model::{Model, Weights};
 use crate::partition::Partition;
+use crate::remote::{Remote, RemoteSums};
 use crate::train::Settings;
 use crate::{Dataset, Error, parts};
 
@@ -22,12 +23,14 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Gives each worker what it sees of the dataset.
+    /// Gives each worker what it sees of the dataset. `remote` is needed where that includes sums over
+    /// remote neighbours.
     pub fn new(
         settings: &Settings,
         model: &Arc<Model>,
         data: &Arc<Dataset>,
         partition: &Partition,
+        remote: Option<&Remote>,
     ) -> Self {
         let alone = |part: Dataset| settings.learner(model, Arc::new(part));
         let mut setup_bytes = 0;
@@ -41,6 +44,17 @@ impl Threads {
                 setup_bytes = bytes;
                 parts.into_iter().map(alone).collect()
             }
+            Some(Sees::PartAndSums) => {
+                let parts = remote.map(|remote| remote.parts(model, data, partition));
+                let (parts, bytes) = parts.unwrap_or_default();
+                setup_bytes = bytes;
+                let with_sums = |(part, sums): (Dataset, RemoteSums)| {
+                    let mut learner = alone(part);
+                    learner.remote = Some(sums);
+                    learner
+                };
+                parts.into_iter().map(with_sums).collect()
+            }
             Some(Sees::WholeByFetching) => parts::homes(data, partition)
                 .into_iter()
                 .map(|(train, home)| {
@@ -50,11 +64,36 @@ impl Threads {
                 })
                 .collect(),
         };
-        let facts = |learner: &Learner| PartFacts { train_nodes: learner.train.len() };
-        let parts = learners.iter().map(facts).collect();
-        let worker = |(part, learner)| Worker::new(part, learner, model.clone(), settings);
-        let workers = learners.into_iter().enumerate().map(worker).collect();
-        Self { workers, parts, setup_bytes }
+        let learners = learners.into_iter().enumerate();
+        Self { setup_bytes, ..Self::from_learners(settings, model, learners) }
+    }
+
+    /// Some of the workers of a run, each with its part: those of a process that has no more.
+    pub fn from_parts(
+        settings: &Settings,
+        model: &Arc<Model>,
+        parts: impl IntoIterator<Item = (usize, Arc<Dataset>)>,
+    ) -> Self {
+        let learner = |(part, data)| (part, settings.learner(model, data));
+        Self::from_learners(settings, model, parts.into_iter().map(learner))
+    }
+
+    fn from_learners(
+        settings: &Settings,
+        model: &Arc<Model>,
+        learners: impl Iterator<Item = (usize, Learner)>,
+    ) -> Self {
+        let worker = |(part, learner): (usize, Learner)| {
+            let facts = PartFacts { train_nodes: learner.train.len(), bytes: learner.data.bytes() };
+            (Worker::new(part, learner, model.clone(), settings), facts)
+        };
+        let (workers, parts) = learners.map(worker).unzip();
+        Self { workers, parts, setup_bytes: 0 }
+    }
+
+    /// Whether a model of the server is of the workers' shape, or what to do about it.
+    pub fn check(&self, start: &Weights) -> Result<(), Error> {
+        self.workers.iter().try_for_each(|worker| worker.check(start))
     }
 }
 
@@ -69,12 +108,15 @@ impl Workers for Threads {
         meanwhile: &mut (dyn FnMut() + Send),
     ) -> Result<Vec<Answer>, Error> {
         let answer = |worker: &mut Worker| worker.answer(order);
-        let (answers, ()) =
-            rayon::join(|| self.workers.par_iter_mut().map(answer).collect(), meanwhile);
+        // No more workers at once than threads: a thread that waits inside a step would begin another
+        // worker's, and the activations of both would be in memory.
+        let at_once = self.workers.chunks_mut(rayon::current_num_threads());
+        let learn = |some: &mut [Worker]| some.par_iter_mut().map(answer).collect::<Vec<_>>();
+        let (answers, ()) = rayon::join(|| at_once.flat_map(learn).collect(), meanwhile);
         Ok(answers)
     }
 
-    fn save(&self, folder: &Path, run: &str, round: u32) -> Result<(), Error> {
+    fn save(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error> {
         self.workers.iter().try_for_each(|worker| worker.save(folder, run, round))
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Answer, Order};
 use crate::drift::{self, Probed};
 use crate::local::{Learner, Pace, Steps, Until};
-use crate::model::Model;
+use crate::model::{Model, Weights};
 use crate::train::Settings;
 use crate::{Error, checkpoint};
 
@@ -26,6 +26,9 @@ impl Worker {
 
     /// Takes the steps of a round, then measures drift if that is asked for.
     pub fn answer(&mut self, order: &Order) -> Answer {
+        if let (Some(sums), Some(remote)) = (order.sums, &mut self.learner.remote) {
+            remote.refresh(sums[self.part].clone());
+        }
         let who = format!("local/{}", self.part);
         let steps = Steps {
             seed: self.seed,
@@ -37,6 +40,18 @@ impl Worker {
         let learnt = self.learner.learn(&self.model, order.start, &self.pace, &steps);
         let probed = order.probe.then(|| self.probe(order));
         Answer { part: self.part, learnt, probed }
+    }
+
+    /// Whether the server's model is of the same shape, or what to do about it.
+    pub fn check(&self, start: &Weights) -> Result<(), Error> {
+        let (theirs, ours) = (start.params.len(), self.model.params_len());
+        if theirs == ours && start.stats.len() == self.model.stats_len() {
+            return Ok(());
+        }
+        Err(Error::Settings(format!(
+            "the server's model has {theirs} parameters, this worker's {ours}; give all processes the \
+             same options and dataset"
+        )))
     }
 
     fn probe(&mut self, order: &Order) -> Probed {

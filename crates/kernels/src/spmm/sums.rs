@@ -3,6 +3,9 @@
 //!
 //! Columns and offsets may lie in a mapped file, which another process can change at any time. Each
 //! is therefore read once, and the value that was read is checked before it becomes an address.
+//! The check of a column is hidden behind the row's loads: in a replica of the loop with all rows in the
+//! second-level cache (Zen 3, AVX2, shortest of many interleaved passes) it takes 12 % with 8 columns,
+//! 1 % with 16 and 32, and nothing with 64.
 
 use std::ops::Range;
 

@@ -121,6 +121,7 @@ fn row(mode: &str, seed: u64, round: u32, rounds: u32) -> Round {
         drift: (cut && round % 3 == 1).then_some(()).map(drift),
         time: Times {
             local_s: 0.3 + 0.05 * noise(seed + 6, round),
+            exposed_s: 0.0,
             server_s: if corrects { 0.08 } else { 0.0 },
             probe_s: 0.01,
             evaluate_s: 0.1,

@@ -32,6 +32,18 @@ impl<K: Ord + Copy> Default for Queue<K> {
     }
 }
 
+impl<K: Ord + Copy> FromIterator<(Class, K, JobId)> for Queue<K> {
+    fn from_iter<I: IntoIterator<Item = (Class, K, JobId)>>(jobs: I) -> Self {
+        // Sorting all at once is quicker than inserting one by one.
+        let mut classes: BTreeMap<Class, Vec<(K, JobId)>> = BTreeMap::new();
+        for (class, key, id) in jobs {
+            classes.entry(class).or_default().push((key, id));
+        }
+        let sorted = |(class, jobs): (Class, Vec<_>)| (class, jobs.into_iter().collect());
+        Self { classes: classes.into_iter().map(sorted).collect() }
+    }
+}
+
 impl<K: Ord + Copy> Queue<K> {
     pub fn insert(&mut self, class: Class, key: K, id: JobId) {
         self.classes.entry(class).or_default().insert((key, id));

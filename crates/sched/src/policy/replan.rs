@@ -96,9 +96,12 @@ impl<K: Ord + Copy, C: Ord + Copy> Ranks<K, C> {
         self.running = None;
     }
 
-    /// All waiting jobs, most deserving first.
-    pub fn ids(&self) -> Vec<JobId> {
-        self.waiting.ids()
+    /// Ranks all waiting jobs anew.
+    pub fn rank_waiting(&mut self, key: impl Fn(JobId) -> K) {
+        for (&id, (_, known)) in &mut self.key_of {
+            *known = key(id);
+        }
+        self.waiting = self.key_of.iter().map(|(&id, &(class, key))| (class, key, id)).collect();
     }
 
     /// Plans and carries the plan out. Returns who started and who was preempted.

@@ -104,10 +104,9 @@ impl Policy for Themis {
     fn timer(&mut self, turn: &mut Turn, _round: Timer) {
         self.auction = true;
         self.called = false;
-        for id in self.ranks.ids() {
-            let rank = self.key(turn, id);
-            self.ranks.insert(turn, rank, id);
-        }
+        let mut ranks = std::mem::take(&mut self.ranks);
+        ranks.rank_waiting(|id| self.key(turn, id));
+        self.ranks = ranks;
     }
 
     saved_whole!(options);

@@ -1,0 +1,269 @@
+//! A run over the ranks of an MPI job: rank 0 is the server, the others open their own parts alone.
+//!
+//! All ranks have the same command line. Rank 0 runs as if it were alone, but for its workers; the
+//! others do what it asks until it stops them.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+use std::{env, fs, thread};
+
+use anyhow::bail;
+use hither_core::Seconds;
+use hither_gnn::mode::Sees;
+use hither_gnn::model::Model;
+use hither_gnn::parts::open_part;
+use hither_gnn::parts::stored::{self, FolderFacts};
+use hither_gnn::train::{Mode, Settings, Trainer};
+use hither_gnn::transport::mpi::{Launch, Rank, World};
+use hither_gnn::transport::wire::Request;
+use hither_gnn::transport::{Channel as _, Home, ProcessFacts, Processes, Threads, serve};
+use hither_gnn::{Dataset, Error};
+use hither_kernels::detect;
+use serde::Serialize;
+
+use super::args::TrainArgs;
+use super::stop::StopRequest;
+use crate::Common;
+
+/// The server's view of the job. Dropping it lets the other ranks end.
+pub struct Crew {
+    world: World,
+    start: Instant,
+}
+
+impl Crew {
+    /// Joins the job as its rank 0.
+    pub fn join(args: &TrainArgs, mode: Mode) -> anyhow::Result<Self> {
+        check(args, mode)?;
+        Ok(Self { world: World::join()?, start: Instant::now() })
+    }
+
+    /// Has all ranks make ready for a run on a dataset of so many parts.
+    pub fn begin(
+        &self,
+        args: &TrainArgs,
+        settings: &Settings,
+        model: &Model,
+    ) -> anyhow::Result<Box<Processes<Rank>>> {
+        let FolderFacts { parts, id, .. } = stored::facts(args.data.path())?;
+        let ranks = self.world.ranks();
+        if ranks - 1 > parts {
+            bail!(
+                "{ranks} ranks were started, but {} has {parts} parts: one rank is the server, so start \
+                 at most {}",
+                args.data.path().display(),
+                parts + 1
+            );
+        }
+        let channels =
+            (1..ranks).map(|rank| (self.world.channel(rank), Launch::parts_of(rank, ranks, parts)));
+        let start = self.start;
+        let clock = Box::new(move || start.elapsed().as_secs_f64());
+        let run = (settings.seed, options(settings, model, &id));
+        Ok(Box::new(Processes::begin(channels, run, isa(), clock)?))
+    }
+
+    /// What every rank used and sent, server first.
+    pub fn report(&self, trainer: &mut Trainer) -> anyhow::Result<Vec<RankReport>> {
+        let host = host(&self.world);
+        let server = RankReport {
+            rank: 0,
+            parts: vec![],
+            place: place(&host),
+            host,
+            data_bytes: trainer.data.bytes(),
+            peak_bytes: peak_bytes(),
+            busy_s: trainer.rounds.iter().map(|round| round.time.server_s).sum(),
+            received_bytes: 0,
+            sent_bytes: 0,
+        };
+        let mut ranks = vec![server];
+        let facts = trainer.workers.parts().to_vec();
+        for (rank, process) in (1..).zip(trainer.workers.report()?) {
+            ranks[0].sent_bytes += process.down_bytes;
+            ranks[0].received_bytes += process.up_bytes;
+            ranks.push(RankReport {
+                rank,
+                data_bytes: facts[process.parts.clone()].iter().map(|part| part.bytes).sum(),
+                parts: process.parts.collect(),
+                host: process.facts.host,
+                place: process.facts.place,
+                peak_bytes: process.peak_bytes,
+                busy_s: process.busy_s,
+                received_bytes: process.down_bytes,
+                sent_bytes: process.up_bytes,
+            });
+        }
+        Ok(ranks)
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        // After a panic the job is aborted instead: ranks may be waiting to be heard.
+        if !thread::panicking() {
+            for rank in 1..self.world.ranks() {
+                let _ = self.world.channel(rank).send(&Request::Stop.write());
+            }
+        }
+    }
+}
+
+/// One rank of a job, in ranks.json: figures from the start, or resumption, of the run.
+#[derive(Debug, Default, Serialize)]
+pub struct RankReport {
+    pub rank: usize,
+    /// Numbers of its parts; none: the server.
+    pub parts: Vec<usize>,
+    pub host: String,
+    /// The switches above the host and the host, as far as Slurm says.
+    pub place: String,
+    /// The graph, features and labels that it works on. They are mapped, not copied.
+    pub data_bytes: u64,
+    /// The most memory that was in use, with the pages of mapped files.
+    pub peak_bytes: u64,
+    pub busy_s: Seconds,
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+}
+
+/// Refuses what cannot run over several ranks.
+fn check(args: &TrainArgs, mode: Mode) -> anyhow::Result<()> {
+    if mode.does().workers != Some(Sees::Part) {
+        bail!(
+            "--mode {} does not run over MPI; llcg, llcg-stale and psgd-pa do. Start it without mpirun or srun",
+            mode.name()
+        );
+    }
+    if !args.data.is_partitioned() {
+        bail!(
+            "{} is not partitioned, and each rank opens its parts alone; run `hither partition {0} --parts \
+             N --write DIR` first, and train on DIR",
+            args.data.path().display()
+        );
+    }
+    if args.run.dry_run {
+        bail!("--dry-run takes one process; start it without mpirun or srun");
+    }
+    Ok(())
+}
+
+/// Does the work of a rank other than 0. Rank 0 says what went wrong, so this says nothing.
+pub fn work(
+    args: &TrainArgs,
+    mode: Mode,
+    launch: Launch,
+    common: &Common,
+) -> anyhow::Result<ExitCode> {
+    if args.check(&[mode]).is_err() || check(args, mode).is_err() {
+        return Ok(ExitCode::from(2));
+    }
+    let Ok(world) = World::join() else { return Ok(ExitCode::from(2)) };
+    let _stopped_by_the_server = StopRequest::on_signal(&Common { quiet: true, threads: None })?;
+    let mut home =
+        WorkerRank { args, mode, launch, host: host(&world), start: Instant::now(), parts: None };
+    let mut server = world.channel(0);
+    common.pool()?.install(|| serve(&mut home, &mut server))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A rank that holds some parts.
+struct WorkerRank<'a> {
+    args: &'a TrainArgs,
+    mode: Mode,
+    launch: Launch,
+    host: String,
+    start: Instant,
+    /// Opened for the first run, and kept for further ones.
+    parts: Option<Opened>,
+}
+
+#[derive(Clone)]
+struct Opened {
+    parts: Vec<(usize, Arc<Dataset>)>,
+    /// Number of parts in the folder.
+    count: usize,
+    id: String,
+}
+
+impl WorkerRank<'_> {
+    fn open(&mut self) -> Result<Opened, Error> {
+        if let Some(opened) = &self.parts {
+            return Ok(opened.clone());
+        }
+        let dir = self.args.data.path();
+        let FolderFacts { parts: count, id, .. } = stored::facts(dir)?;
+        let Launch { rank, ranks, .. } = self.launch;
+        let open = |part| Ok((part, Arc::new(open_part(dir, part)?.data)));
+        let parts = Launch::parts_of(rank, ranks, count).map(open).collect::<Result<_, Error>>()?;
+        Ok(self.parts.insert(Opened { parts, count, id }).clone())
+    }
+}
+
+impl Home for WorkerRank<'_> {
+    fn workers(&mut self, seed: u64, asked: &str) -> Result<Threads, Error> {
+        let Opened { parts, count, id } = self.open()?;
+        let Some((_, first)) = parts.first() else {
+            return Err(Error::Settings("it has no part; start fewer ranks".into()));
+        };
+        let bad = |error: anyhow::Error| Error::Settings(error.to_string());
+        let model = Arc::new(Model::new(self.args.spec(first).map_err(bad)?)?);
+        let steps = self.args.server.server_steps.clone();
+        let settings = self.args.settings(self.mode, seed, count, steps);
+        if options(&settings, &model, &id) != asked {
+            return Err(Error::Settings(format!(
+                "{} or the options are not those of the server; give all ranks the same command line and \
+                 the same folder",
+                self.args.data.path().display()
+            )));
+        }
+        Ok(Threads::from_parts(&settings, &model, parts))
+    }
+
+    fn facts(&self) -> ProcessFacts {
+        ProcessFacts { host: self.host.clone(), place: place(&self.host), isa: isa().into() }
+    }
+
+    fn now_s(&self) -> Seconds {
+        self.start.elapsed().as_secs_f64()
+    }
+
+    fn peak_bytes(&self) -> u64 {
+        peak_bytes()
+    }
+}
+
+/// Everything that decides what a rank computes.
+fn options(settings: &Settings, model: &Model, id: &str) -> String {
+    format!("{} {id} {:?} {settings:?}", env!("CARGO_PKG_VERSION"), model.spec)
+}
+
+fn isa() -> &'static str {
+    detect::cpu().isa.name()
+}
+
+/// What Slurm calls this node, else what MPI does.
+fn host(world: &World) -> String {
+    env::var("SLURMD_NODENAME").unwrap_or_else(|_| world.host())
+}
+
+/// Where Slurm says that the host is, from the topmost switch down.
+fn place(host: &str) -> String {
+    env::var("SLURM_TOPOLOGY_ADDR").unwrap_or_else(|_| host.to_owned())
+}
+
+/// The most memory that this process has had; 0 where the system does not tell.
+fn peak_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+/// The options of a rank: unless told otherwise, the ranks of a host share its cores.
+pub fn shared(common: &Common, launch: &Launch) -> Common {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let share = (cores / launch.ranks_here.max(1)).clamp(1, 1024) as u16;
+    Common { quiet: common.quiet, threads: common.threads.or(Some(share)) }
+}

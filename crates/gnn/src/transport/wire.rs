@@ -1,0 +1,484 @@
+//! Orders and answers as bytes, for workers in other processes.
+//!
+//! Numbers are little-endian and floats keep their bits, so that a run over processes ends with the
+//! same bytes as one over threads. A message is a kind, then the fields in the order below; vectors
+//! carry their length. This module does no I/O: a transport sends what it writes, one message at a
+//! time, and whatever arrives is checked before it is used.
+
+use hither_core::Seconds;
+use hither_core::record::train::{Bytes, Work};
+
+use super::{Answer, Order, PartFacts, ProcessFacts};
+use crate::drift::Probed;
+use crate::local::Learnt;
+use crate::model::Weights;
+
+/// What the server asks of a process of workers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Make the workers of a run ready. `options` tells runs apart: both sides must have the same.
+    Begin { seed: u64, options: String },
+    /// Learn; the fields of an [`Order`].
+    Learn { round: u32, steps: u32, probe: bool, start: Weights },
+    /// Write the state after `round` to the workers' files in `folder`.
+    Save { folder: String, run: String, round: u32 },
+    /// Read that state back.
+    Restore { folder: String, run: String, round: u32 },
+    /// Say how much memory was used.
+    Report,
+    /// All runs have ended.
+    Stop,
+}
+
+/// What a process of workers replies.
+#[derive(Debug)]
+pub enum Reply {
+    /// The workers are ready: where they run, and what each holds.
+    Ready { facts: ProcessFacts, parts: Vec<PartFacts> },
+    /// One answer per worker, and the seconds that they took together.
+    Learnt { answers: Vec<Answer>, busy_s: Seconds },
+    /// The state is written, or read back.
+    Done,
+    /// The most memory that the process has had so far.
+    Report { peak_bytes: u64 },
+    /// The process cannot do it; the text says why.
+    Failed(String),
+}
+
+/// Why bytes are not a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    #[error("the message ends before its last field")]
+    Short,
+    #[error("{0} bytes follow the message")]
+    Long(usize),
+    #[error("no message has kind {0}")]
+    Kind(u8),
+    #[error("a text is not UTF-8, or a flag neither 0 nor 1")]
+    Value,
+}
+
+const LEARN: u8 = 1;
+const SAVE: u8 = 2;
+const RESTORE: u8 = 3;
+const STOP: u8 = 4;
+const LEARNT: u8 = 5;
+const DONE: u8 = 6;
+const FAILED: u8 = 7;
+const BEGIN: u8 = 8;
+const READY: u8 = 9;
+const REPORT: u8 = 10;
+const REPORTED: u8 = 11;
+
+/// An order as bytes. [`Request::read`] gives [`Request::Learn`] back.
+pub fn write_order(order: &Order) -> Vec<u8> {
+    let Order { round, steps, probe, start, .. } = *order;
+    let mut out = Writer(vec![LEARN]);
+    out.u32(round);
+    out.u32(steps);
+    out.flag(probe);
+    out.weights(start);
+    out.0
+}
+
+impl Request {
+    pub fn write(&self) -> Vec<u8> {
+        let state = |kind: u8, folder: &str, run: &str, round: u32| {
+            let mut out = Writer(vec![kind]);
+            out.text(folder);
+            out.text(run);
+            out.u32(round);
+            out.0
+        };
+        match self {
+            Self::Begin { seed, options } => {
+                let mut out = Writer(vec![BEGIN]);
+                out.u64(*seed);
+                out.text(options);
+                out.0
+            }
+            Self::Learn { round, steps, probe, start } => write_order(&Order {
+                round: *round,
+                steps: *steps,
+                probe: *probe,
+                start,
+                sums: None,
+            }),
+            Self::Save { folder, run, round } => state(SAVE, folder, run, *round),
+            Self::Restore { folder, run, round } => state(RESTORE, folder, run, *round),
+            Self::Report => vec![REPORT],
+            Self::Stop => vec![STOP],
+        }
+    }
+
+    pub fn read(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut from = Reader(bytes);
+        let request = match from.u8()? {
+            BEGIN => Self::Begin { seed: from.u64()?, options: from.text()? },
+            LEARN => Self::Learn {
+                round: from.u32()?,
+                steps: from.u32()?,
+                probe: from.flag()?,
+                start: from.weights()?,
+            },
+            SAVE => Self::Save { folder: from.text()?, run: from.text()?, round: from.u32()? },
+            RESTORE => {
+                Self::Restore { folder: from.text()?, run: from.text()?, round: from.u32()? }
+            }
+            REPORT => Self::Report,
+            STOP => Self::Stop,
+            kind => return Err(WireError::Kind(kind)),
+        };
+        from.end()?;
+        Ok(request)
+    }
+}
+
+impl Reply {
+    pub fn write(&self) -> Vec<u8> {
+        let mut out = Writer(vec![]);
+        match self {
+            Self::Ready { facts: ProcessFacts { host, place, isa }, parts } => {
+                out.0.push(READY);
+                [host, place, isa].into_iter().for_each(|text| out.text(text));
+                out.u32(parts.len() as u32);
+                for PartFacts { train_nodes, bytes } in parts {
+                    out.u64(*train_nodes as u64);
+                    out.u64(*bytes);
+                }
+            }
+            Self::Learnt { answers, busy_s } => {
+                out.0.push(LEARNT);
+                out.f64(*busy_s);
+                out.u32(answers.len() as u32);
+                answers.iter().for_each(|answer| out.answer(answer));
+            }
+            Self::Done => out.0.push(DONE),
+            Self::Report { peak_bytes } => {
+                out.0.push(REPORTED);
+                out.u64(*peak_bytes);
+            }
+            Self::Failed(why) => {
+                out.0.push(FAILED);
+                out.text(why);
+            }
+        }
+        out.0
+    }
+
+    pub fn read(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut from = Reader(bytes);
+        let reply = match from.u8()? {
+            READY => Self::Ready {
+                facts: ProcessFacts { host: from.text()?, place: from.text()?, isa: from.text()? },
+                parts: from.list(|from| {
+                    Ok(PartFacts { train_nodes: from.u64()? as usize, bytes: from.u64()? })
+                })?,
+            },
+            LEARNT => {
+                let busy_s = from.f64()?;
+                Self::Learnt { answers: from.list(Reader::answer)?, busy_s }
+            }
+            REPORTED => Self::Report { peak_bytes: from.u64()? },
+            DONE => Self::Done,
+            FAILED => Self::Failed(from.text()?),
+            kind => return Err(WireError::Kind(kind)),
+        };
+        from.end()?;
+        Ok(reply)
+    }
+}
+
+/// Appends fields to a message.
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn u32(&mut self, value: u32) {
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn f64(&mut self, value: f64) {
+        self.u64(value.to_bits());
+    }
+
+    fn flag(&mut self, value: bool) {
+        self.0.push(value.into());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.u64(text.len() as u64);
+        self.0.extend(text.as_bytes());
+    }
+
+    fn floats(&mut self, values: &[f32]) {
+        self.u64(values.len() as u64);
+        self.0.reserve(size_of_val(values));
+        self.0.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    }
+
+    fn weights(&mut self, weights: &Weights) {
+        self.floats(&weights.params);
+        self.floats(&weights.stats);
+    }
+
+    fn work(&mut self, work: &Work) {
+        self.u64(work.sums);
+        self.u64(work.products);
+    }
+
+    fn answer(&mut self, answer: &Answer) {
+        let Answer { part, learnt, probed } = answer;
+        let Learnt { weights, steps, loss, gradient_squared, bytes, work } = learnt;
+        self.u64(*part as u64);
+        self.weights(weights);
+        self.u32(*steps);
+        self.f64(*loss);
+        self.f64(*gradient_squared);
+        let Bytes { model_down_bytes, model_up_bytes, features_down_bytes, requests_up_bytes } =
+            bytes;
+        for count in [model_down_bytes, model_up_bytes, features_down_bytes, requests_up_bytes] {
+            self.u64(*count);
+        }
+        self.work(work);
+        self.flag(probed.is_some());
+        if let Some(Probed { gradients, bias_squared, work }) = probed {
+            gradients.iter().for_each(|half| self.floats(half));
+            self.f64(*bias_squared);
+            self.work(work);
+        }
+    }
+}
+
+/// Takes fields off the front of a message.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: u64) -> Result<&'a [u8], WireError> {
+        let count = usize::try_from(count).map_err(|_| WireError::Short)?;
+        let (field, rest) = self.0.split_at_checked(count).ok_or(WireError::Short)?;
+        self.0 = rest;
+        Ok(field)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        self.take(N as u64)?.try_into().map_err(|_| WireError::Short)
+    }
+
+    fn u8(&mut self) -> Result<u8, WireError> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    fn u32(&mut self) -> Result<u32, WireError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, WireError> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn f64(&mut self) -> Result<f64, WireError> {
+        self.u64().map(f64::from_bits)
+    }
+
+    fn flag(&mut self) -> Result<bool, WireError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(WireError::Value),
+        }
+    }
+
+    fn text(&mut self) -> Result<String, WireError> {
+        let len = self.u64()?;
+        let text = std::str::from_utf8(self.take(len)?).map_err(|_| WireError::Value)?;
+        Ok(text.to_owned())
+    }
+
+    /// Reserves only what the message holds, whatever length it states.
+    fn floats(&mut self) -> Result<Vec<f32>, WireError> {
+        let len = self.u64()?.checked_mul(4).ok_or(WireError::Short)?;
+        let float = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        Ok(self.take(len)?.chunks_exact(4).map(float).collect())
+    }
+
+    fn weights(&mut self) -> Result<Weights, WireError> {
+        Ok(Weights { params: self.floats()?, stats: self.floats()? })
+    }
+
+    /// Reserves nothing for elements that a message only claims to have.
+    fn list<T>(
+        &mut self,
+        element: impl Fn(&mut Self) -> Result<T, WireError>,
+    ) -> Result<Vec<T>, WireError> {
+        let count = self.u32()?;
+        (0..count).map(|_| element(self)).collect()
+    }
+
+    fn answer(&mut self) -> Result<Answer, WireError> {
+        let part = self.u64()? as usize;
+        let learnt = Learnt {
+            weights: self.weights()?,
+            steps: self.u32()?,
+            loss: self.f64()?,
+            gradient_squared: self.f64()?,
+            bytes: Bytes {
+                model_down_bytes: self.u64()?,
+                model_up_bytes: self.u64()?,
+                features_down_bytes: self.u64()?,
+                requests_up_bytes: self.u64()?,
+            },
+            work: self.work()?,
+        };
+        let mut probed = None;
+        if self.flag()? {
+            probed = Some(Probed {
+                gradients: [self.floats()?, self.floats()?],
+                bias_squared: self.f64()?,
+                work: self.work()?,
+            });
+        }
+        Ok(Answer { part, learnt, probed })
+    }
+
+    fn work(&mut self) -> Result<Work, WireError> {
+        Ok(Work { sums: self.u64()?, products: self.u64()? })
+    }
+
+    fn end(&self) -> Result<(), WireError> {
+        if self.0.is_empty() { Ok(()) } else { Err(WireError::Long(self.0.len())) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Any bits: a model that diverged arrives as it was sent.
+    fn floats() -> impl Strategy<Value = Vec<f32>> {
+        vec(any::<u32>().prop_map(f32::from_bits), 0..40)
+    }
+
+    fn weights() -> impl Strategy<Value = Weights> {
+        (floats(), floats()).prop_map(|(params, stats)| Weights { params, stats })
+    }
+
+    fn work() -> impl Strategy<Value = Work> {
+        any::<[u64; 2]>().prop_map(|[sums, products]| Work { sums, products })
+    }
+
+    fn request() -> impl Strategy<Value = Request> {
+        let learn = (any::<[u32; 2]>(), any::<bool>(), weights());
+        let state = || (".{0,9}", ".{0,9}", any::<u32>());
+        prop_oneof![
+            (any::<u64>(), ".{0,9}").prop_map(|(seed, options)| Request::Begin { seed, options }),
+            learn.prop_map(|([round, steps], probe, start)| {
+                Request::Learn { round, steps, probe, start }
+            }),
+            state().prop_map(|(folder, run, round)| Request::Save { folder, run, round }),
+            state().prop_map(|(folder, run, round)| Request::Restore { folder, run, round }),
+            Just(Request::Report),
+            Just(Request::Stop),
+        ]
+    }
+
+    fn reply() -> impl Strategy<Value = Reply> {
+        let learnt = (weights(), any::<u32>(), any::<[u64; 6]>(), work()).prop_map(
+            |(weights, steps, bits, work)| Learnt {
+                weights,
+                steps,
+                loss: f64::from_bits(bits[0]),
+                gradient_squared: f64::from_bits(bits[1]),
+                bytes: Bytes {
+                    model_down_bytes: bits[2],
+                    model_up_bytes: bits[3],
+                    features_down_bytes: bits[4],
+                    requests_up_bytes: bits[5],
+                },
+                work,
+            },
+        );
+        let probed = (floats(), floats(), any::<u64>(), work()).prop_map(|(a, b, bits, work)| {
+            Probed { gradients: [a, b], bias_squared: f64::from_bits(bits), work }
+        });
+        let answer = (any::<u32>(), learnt, proptest::option::of(probed))
+            .prop_map(|(part, learnt, probed)| Answer { part: part as usize, learnt, probed });
+        let facts = (".{0,9}", ".{0,9}", ".{0,9}").prop_map(|(host, place, isa)| ProcessFacts {
+            host,
+            place,
+            isa,
+        });
+        let part = any::<[u32; 2]>().prop_map(|[nodes, bytes]| PartFacts {
+            train_nodes: nodes as usize,
+            bytes: bytes.into(),
+        });
+        prop_oneof![
+            (facts, vec(part, 0..3)).prop_map(|(facts, parts)| Reply::Ready { facts, parts }),
+            (vec(answer, 0..3), any::<u64>()).prop_map(|(answers, bits)| Reply::Learnt {
+                answers,
+                busy_s: f64::from_bits(bits),
+            }),
+            any::<u64>().prop_map(|peak_bytes| Reply::Report { peak_bytes }),
+            Just(()).prop_map(|()| Reply::Done),
+            ".{0,20}".prop_map(Reply::Failed),
+        ]
+    }
+
+    proptest! {
+        /// Bytes are compared, not values: NaN is not equal to itself.
+        #[test]
+        fn messages_arrive_as_they_were_sent(request in request(), reply in reply()) {
+            let bytes = request.write();
+            prop_assert_eq!(Request::read(&bytes).expect("a request").write(), bytes);
+            let bytes = reply.write();
+            prop_assert_eq!(Reply::read(&bytes).expect("a reply").write(), bytes);
+        }
+
+        #[test]
+        fn a_cut_or_lengthened_message_is_refused(request in request(), reply in reply()) {
+            for bytes in [request.write(), reply.write()] {
+                let is_refused = |bytes: &[u8]| {
+                    Request::read(bytes).is_err() && Reply::read(bytes).is_err()
+                };
+                for len in 0..bytes.len() {
+                    prop_assert!(is_refused(&bytes[..len]));
+                }
+                let longer = [&bytes[..], &[0]].concat();
+                prop_assert!(is_refused(&longer));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_a_message_or_an_error(bytes in vec(any::<u8>(), 0..200)) {
+            let _ = Request::read(&bytes);
+            let _ = Reply::read(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_stated_length_reserves_nothing() {
+        // A learn request whose parameters claim to be 2^61 floats.
+        let mut bytes = vec![LEARN, 1, 0, 0, 0, 1, 0, 0, 0, 0];
+        bytes.extend((1u64 << 61).to_le_bytes());
+        assert_eq!(Request::read(&bytes), Err(WireError::Short));
+    }
+
+    /// The layout is fixed: ranks may run builds of different days.
+    #[test]
+    fn the_bytes_of_an_order_are_known() {
+        let start = Weights { params: vec![1.0], stats: vec![] };
+        let order = Order { round: 2, steps: 3, start: &start, probe: true, sums: None };
+        let expected = [
+            vec![1, 2, 0, 0, 0, 3, 0, 0, 0, 1],
+            vec![1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3f],
+            vec![0; 8],
+        ];
+        assert_eq!(write_order(&order), expected.concat());
+    }
+}
