@@ -5,6 +5,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 mod fidelity;
+mod gpu;
 mod live;
 mod machine;
 mod schedule;
@@ -24,6 +25,8 @@ enum What {
     Schedule(schedule::Args),
     /// The scheduler on a private Slurm: turn-around with few and many held jobs, CPU and memory.
     Live(live::Args),
+    /// Forecasts for GPUs that need not be here: resources, hit rates and bounds of every variant.
+    Gpu(gpu::Args),
     /// The same small workload simulated, live, and under Slurm's own scheduler.
     Fidelity(fidelity::Args),
     /// Epochs of training a graph neural network; `bench/train` runs this against its peers.
@@ -34,6 +37,7 @@ fn main() -> Result<()> {
     match Cli::parse().what {
         What::Schedule(args) => schedule::run(&args),
         What::Live(args) => live::run(&args),
+        What::Gpu(args) => gpu::run(&args),
         What::Fidelity(args) => fidelity::run(&args),
         What::Train(args) => train::run(&args),
     }

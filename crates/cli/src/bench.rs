@@ -281,7 +281,7 @@ fn laying_out<T>(
     common: &Common,
     model: &Model,
     copies: usize,
-    lay_out: impl FnOnce(&(dyn Fn(u64) + Sync)) -> Result<T, hither_dlrm::Error>,
+    lay_out: impl FnOnce(&(dyn Fn(u64) + Sync)) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let bar =
         common.bar((table_bytes(&model.spec) * copies as u64) >> 20, "laying out tables, MiB");
@@ -291,7 +291,7 @@ fn laying_out<T>(
         bar.set_position((before + bytes) >> 20);
     });
     bar.finish_and_clear();
-    Ok(result?)
+    result
 }
 
 /// The facts about model and requests that every result on tables carries.

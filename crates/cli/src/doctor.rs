@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use hither_kernels::cuda::{Limits, device};
 use hither_kernels::detect;
 use serde::Serialize;
 
@@ -28,7 +29,28 @@ struct Facts {
     hither: &'static str,
     cpu: Cpu,
     memory: Memory,
+    cuda: Cuda,
     programs: Vec<Program>,
+}
+
+#[derive(Serialize)]
+struct Cuda {
+    /// Whether the driver's library can be loaded, and the run-time compiler's.
+    driver: bool,
+    compiler: bool,
+    gpus: Vec<Gpu>,
+    /// Why no GPU can be used; `None` where one can.
+    problem: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Gpu {
+    name: String,
+    architecture: String,
+    memory_bytes: usize,
+    l2_bytes: usize,
+    /// The part of L2 that can be set aside for hot rows.
+    pinnable_bytes: usize,
 }
 
 #[derive(Serialize)]
@@ -96,6 +118,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         hither: env!("CARGO_PKG_VERSION"),
         cpu: cpu(&machine),
         memory: memory(machine),
+        cuda: cuda(),
         programs: programs(),
     };
     if args.json {
@@ -154,26 +177,36 @@ fn memory(machine: Machine) -> Memory {
     }
 }
 
+fn cuda() -> Cuda {
+    let listed = device::list();
+    let gpu = |limits: &Limits| Gpu {
+        name: limits.name.clone(),
+        architecture: format!("sm_{}{}", limits.version.0, limits.version.1),
+        memory_bytes: limits.memory_bytes,
+        l2_bytes: limits.l2_bytes,
+        pinnable_bytes: limits.persisting_bytes_max,
+    };
+    let (driver, compiler) = (device::has_driver(), device::has_compiler());
+    let problem = match &listed {
+        Err(error) => Some(error.to_string()),
+        Ok(gpus) if gpus.is_empty() => Some("the driver shows no GPU".into()),
+        Ok(_) if !compiler => Some(hither_kernels::cuda::Error::NoCompiler.to_string()),
+        Ok(_) => None,
+    };
+    let gpus = listed.unwrap_or_default().iter().map(gpu).collect();
+    Cuda { driver, compiler, gpus, problem }
+}
+
 fn programs() -> Vec<Program> {
     let search = std::env::var_os("PATH").unwrap_or_default();
     let dirs: Vec<PathBuf> = std::env::split_paths(&search).collect();
     let find = |name: &str| dirs.iter().map(|dir| dir.join(name)).find(|path| path.is_file());
-    let mut programs: Vec<Program> = PROGRAMS
-        .into_iter()
-        .map(|(name, needed_for)| Program { name, path: find(name), needed_for })
-        .collect();
-    let libraries = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu"];
-    let driver = libraries.map(|dir| PathBuf::from(dir).join("libcuda.so.1"));
-    programs.push(Program {
-        name: "libcuda.so.1",
-        path: driver.into_iter().find(|path| path.exists()),
-        needed_for: "computing on NVIDIA GPUs",
-    });
-    programs
+    let program = |(name, needed_for)| Program { name, path: find(name), needed_for };
+    PROGRAMS.into_iter().map(program).collect()
 }
 
 fn shown(facts: &Facts) -> String {
-    let Facts { hither, cpu, memory, programs } = facts;
+    let Facts { hither, cpu, memory, cuda, programs } = facts;
     let unknown = || "unknown".to_owned();
     let gib = |bytes: Option<u64>| {
         bytes.map_or_else(unknown, |b| format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64))
@@ -203,6 +236,17 @@ fn shown(facts: &Facts) -> String {
         count(memory.huge_pages_free),
         count(memory.huge_pages_total),
     ));
+    for Gpu { name, architecture, memory_bytes, l2_bytes, pinnable_bytes } in &cuda.gpus {
+        text.push_str(&format!(
+            "GPU         {name} ({architecture}), {}, L2 {}, {} of it for hot rows\n",
+            gib(Some(*memory_bytes as u64)),
+            mib(Some(*l2_bytes)),
+            mib(Some(*pinnable_bytes)),
+        ));
+    }
+    if let Some(problem) = &cuda.problem {
+        text.push_str(&format!("GPU         none: {problem}\n"));
+    }
     text.push_str("programs\n");
     for Program { name, path, needed_for } in programs {
         let found = match path {

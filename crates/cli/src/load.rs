@@ -37,7 +37,7 @@ const LOST_SHARE_MAX: f64 = 0.001;
 #[command(after_help = "\
 Examples:
   hither load http://127.0.0.1:8000 --samples 16 --concurrency 1,4,16
-  hither load grpc://127.0.0.1:8001 --samples 64 --rate 100:1000:100 --slo 10ms -o out/
+  hither load grpc://127.0.0.1:8001 -b 64 --rate 100:900:100 --slo 10ms -o out/
   hither load grpc://127.0.0.1:8001 --samples 64 --search --slo 10ms
 
 --concurrency is a closed loop: each caller sends its next request when the last one is answered. \

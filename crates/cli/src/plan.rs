@@ -1,6 +1,7 @@
 //! `hither plan`: chooses how a model's tables are laid out and read, by measuring with a trace of ids.
 
 mod describe;
+pub mod gpu;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,11 +16,13 @@ use hither_dlrm::model::Spec;
 use hither_dlrm::plan::make::{Overrides, make};
 use hither_dlrm::plan::measure::{Bounds, Group, hot_rows, measure};
 use hither_dlrm::plan::{PLAN_FILE, Packing, PageChoice, Plan};
+use hither_dlrm::run::{Engine, Options};
 use hither_dlrm::workload::{Reading, Workload};
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::detect;
 use hither_kernels::gemm::Precision;
 
+use self::gpu::Target;
 use crate::inputs::number;
 use crate::machine::Machine;
 use crate::model::note_ignored;
@@ -33,6 +36,7 @@ Examples:
   hither plan model --ids examples/requests.csv
   hither plan model --ids ids.txt --batch 2048 --pooling 150 -o plan
   hither plan model --ids requests.csv --pages mapped --packing off --threads 4
+  hither plan model --ids requests.csv --device cuda:a100 -o gpu-plan
 
 The trace is a file of requests (CSV, JSON lines, or tensors `indices` and `offsets` as safetensors, \
 .pt or .npz), or a plain list of ids, one per line or as .npy. A plain list is read circularly over \
@@ -44,6 +48,11 @@ model's own tables, on one thread and on all. The plan takes the fastest combina
 3 % of it, the one with the fewest levers. Renumbered ids (`--packing ids`) are never chosen unasked, \
 because clients must then send the new numbers. Other work on the machine blurs the figures: plan on \
 an idle machine, or with more --seconds.
+
+--device cuda:NAME plans for an a100, a10, h100 or b200 that need not be here: registers and occupancy \
+of every variant from the compiled code, L1 and L2 hit rates of these ids by a cache model, the rows to \
+pin, and the variant that bandwidth and latency favour. --device cuda measures the variants on this \
+machine's GPU and keeps the fastest.
 
 Writes plan.toml and a file of hot rows, which serving reads, and plan.json and plan.html for people. \
 Flags fix a choice for all tables; for one table, edit plan.toml.")]
@@ -90,6 +99,9 @@ pub struct Args {
     /// Arithmetic of the MLPs: fp32 or bf16
     #[arg(long, value_name = "TYPE", value_parser = precision)]
     mlp: Option<Precision>,
+    /// Where the model runs: cpu, cuda or cuda:NUMBER for a GPU of this machine, cuda:NAME for any
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: Target,
     /// Show every table instead of one line for tables that are alike
     #[arg(long)]
     all: bool,
@@ -163,6 +175,11 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
             workload.lookups_per_batch()
         );
     }
+    if args.device != Target::Cpu {
+        output.create()?;
+        gpu::run(args, args.device, &model, &workload, &directory, common)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let hot = common.pool()?.install(|| workload.histograms()).with_context(about)?;
     output.create()?;
 
@@ -226,6 +243,21 @@ fn bounds(args: &Args, common: &Common, machine: &Machine) -> Bounds {
         threads: common.threads.map_or(machine.cores, usize::from),
         isa: detect::cpu().isa,
     }
+}
+
+/// Loads a model as its plan says, or on the CPU where the plan's GPU cannot be used, and says so.
+pub fn load(
+    model: &Model,
+    plan: &Plan,
+    options: Options,
+    done: &(dyn Fn(u64) + Sync),
+    common: &Common,
+) -> anyhow::Result<Engine> {
+    let (engine, problem) = Engine::load_or_cpu(model, plan, options, done)?;
+    if let Some(problem) = problem {
+        common.say(&format!("warning: {problem}; running on the CPU"));
+    }
+    Ok(engine)
 }
 
 /// Opens a plan, and says where it was measured on another processor.

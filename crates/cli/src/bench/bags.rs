@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use hither_dlrm::hotness::Histogram;
 use hither_dlrm::lookups::Lookups;
 use hither_dlrm::plan::Packing;
@@ -20,6 +20,7 @@ use super::rounds::{self, Pass, PassWork, RoundArgs, Variant};
 use super::{Needs, Subject, write_tensors};
 use crate::Common;
 use crate::machine::Machine;
+use crate::plan::gpu::{self, Target};
 
 /// Measure embedding bags with each lever on or off
 #[derive(Debug, clap::Args)]
@@ -37,7 +38,8 @@ so each finds the caches as it left them.
 Examples:
   hither bench bags --preset micro24 --hotness high --batch 2048 --batches 1
   hither bench bags --rows 50000 --levers each --threads 1
-  hither bench bags model --ids requests.safetensors --json")]
+  hither bench bags model --ids requests.safetensors --json
+  hither bench bags --preset micro24 --hotness high --batch 2048 --device cuda")]
 pub struct Args {
     #[command(flatten)]
     subject: Subject,
@@ -53,6 +55,9 @@ pub struct Args {
     /// Memory for all copies of hot rows, in MiB [default: half of the last-level cache that a core keeps]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
     hot_mib: Option<u32>,
+    /// Where to measure: cpu, or cuda or cuda:NUMBER for every variant on a GPU of this machine
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: Target,
     #[command(flatten)]
     rounds: RoundArgs,
 }
@@ -77,8 +82,27 @@ fn wanted(text: &str) -> Result<Levers, String> {
 /// The share of the measuring time that goes into choosing schemes and sets.
 const TRIAL_SHARE: f64 = 0.4;
 
+/// Every variant of the kernels for GPUs, by the device's own clock.
+fn run_gpu(args: &Args, number: u32, common: &Common) -> anyhow::Result<()> {
+    // Told before a model is made.
+    hither_kernels::cuda::device::Device::open(number)?;
+    let needs = Needs { copies: 1.0, half_on_disk: false, seconds: args.rounds.seconds };
+    let opened = args.subject.open(&needs, common)?;
+    let asked = args.subject.requests(&opened, common)?;
+    let (_, report) = gpu::measure_here(number, &opened.model, &asked.lookups, common)?;
+    report.print(args.rounds.json)
+}
+
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     args.rounds.check()?;
+    match args.device {
+        Target::Cpu => {}
+        Target::Here(number) => return run_gpu(args, number, common),
+        Target::Named(gpu) => bail!(
+            "--device cuda:{gpu}: only a GPU of this machine can be measured; `hither plan MODEL --ids FILE \
+             --device cuda:{gpu}` makes a forecast"
+        ),
+    }
     let mut tried: Vec<Setting> = Vec::new();
     args.levers.0.iter().flatten().for_each(|set| {
         if !tried.contains(set) {
@@ -105,7 +129,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let packed = hot_rows(model, &histograms, cache_bytes);
     let hot = HotRows { histograms: &histograms, packed: &packed };
     let layouts = super::laying_out(common, model, copies, |done| {
-        Layouts::new(model, &all, &hot, &tried, done)
+        Ok(Layouts::new(model, &all, &hot, &tried, done)?)
     })?;
     let renumbered = layouts.renumbered(lookups);
     let meter = Meter::new(common.thread_count(), detect::cpu().isa)?;

@@ -114,7 +114,9 @@ fn lay_out(
     common: &Common,
 ) -> anyhow::Result<Engine> {
     let options = Options { sample_every, ..Options::default() };
-    super::laying_out(common, model, 1, |done| Engine::load(model, plan, options, done))
+    super::laying_out(common, model, 1, |done| {
+        crate::plan::load(model, plan, options, done, common)
+    })
 }
 
 /// The calling thread, and others that help it.

@@ -28,7 +28,7 @@ pub struct RoundArgs {
     pub seconds: f64,
     /// Print JSON lines instead of a table: one for the machine, one per variant
     #[arg(long)]
-    json: bool,
+    pub json: bool,
     /// Write the first variant's results for all batches as safetensors
     #[arg(long, value_name = "FILE")]
     pub write_output: Option<PathBuf>,

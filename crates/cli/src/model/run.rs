@@ -79,7 +79,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     plan.threads = common.threads.map_or(plan.threads, usize::from);
     // A file of one's own is no stranger's request: its bags may have any length.
     let options = Options { ids_per_bag_max: usize::MAX >> 1, ..Options::default() };
-    let engine = Engine::load(&model, &plan, options, &|_| ())?;
+    let engine = crate::plan::load(&model, &plan, options, &|_| (), common)?;
     let writer = ScoreWriter::new(output, format, engine.outputs())?;
     let threads = common.helpers(plan.threads)?;
     let mut scorer = Scorer { args, spec, engine, worker: Worker::default(), threads, writer };

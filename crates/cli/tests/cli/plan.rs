@@ -194,3 +194,55 @@ fn wrong_inputs_are_refused() {
         "0.02",
     ]);
 }
+
+#[test]
+fn a_gpu_is_forecast_without_having_one() {
+    let place = Place::new();
+    let out = place.path("gpu");
+    for gpu in ["a100", "h100"] {
+        let device = format!("cuda:{gpu}");
+        let text = stdout_of(&place.plan(&["--device", &device, "-o", out.str()]));
+        for word in
+            [gpu, "nothing was measured", "warps/SM", "pinned", "chosen", "pin-window", "DRAM"]
+        {
+            assert!(text.contains(word), "{word}\n{text}");
+        }
+        let report = json_of(&place.plan(&["--device", &device, "-o", out.str(), "--json"]));
+        let variants = report["variants"].as_array().expect("a list");
+        let chosen = &variants[report["chosen"].as_u64().expect("a number") as usize];
+        let plan = read(&out.join("plan.toml"));
+        assert!(plan.contains("device = \"cuda:0\"") && plan.contains("[cuda]"), "{plan}");
+        assert!(plan.contains(&format!("variant = {}", chosen["variant"])), "{plan}");
+        assert!(variants.iter().all(|v| v["warps"].as_u64().is_some_and(|warps| warps > 0)));
+        // Hot rows are asked for twice or more: all of them fit.
+        assert!(report["pinned_share"].as_f64().is_some_and(|share| share > 0.9), "{report}");
+    }
+    for device in ["cuda:k80", "gpu", "cuda:-1"] {
+        refused_by(&mut command(&place.plan(&["--device", device, "-o", out.str()])), device);
+    }
+    let fixed = place.plan(&["--device", "cuda:a100", "--pages", "huge", "-o", out.str()]);
+    refused_by(&mut command(&fixed), "--pages");
+}
+
+/// Machines that run tests have no GPU. Where one is, there is nothing to be told.
+#[test]
+fn without_a_gpu_one_line_says_so() {
+    let doctor = json_of(&["doctor", "--json"]);
+    if doctor["cuda"]["problem"].is_null() {
+        return;
+    }
+    let place = Place::new();
+    refused_by(&mut command(&place.plan(&["--device", "cuda"])), "no CUDA driver found");
+    refused(&["bench", "bags", "--device", "cuda"], "no CUDA driver found");
+    refused(&["bench", "bags", "--device", "cuda:a100"], "hither plan");
+    // A plan for a GPU serves on the CPU, with the same scores.
+    let (model, out) = (place.path("model"), place.path("gpu"));
+    stdout_of(&place.plan(&["--device", "cuda:a100", "-o", out.str()]));
+    let inputs =
+        place.write("in.csv", "d0,d1,d2,d3,d4,t0,t1,t2\n1,2,3,4,5,1 2,3,4\n5,4,3,2,1,499,,0\n");
+    let run = ["model", "run", model.str(), "--inputs", inputs.str()];
+    let planned = command(&[&run[..], &["--plan", out.str()]].concat()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&planned.stderr);
+    assert_eq!(said.matches("running on the CPU").count(), 1, "{said}");
+    assert_eq!(String::from_utf8_lossy(&planned.stdout), stdout_of(&run));
+}

@@ -3,7 +3,7 @@
 //!
 //! Three bounds hold for the embedding stage: the bytes that DRAM delivers, the bytes that L2
 //! delivers, and the bytes in flight over the latency (Little's law). The slowest of them is what a
-//! variant can reach at best. Nothing here is measured, and no command calls it yet.
+//! variant can reach at best. Nothing here is measured.
 
 mod cache;
 

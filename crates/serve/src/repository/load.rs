@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hither_dlrm::Model;
 use hither_dlrm::model::Spec;
 use hither_dlrm::plan::{PLAN_FILE, Packing, PageChoice, Plan};
-use hither_dlrm::run::{Engine, Options, Threads};
+use hither_dlrm::run::{Device, Engine, Options, Threads};
 use hither_kernels::bag::OutOfRange;
 use hither_kernels::gemm::Precision;
 
@@ -100,7 +100,7 @@ pub(super) fn load(
             table.packing = Packing::Lookup;
         }
     }
-    let first = mapped(&plan);
+    let mut first = mapped(&plan);
     // Rows in another order are a copy whatever the pages.
     let reordered = bytes_where(spec, &first, |table| table.packing == Packing::Ids);
     let share = budget.take(reordered)?;
@@ -114,8 +114,15 @@ pub(super) fn load(
         sample_every: config.hotness.sample_every,
         ..Options::default()
     };
-    let engine =
-        Engine::load(&model, &first, options, &|_| ()).map_err(|error| error.to_string())?;
+    let (engine, problem) =
+        Engine::load_or_cpu(&model, &first, options, &|_| ()).map_err(|error| error.to_string())?;
+    if let Some(problem) = problem {
+        tracing::warn!("model `{name}`: {problem}; serving on the CPU");
+        (plan.device, first.device) = Default::default();
+    } else if plan.device != Device::Cpu {
+        // The GPU has the rows: the host copies nothing later.
+        first = plan.clone();
+    }
     let signature = Signature::new(name, spec, form, ids_per_bag, config.max_batch_size);
     let settling = Settling::new(spec.clone(), plan, first, has_plan, share);
     let (config, threads) = (config.clone(), Arc::clone(threads));
