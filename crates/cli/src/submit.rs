@@ -19,7 +19,7 @@ use crate::{Cli, Command, Common};
 Examples:
   hither partition flickr.npz --parts 8 --write parts/
   hither submit train parts/ --rounds 100 -o out/ | sbatch
-  hither submit --gpus-per-rank 1 --hold train parts/ --rounds 100 -o out/ | sbatch
+  hither submit --gpus-per-rank 1 --hold train parts/ -o out/ | sbatch
 
 The script starts one rank per part and one for the server. On USR1 or TERM the run writes a checkpoint at \
 the end of its round and ends; when Slurm starts the job again, it goes on from there. The comment tells \
