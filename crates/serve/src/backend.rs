@@ -234,6 +234,7 @@ impl Served {
         let threads = Some(&*self.threads);
         let done = self.engine.infer(&requests, &mut scores, &mut results, worker, threads);
         let computed = Instant::now();
+        self.state().queue.learn(samples, computed - started);
         drop(requests);
         drop(lists);
 

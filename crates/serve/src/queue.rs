@@ -6,6 +6,10 @@
 //! where the queue stood when it came. Batches are taken from the front, so a client with a thousand
 //! requests and one with a single request are served alike. When the queue is full, the request at the
 //! back goes, which is the last one of the client that waits for most; a client alone is refused.
+//!
+//! A request with a deadline that cannot be kept at the present pace is refused when it comes, or when
+//! its batch is cut. Otherwise a server with too much to do would spend its time on answers that come
+//! too late.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -57,7 +61,12 @@ pub struct Queue<T> {
     now_serving: u64,
     /// Requests that ever came, which orders those of the same turn.
     count: u64,
+    /// Seconds that a sample lately took; zero until a batch was computed.
+    pace_s: f64,
 }
+
+/// Weight of the latest batch in the pace.
+const LATEST: f64 = 0.1;
 
 /// What a client has in the queue.
 #[derive(Debug, Default)]
@@ -86,7 +95,28 @@ impl<T> Queue<T> {
             oldest: None,
             now_serving: 0,
             count: 0,
+            pace_s: 0.0,
         }
+    }
+
+    /// Learns how long a batch took.
+    pub fn learn(&mut self, samples: usize, took: Duration) {
+        let pace_s = took.as_secs_f64() / samples.max(1) as f64;
+        let weight = if self.pace_s == 0.0 { 1.0 } else { LATEST };
+        self.pace_s += weight * (pace_s - self.pace_s);
+    }
+
+    /// How long so many samples should take.
+    fn expected(&self, samples: usize) -> Duration {
+        Duration::from_secs_f64(self.pace_s * samples as f64)
+    }
+
+    /// Whether a request will be answered in time, by the samples that go before it.
+    fn keeps_deadline(&self, waiting: &Waiting<T>, ticket: Ticket) -> bool {
+        let Some(deadline) = waiting.deadline else { return true };
+        let before: usize = self.waiting.range(..ticket).map(|(_, other)| other.samples).sum();
+        // With nobody before it a request is tried in any case: a pace that was a mistake must not last.
+        before == 0 || waiting.arrived + self.expected(before + waiting.samples) <= deadline
     }
 
     pub fn len(&self) -> usize {
@@ -106,6 +136,9 @@ impl<T> Queue<T> {
         let lane = self.clients.get(&waiting.client);
         let turn = lane.map_or(self.now_serving, |lane| lane.next_turn.max(self.now_serving));
         let ticket = Ticket { turn, number: self.count };
+        if !self.keeps_deadline(&waiting, ticket) {
+            return Offered::Refused(Box::new(waiting));
+        }
         let mut displaced = None;
         if !self.has_room(waiting.samples) {
             // One request makes room for one: if that is not enough, the newcomer goes.
@@ -176,9 +209,16 @@ impl<T> Queue<T> {
     ) {
         let limit = self.batch_limit();
         let mut samples = 0;
+        // The first deadline of the batch.
+        let mut deadline: Option<Instant> = None;
         while let Some((&ticket, first)) = self.waiting.first_key_value() {
-            let is_late = first.deadline.is_some_and(|deadline| deadline <= now);
-            if !is_late && samples > 0 && samples + first.samples > limit {
+            let is_last = self.waiting.len() == 1;
+            let needed = if is_last { Duration::ZERO } else { self.expected(first.samples) };
+            let is_late = first.deadline.is_some_and(|own| own <= now + needed);
+            let together = now + self.expected(samples + first.samples);
+            let is_full = samples + first.samples > limit
+                || deadline.into_iter().chain(first.deadline).any(|end| end < together);
+            if !is_late && samples > 0 && is_full {
                 return;
             }
             self.now_serving = ticket.turn;
@@ -188,6 +228,7 @@ impl<T> Queue<T> {
                 continue;
             }
             samples += waiting.samples;
+            deadline = deadline.into_iter().chain(waiting.deadline).min();
             batch.push(waiting);
             if samples >= limit {
                 return;

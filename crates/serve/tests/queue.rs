@@ -49,6 +49,28 @@ fn one_client_is_served_in_order_and_refused_when_the_queue_is_full() {
 }
 
 #[test]
+fn what_cannot_be_answered_in_time_is_refused_at_once() {
+    let now = Instant::now();
+    let ms = Duration::from_millis;
+    let mut queue = Queue::new(policy());
+    let timed = |item| Waiting { deadline: Some(now + ms(10)), ..waiting(1, 10, now, item) };
+    // Ten samples take four milliseconds: two requests can be answered within ten, and no third one.
+    queue.learn(100, ms(40));
+    ticket(queue.offer(timed(0)));
+    ticket(queue.offer(timed(1)));
+    assert!(matches!(queue.offer(timed(2)), Offered::Refused(_)));
+    ticket(queue.offer(waiting(1, 10, now, 3)));
+    // Three milliseconds later both would be late in one batch; one by itself is not.
+    assert_eq!(take(&mut queue, now + ms(3)), (vec![0], vec![]));
+    assert_eq!(take(&mut queue, now + ms(7)), (vec![3], vec![1]));
+    // A pace that nobody could keep is tried again: an empty queue takes one request, and computes it.
+    queue.learn(1, ms(1_000_000));
+    ticket(queue.offer(timed(4)));
+    assert!(matches!(queue.offer(timed(5)), Offered::Refused(_)));
+    assert_eq!(take(&mut queue, now), (vec![4], vec![]));
+}
+
+#[test]
 fn a_client_with_one_request_does_not_wait_for_one_with_many() {
     let now = Instant::now();
     let mut queue = Queue::new(policy());
