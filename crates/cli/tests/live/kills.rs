@@ -14,6 +14,20 @@ use crate::story::FAST;
 const SEED: u64 = 15;
 const KILLS: u32 = 50;
 
+/// GPUs of a gang, and how its user asks Slurm for them.
+const SHAPES: [(u32, &[&str]); 10] = [
+    (1, &["--gpus=1"]),
+    (2, &["--gpus=2"]),
+    (3, &["--gpus=3"]),
+    (4, &["--gpus=4"]),
+    (6, &["--gpus=6"]),
+    (8, &["--gpus=8"]),
+    (3, &["--gpus-per-node=3"]),
+    (8, &["-N2", "--gpus-per-node=4"]),
+    (6, &["-N3", "--gres=gpu:a100:2"]),
+    (4, &["-n2", "--gpus-per-task=2"]),
+];
+
 /// One command in ten fails without effect, one fails after it took effect, one is slow.
 const FAULTS: &str = "\
 case $((RANDOM % 10)) in
@@ -33,14 +47,12 @@ fn fifty_kills_lose_nothing_and_start_nothing_twice() {
     let mut scheduler = bed.schedule(&flags);
     for kill in 0..KILLS {
         if kill % 3 == 0 {
-            let gpus = [1, 2, 3, 4, 4, 6, 8][rng.random_range(0..7)];
+            let (gpus, asks) = SHAPES[rng.random_range(0..SHAPES.len())];
             let steps = rng.random_range(5..60);
             let signal = "--comment=hither: model=bert iterations=1e5 signal=USR1 grace=0.2";
             let more: &[&str] = if rng.random_bool(0.5) { &[signal] } else { &[] };
             let job = until("Slurm to take a job", 20, || {
-                let gpus = gpus.to_string();
-                let args = ["-H", "--gpus", &gpus, "--requeue"];
-                bed.try_submit(&[&args[..], more].concat(), steps)
+                bed.try_submit(&[&["-H", "--requeue"], asks, more].concat(), steps)
             });
             sizes.insert(job, gpus);
         }
