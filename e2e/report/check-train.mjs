@@ -20,6 +20,15 @@ async function checkWords(page) {
   check("the page is no wider than the window", !wide);
 }
 
+// Ink between a plot and the name of its x axis: labels of ticks. Read from a copy, as in `colours`.
+const tickInk = (canvas) => {
+  const { width, height } = canvas, ratio = devicePixelRatio;
+  const copy = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(canvas, 0, 0);
+  const strip = copy.getImageData(0, height - 40 * ratio, width, 14 * ratio).data;
+  return strip.filter((value, i) => i % 4 === 3 && value > 0).length;
+};
+
 // Every plot has curves, or says why it has none.
 async function checkPlots(page, modes) {
   const shown = await visible(page);
@@ -32,6 +41,21 @@ async function checkPlots(page, modes) {
       check(`#plot-${id} says why it is empty`, told !== "" && asked.flags.bare, told);
     }
   }
+}
+
+// At any width: the charts choose other steps between ticks.
+async function checkTicks(page) {
+  const { width, height } = page.viewportSize();
+  for (const other of [1100, 1200, 1300, 1400]) {
+    await page.setViewportSize({ width: other, height });
+    await page.waitForTimeout(100);
+    const shown = await visible(page);
+    for (const id of SCORES.filter((id) => shown[id] > 0)) {
+      const labels = await page.$eval(`#plot-${id} canvas`, tickInk);
+      check(`the x axis of #plot-${id} has labels at ${other} pixels`, labels > 20, `${labels} pixels of ink`);
+    }
+  }
+  await page.setViewportSize({ width, height });
 }
 
 async function checkRange(page) {
@@ -90,6 +114,7 @@ await visit(asked, asked.flags.none ? "main" : "body[data-ready]", async (page) 
   const rows = await page.$$eval("#comparison tbody tr", (all) => all.length);
   check("every mode has a row", rows > 0 && rows === modes, `${rows} rows`);
   await checkPlots(page, modes);
+  await checkTicks(page);
   if (asked.flags.bare) {
     await page.click("#comparison .policy[data-run='0']");
     return checkPlots(page, modes);

@@ -99,9 +99,11 @@ function clock(s) {
 
 const percent = (share) => share == null ? "–" : `${(share * 100).toFixed(1)} %`;
 
-// Steps between ticks that people count time in.
+// Steps between ticks that people count time in, in rising order: the charts search them by halving. Short steps are
+// parsed, because products such as 5 * 10 ** -6 are not the nearest number.
 const TIME_STEPS = [
-  0.001, 0.01, 0.1, 1, 2, 5, 10, 15, 30, MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 30 * MINUTE,
+  ...[-6, -5, -4, -3, -2, -1].flatMap((power) => [1, 2, 5].map((digit) => Number(`${digit}e${power}`))),
+  1, 2, 5, 10, 15, 30, MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 30 * MINUTE,
   HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 5 * DAY, 10 * DAY, 20 * DAY, 50 * DAY,
   100 * DAY, 200 * DAY, 500 * DAY, 1000 * DAY, 5000 * DAY, 20000 * DAY,
 ];
@@ -109,6 +111,7 @@ const TIME_STEPS = [
 function tick(s, step) {
   const round = (value) => String(+value.toFixed(3));
   if (s === 0) return "0";
+  if (step < 1) return s >= MINUTE ? `${round(s)} s` : duration(s);
   if (step >= DAY) return `${round(s / DAY)} d`;
   if (step >= HOUR) return `${round(s / HOUR)} h`;
   if (step >= MINUTE) return s >= DAY ? clock(s) : `${round(s / MINUTE)} min`;

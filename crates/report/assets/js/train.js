@@ -43,16 +43,10 @@ const X_BYTES = {
   },
   head: (bytes) => `after ${bytesText(bytes)}`,
 };
-// The path of a small graph takes less than a second, the smallest step of a schedule's time.
-const SHORT_STEPS = [-6, -5, -4, -3, -2, -1].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
 const X_SECONDS = {
   name: "critical path",
   scale: { time: false, range: (_, min, max) => wider(min, max) },
-  axis: {
-    ...X_TIME.axis,
-    incrs: [...SHORT_STEPS, ...TIME_STEPS],
-    values: (_, splits, __, ___, step) => splits.map((s) => step < 1 ? duration(s) : tick(s, step)),
-  },
+  axis: X_TIME.axis,
   head: (s) => `after ${duration(s)}`,
 };
 
