@@ -24,7 +24,8 @@ need hostname || packages+=(hostname)
 # Training over MPI: the library and its launcher, libclang to read its headers, and PMIx for Slurm's launcher.
 need mpirun || packages+=(openmpi-bin)
 need mpicc || packages+=(libopenmpi-dev)
-ls /usr/lib/llvm-*/lib/libclang*.so* >/dev/null 2>&1 || packages+=(libclang-dev)
+# (libclang-cpp, which other packages bring, is not libclang.)
+compgen -G '/usr/lib/llvm-*/lib/libclang.so*' >/dev/null || packages+=(libclang-dev)
 ldconfig -p | grep -q 'libpmix\.so' || packages+=(libpmix2)
 # The CUDA kernels are compiled by NVIDIA's compilers from PyPI, which the tests keep below target/cuda.
 need g++ || packages+=(g++)
