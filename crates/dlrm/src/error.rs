@@ -42,10 +42,6 @@ pub enum Error {
     Replan { what: &'static str },
     #[error(transparent)]
     Cuda(#[from] hither_kernels::cuda::Error),
-    #[error(
-        "models with interaction `{interaction}` run on the CPU only; set device = \"cpu\" in the plan"
-    )]
-    CudaInteraction { interaction: &'static str },
     #[error("cannot start threads: {problem}")]
     Threads { problem: String },
     #[error("cannot {action} {}: {source}", path.display())]

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use hither_dlrm::generate::{Shape, generate};
 use hither_dlrm::lookups::{self, Hotness, Lookups};
-use hither_dlrm::model::Interaction;
+use hither_dlrm::model::{Cross, Interaction, Projection};
 use hither_dlrm::plan::{CudaPlan, Packing, Plan};
 use hither_dlrm::run::{self, Device, Engine, Options, Request, Worker};
 use hither_dlrm::{Error, Model};
@@ -71,7 +71,14 @@ fn model(dtype: Dtype, pooling: Pooling, interaction: Interaction) -> (tempfile:
     let mut shape = Shape::preset("micro24").expect("a preset");
     shape = Shape { tables: 3, rows: ROWS, dim: 12, dtype, pooling, interaction, ..shape };
     (shape.bottom, shape.top) = (vec![7, 20, 12], vec![9, 1]);
-    generate(&shape.spec("small"), 1, directory.path(), false, &|_| {}).expect("generated");
+    shape.cross = (interaction == Interaction::Dcn).then_some(Cross { layers: 2, rank: 5 });
+    let mut spec = shape.spec("small");
+    if interaction == Interaction::Projection {
+        // Two vectors meet three.
+        spec.projection = Some(Projection { left: vec![48, 24], right: vec![48, 17, 36] });
+        spec.top[0] = spec.interaction_width();
+    }
+    generate(&spec, 1, directory.path(), false, &|_| {}).expect("generated");
     let model = Model::open(directory.path()).expect("opened");
     (directory, model)
 }
@@ -156,12 +163,22 @@ fn child_scores() {
     compare(Dtype::Int8, Pooling::Sum, Interaction::DotItself, "combined", false);
     compare(Dtype::Int4, Pooling::Max, Interaction::Dot, "base", false);
     compare(Dtype::Bf16, Pooling::Sum, Interaction::Dot, "pin-prefetch", true);
+    compare(Dtype::F16, Pooling::Sum, Interaction::Dcn, "l1", false);
+    compare(Dtype::F16, Pooling::Sum, Interaction::Projection, "register", false);
 }
 
 fn scores_as_on_the_cpu(arch: &str) {
     let log = passes("child_scores", &[("HITHER_CUDA_ARCH", arch)]);
-    let kernels =
-        ["bags_fp32_sum", "bags_fp16_weighted", "bags_int8_max", "linear", "interact_dot", "pin"];
+    let kernels = [
+        "bags_fp32_sum",
+        "bags_fp16_weighted",
+        "bags_int8_max",
+        "linear",
+        "interact_dot",
+        "interact_cross",
+        "interact_products",
+        "pin",
+    ];
     for kernel in kernels {
         let launch = format!("launch {kernel} ");
         assert!(log.lines().any(|line| line.starts_with(&launch)), "{kernel}\n{log}");

@@ -130,8 +130,7 @@ impl CudaEngine {
         let bottom = self.layers.bottom(&self.device, layers, dense, samples)?;
         self.device.wait(Queue::Compute, Queue::Copy)?;
         self.stage.launch(&batch, !resolved.weights.is_empty())?;
-        let width = self.stage.width();
-        let scores = self.layers.top(&self.device, layers, bottom, batch.out, width, samples)?;
+        let scores = self.layers.top(&self.device, layers, bottom, batch.out, samples)?;
         scores.read(bytemuck::cast_slice_mut(out))?;
         self.device.synchronize(Queue::Copy)?;
         Ok(())

@@ -70,3 +70,36 @@ interact_cat(const float *__restrict__ dense, const float *__restrict__ pooled, 
 #pragma unroll 1
     for (u32 d = threadIdx.x; d < pooled_width; d += blockDim.x) out[dense_width + d] = pooled[d];
 }
+
+// The last step of a cross layer: x += first * gate, element by element. One block per sample.
+extern "C" __global__ void __launch_bounds__(256)
+interact_cross(const float *__restrict__ first, const float *__restrict__ gate, float *__restrict__ x,
+               u32 width, u32 first_stride, u32 gate_stride, u32 x_stride) {
+    first += (u64)blockIdx.x * first_stride;
+    gate += (u64)blockIdx.x * gate_stride;
+    x += (u64)blockIdx.x * x_stride;
+#pragma unroll 1
+    for (u32 d = threadIdx.x; d < width; d += blockDim.x) x[d] = fmaf(first[d], gate[d], x[d]);
+}
+
+// Dense features, then the product of two matrices per sample: left is [lefts, dim], right is
+// [dim, rights]. One block per sample.
+extern "C" __global__ void __launch_bounds__(256)
+interact_products(const float *__restrict__ dense, const float *__restrict__ left, const float *__restrict__ right,
+                  float *__restrict__ out, u32 dim, u32 lefts, u32 rights, u32 dense_stride, u32 left_stride,
+                  u32 right_stride, u32 out_stride) {
+    dense += (u64)blockIdx.x * dense_stride;
+    left += (u64)blockIdx.x * left_stride;
+    right += (u64)blockIdx.x * right_stride;
+    out += (u64)blockIdx.x * out_stride;
+#pragma unroll 1
+    for (u32 d = threadIdx.x; d < dim; d += blockDim.x) out[d] = dense[d];
+    for (u32 at = threadIdx.x; at < lefts * rights; at += blockDim.x) {
+        const float *a = left + (u64)(at / rights) * dim;
+        const float *b = right + at % rights;
+        float sum = 0.0f;
+#pragma unroll 1
+        for (u32 d = 0; d < dim; ++d) sum = fmaf(a[d], b[(u64)d * rights], sum);
+        out[dim + at] = sum;
+    }
+}

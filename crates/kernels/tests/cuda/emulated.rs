@@ -1,12 +1,14 @@
 //! Every variant's machine code against plain arithmetic, bit by bit.
 
+use std::collections::BTreeMap;
+
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::bag::{self, Bags, Dtype, Ids, OutOfRange, Pooling, Settings};
-use hither_kernels::cuda::{Build, DTYPES, Mode, Variant};
+use hither_kernels::cuda::{Build, DTYPES, Mode, THREADS, Variant};
 use hither_kernels::detect::Isa;
 use hither_sass::launch::{Access, Arch, Kind};
 
-use crate::setup::{Kernels, Problem};
+use crate::setup::{Kernels, Problem, row_at};
 
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
@@ -170,5 +172,52 @@ fn prefetches_run_ahead_of_reads() {
                 "{name}: {line:#x} was never read"
             );
         }
+    }
+}
+
+/// Plans for a GPU walk their cache model over the ids: a warp asks for the rows of its bags in order,
+/// and for each byte of a row once. The machine code of every variant does just that.
+#[test]
+fn rows_are_read_once_and_in_the_order_of_ids() {
+    let problem = Problem::draw(Dtype::F32, 5);
+    for variant in Variant::ALL.into_iter().filter(|variant| variant.has_own_code()) {
+        let build = Build { distance: 3, lanes: 32, ..Build::new(variant) };
+        let kernels = Kernels::new(&build, Arch::Sm80);
+        let (program, shared) = kernels.get(Dtype::F32, Mode::Sum);
+        let mut uploaded = problem.upload(&build);
+        let slices = uploaded.slices.clone();
+        // Rows by slice, block and warp.
+        let mut read: BTreeMap<(u32, u32, usize), Vec<u32>> = BTreeMap::new();
+        let mut watch = |access: &Access<'_>| {
+            let slice = &slices[access.block[1] as usize];
+            let lanes = (0..32).filter(|lane| access.mask >> lane & 1 == 1);
+            let rows: Vec<Option<u32>> =
+                lanes.map(|lane| row_at(slice, access.addresses[lane])).collect();
+            let is_row = matches!(access.kind, Kind::Load | Kind::Copy);
+            if let Some(row) = rows[0].filter(|_| is_row) {
+                assert!(rows.iter().all(|other| *other == Some(row)), "{variant}: one row");
+                let elements = (rows.len() * access.len / 4) as u32;
+                let padded = slice.width.next_multiple_of(build.variant.vec);
+                assert_eq!(elements, padded, "{variant}: elements of a row");
+                let place = (access.block[1], access.block[0], access.warp);
+                read.entry(place).or_default().push(row);
+            }
+        };
+        uploaded.run(program, &build, shared, Arch::Sm80, &mut watch).expect("a good run");
+        let (bags, run) = (problem.bags, uploaded.batch.bags_per_group as usize);
+        let mut rows_expected = 0;
+        for ((slice, block, warp), rows) in &read {
+            let group = *block as usize * (THREADS / 32) as usize + warp;
+            let first = slices[*slice as usize].table as usize * bags;
+            let bag = |bag: usize| problem.starts[first + bag.min(bags)] as usize;
+            let expected = &problem.rows[bag(group * run)..bag((group + 1) * run)];
+            assert_eq!(rows, expected, "{variant}: slice {slice}, block {block}, warp {warp}");
+            rows_expected += expected.len();
+        }
+        let all = slices.iter().map(|slice| {
+            let ends = [slice.table as usize * bags, (slice.table as usize + 1) * bags];
+            (problem.starts[ends[1]] - problem.starts[ends[0]]) as usize
+        });
+        assert_eq!(rows_expected, all.sum::<usize>(), "{variant}: every bag of every slice");
     }
 }

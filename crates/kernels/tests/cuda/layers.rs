@@ -146,3 +146,63 @@ fn features_side_by_side_are_copied() {
         assert_eq!(out, [1.0, 2.0, 5.0, 6.0, 7.0, 3.0, 4.0, 8.0, 9.0, 10.0]);
     }
 }
+
+#[test]
+fn cross_layers_multiply_and_add() {
+    let (samples, width) = (3, 300);
+    for arch in [Arch::Sm80, Arch::Sm90] {
+        let mut random = Draw::new(4);
+        let [first, gate, x] = [(); 3].map(|()| draw(samples * width, &mut random));
+        let mut memory = Memory::default();
+        let pointers = [
+            floats(&mut memory, "first", &first),
+            floats(&mut memory, "gate", &gate),
+            memory.add("x", bytemuck::cast_slice(&x).to_vec(), true),
+        ];
+        let sizes = ([samples as u32, 1, 1], [256, 1, 1]);
+        run(arch, "interact_cross", sizes, &pointers, &[width as u32; 4], &mut memory);
+        let found: Vec<f32> = bytemuck::pod_collect_to_vec(
+            memory.read(pointers[2], samples * width * 4).expect("the output"),
+        );
+        let expected: Vec<f32> =
+            (0..samples * width).map(|at| first[at].mul_add(gate[at], x[at])).collect();
+        assert_eq!(found, expected, "{}", arch.name());
+    }
+}
+
+#[test]
+fn projected_vectors_are_multiplied() {
+    let (samples, dim, lefts, rights) = (3, 5, 4, 3);
+    let width = dim + lefts * rights;
+    for arch in [Arch::Sm80, Arch::Sm90] {
+        let mut random = Draw::new(6);
+        let dense = draw(samples * dim, &mut random);
+        let (left, right) =
+            (draw(samples * lefts * dim, &mut random), draw(samples * dim * rights, &mut random));
+        let mut memory = Memory::default();
+        let pointers = [
+            floats(&mut memory, "dense", &dense),
+            floats(&mut memory, "left", &left),
+            floats(&mut memory, "right", &right),
+            memory.add("out", vec![0xff; samples * width * 4], true),
+        ];
+        let strides = [dim, lefts * dim, dim * rights, width];
+        let numbers = [&[dim, lefts, rights], &strides[..]].concat();
+        let numbers: Vec<u32> = numbers.into_iter().map(|number| number as u32).collect();
+        let sizes = ([samples as u32, 1, 1], [256, 1, 1]);
+        run(arch, "interact_products", sizes, &pointers, &numbers, &mut memory);
+        let out: Vec<f32> = bytemuck::pod_collect_to_vec(
+            memory.read(pointers[3], samples * width * 4).expect("the output"),
+        );
+        for sample in 0..samples {
+            let mut expected = dense[sample * dim..][..dim].to_vec();
+            for at in 0..lefts * rights {
+                expected.push((0..dim).fold(0.0f32, |sum, d| {
+                    let a = left[sample * lefts * dim + at / rights * dim + d];
+                    a.mul_add(right[sample * dim * rights + d * rights + at % rights], sum)
+                }));
+            }
+            assert_eq!(out[sample * width..][..width], expected, "{}", arch.name());
+        }
+    }
+}

@@ -207,18 +207,24 @@ impl Problem {
             bags_per_group: 5,
             unused: 0,
         };
-        let slice_count = slices.len() as u32;
-        let slices = memory.add("slices", bytemuck::cast_slice(&slices).to_vec(), false);
-        Uploaded { memory, batch, slices, slice_count, width: self.width() }
+        let slices_at = memory.add("slices", bytemuck::cast_slice(&slices).to_vec(), false);
+        Uploaded { memory, batch, slices, slices_at, width: self.width() }
     }
 }
 
 pub struct Uploaded {
     pub memory: Memory,
     pub batch: Batch,
-    slices: u64,
-    slice_count: u32,
+    pub slices: Vec<Slice>,
+    slices_at: u64,
     width: usize,
+}
+
+/// The row of a slice that holds an address; `None` for anything else that a kernel reads.
+pub fn row_at(slice: &Slice, address: u64) -> Option<u32> {
+    let row = |base: u64| address.checked_sub(base).map(|at| (at / u64::from(slice.stride)) as u32);
+    let hot = row(slice.hot).filter(|row| *row < slice.hot_rows);
+    hot.or_else(|| row(slice.cold).filter(|row| (slice.hot_rows..ROWS as u32).contains(row)))
 }
 
 impl Uploaded {
@@ -232,10 +238,10 @@ impl Uploaded {
         observer: &mut dyn Observer,
     ) -> Result<Vec<f32>, Fault> {
         let mut parameters = bytemuck::bytes_of(&self.batch).to_vec();
-        parameters.extend(self.slices.to_le_bytes());
+        parameters.extend(self.slices_at.to_le_bytes());
         let blocks = blocks_for(build, self.batch.bags, self.batch.bags_per_group);
         let how = Launch {
-            grid: [blocks, self.slice_count, 1],
+            grid: [blocks, self.slices.len() as u32, 1],
             block: [THREADS, 1, 1],
             shared_bytes,
             parameters: &parameters,

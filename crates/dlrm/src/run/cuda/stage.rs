@@ -119,11 +119,6 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Elements of a sample's pooled rows.
-    pub fn width(&self) -> usize {
-        self.width
-    }
-
     /// Pins the packed hot rows as the variant says. Returns how many bytes, and the time it took.
     fn pin(&self) -> Result<(usize, f32), Error> {
         let (base, len) = self.rows.hot_range();
