@@ -95,7 +95,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let launch = Launch::from_env();
     if let Some(Command::Compare(args)) = &args.command {
         return match launch {
-            Some(Launch { rank: 1.., .. }) => Ok(ExitCode::from(2)),
+            Some(Launch { rank: 1.., .. }) => Ok(ranks::LEFT_TO_RANK_0),
             Some(_) => bail!("`train compare` takes one process; start it without mpirun or srun"),
             None => compare::run(args, common),
         };

@@ -149,6 +149,10 @@ fn check(args: &TrainArgs, mode: Mode) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Exit code of a rank that cannot work for a reason that rank 0 finds too, and reports. Not an error:
+/// the launcher ends the job at the first one, perhaps before rank 0 has said anything.
+pub const LEFT_TO_RANK_0: ExitCode = ExitCode::SUCCESS;
+
 /// Does the work of a rank other than 0. Rank 0 says what went wrong, so this says nothing.
 pub fn work(
     args: &TrainArgs,
@@ -157,9 +161,9 @@ pub fn work(
     common: &Common,
 ) -> anyhow::Result<ExitCode> {
     if args.check(&[mode]).is_err() || check(args, mode).is_err() {
-        return Ok(ExitCode::from(2));
+        return Ok(LEFT_TO_RANK_0);
     }
-    let Ok(world) = World::join() else { return Ok(ExitCode::from(2)) };
+    let Ok(world) = World::join() else { return Ok(LEFT_TO_RANK_0) };
     let _stopped_by_the_server = StopRequest::on_signal(&Common { quiet: true, threads: None })?;
     let mut home =
         WorkerRank { args, mode, launch, host: host(&world), start: Instant::now(), parts: None };
