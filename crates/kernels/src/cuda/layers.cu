@@ -95,8 +95,10 @@ interact_products(const float *__restrict__ dense, const float *__restrict__ lef
 #pragma unroll 1
     for (u32 d = threadIdx.x; d < dim; d += blockDim.x) out[d] = dense[d];
     for (u32 at = threadIdx.x; at < lefts * rights; at += blockDim.x) {
-        const float *a = left + (u64)(at / rights) * dim;
-        const float *b = right + at % rights;
+        u32 i = 0, j = at;
+        while (j >= rights) j -= rights, ++i;
+        const float *a = left + (u64)i * dim;
+        const float *b = right + j;
         float sum = 0.0f;
 #pragma unroll 1
         for (u32 d = 0; d < dim; ++d) sum = fmaf(a[d], b[(u64)d * rights], sum);
