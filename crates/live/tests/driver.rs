@@ -272,3 +272,45 @@ fn what_hither_cannot_place_is_handed_over_and_what_others_hold_is_seen() {
     driver.step(4.0).unwrap();
     assert!(driver.journal.about("5", 9).unwrap().iter().any(|s| s.text.contains("by hand")));
 }
+
+/// Resident memory of this process, in bytes.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// Ended jobs are forgotten everywhere but in the journal, whose cache is bounded.
+#[test]
+fn memory_stays_flat_over_many_short_jobs() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::new();
+    let mut driver = open(&fake, Journal::open(&dir.path().join("journal.redb")).unwrap());
+    let mut now = 0.0;
+    let mut key = 0;
+    let mut run = |jobs: u32| {
+        for _ in 0..jobs / 8 {
+            let keys: Vec<String> = (0..8).map(|k| (key + k).to_string()).collect();
+            key += 8;
+            keys.iter().for_each(|key| fake.submit(key, gpus(1)));
+            for _ in 0..3 {
+                now += 0.1;
+                driver.step(now).unwrap();
+            }
+            assert!(keys.iter().all(|key| fake.stands(key) == Stands::Running));
+            keys.iter().for_each(|key| {
+                fake.change(key, |job| job.stands = Stands::Over(End::Finished));
+            });
+            now += 0.1;
+            driver.step(now).unwrap();
+            fake.0.borrow_mut().seen.jobs.clear();
+            fake.given();
+        }
+        resident_bytes()
+    };
+    // By then the journal's cache is full.
+    let before = run(8_000);
+    let after = run(4_000);
+    let grown = after.saturating_sub(before);
+    assert!(grown < 1 << 20, "{grown} bytes over 4,000 jobs");
+}
