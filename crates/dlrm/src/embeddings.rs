@@ -25,14 +25,18 @@ impl<'a> Embeddings<'a> {
         let bad = |problem: String| Error::Spec { path: file.path.clone(), problem };
         let named = file.tensors.iter().filter(|(name, _)| *name != "logits");
         // Users before items, as training writes them.
-        let mut kinds: Vec<(&str, &Tensor)> = named.map(|(name, rows)| (name.as_str(), rows)).collect();
+        let mut kinds: Vec<(&str, &Tensor)> =
+            named.map(|(name, rows)| (name.as_str(), rows)).collect();
         kinds.sort_by_key(|(name, _)| *name != "user");
         let Some((_, first)) = kinds.first() else {
-            return Err(bad("it holds no embeddings; expected matrices such as `user` and `item`".into()));
+            return Err(bad(
+                "it holds no embeddings; expected matrices such as `user` and `item`".into()
+            ));
         };
         let dim = first.shape.get(1).copied().unwrap_or(0);
         for (name, rows) in &kinds {
-            let fits = rows.dtype == Element::F32 && matches!(rows.shape[..], [count, d] if count > 0 && d == dim);
+            let fits = rows.dtype == Element::F32
+                && matches!(rows.shape[..], [count, d] if count > 0 && d == dim);
             if !fits || dim == 0 {
                 let (dtype, shape) = (rows.dtype, &rows.shape);
                 return Err(bad(format!(
@@ -103,9 +107,8 @@ impl<'a> Embeddings<'a> {
 /// row with the dense features first.
 fn products_of_rows(spec: &Spec) -> impl Iterator<Item = usize> {
     let first = spec.bottom_width();
-    let rows = (1..=spec.tables.len()).flat_map(move |row| {
+    (1..=spec.tables.len()).flat_map(move |row| {
         let before = row * (row - 1) / 2;
         (1..row).map(move |column| first + before + column)
-    });
-    rows
+    })
 }

@@ -87,7 +87,8 @@ impl Dataset {
         let edges = self.graph.edges();
         let wanted = wanted.map(|share| (share * edges as f64).round() as usize);
         let held = draw(&self.graph, wanted, seed);
-        let bad = |problem: &str| Error::Dataset { name: self.name.clone(), problem: problem.into() };
+        let bad =
+            |problem: &str| Error::Dataset { name: self.name.clone(), problem: problem.into() };
         if !has_test && held[1].is_empty() {
             return Err(bad(
                 "no edge can be held out for the test: every node needs an edge to learn from; take a \

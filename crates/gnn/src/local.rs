@@ -129,13 +129,9 @@ impl Learner {
             let name = format!("{}/{}/{step}", steps.who, steps.round);
             let mut random = seed::stream(steps.seed, &name);
             let batch = match pace.batch {
-                None if home.is_none() && *task == Task::Nodes => {
-                    Batch::whole(data, &train, needs)
-                }
+                None if home.is_none() && *task == Task::Nodes => Batch::whole(data, &train, needs),
                 // Of a graph that is not all its own, a learner fetches what its nodes need.
-                None => {
-                    task.batch(sampler, data, train.to_vec(), &Fanout::All, needs, &mut random)
-                }
+                None => task.batch(sampler, data, train.to_vec(), &Fanout::All, needs, &mut random),
                 Some(size) => {
                     let examples = draw(&train, size, &mut random);
                     task.batch(sampler, data, examples, &pace.fanout, needs, &mut random)

@@ -12,8 +12,8 @@ use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
 use crate::layer::{ParamMatrix, Rows};
-use crate::task::Goal;
 use crate::remote::RemoteSums;
+use crate::task::Goal;
 use crate::{Dataset, Features, Graph};
 
 /// How many neighbours of a node are drawn.

@@ -158,7 +158,8 @@ pub fn link_embeddings(path: &Path, data: &Dataset, outputs: &Inference) -> Resu
         None => vec![("embeddings", 0..nodes)],
         Some(users) => vec![("user", 0..users), ("item", users..nodes)],
     };
-    let entry = |(name, rows): &(&str, Range<usize>)| Entry::new(*name, Dtype::F32, &[rows.len(), dim]);
+    let entry =
+        |(name, rows): &(&str, Range<usize>)| Entry::new(*name, Dtype::F32, &[rows.len(), dim]);
     let entries: Vec<Entry> = tensors.iter().map(entry).collect();
     let metadata = BTreeMap::from([("dataset".to_owned(), data.name.clone())]);
     let mut writer = Writer::packed(path, &entries, &metadata)?;

@@ -39,7 +39,10 @@ pub struct Objective {
 /// What the loss of a batch is taken over.
 pub enum Goal<'a> {
     /// Rows of the outputs, and the nodes that they are.
-    Labels { rows: Cow<'a, [u32]>, nodes: Cow<'a, [u32]> },
+    Labels {
+        rows: Cow<'a, [u32]>,
+        nodes: Cow<'a, [u32]>,
+    },
     Links(Pairs),
 }
 

@@ -59,7 +59,11 @@ pub struct Settings {
 impl Settings {
     /// A learner from all examples of a dataset, with a fresh optimiser.
     pub fn learner(&self, model: &Model, data: Arc<Dataset>) -> Learner {
-        Learner::new(data, self.task, Optimiser::new(self.optimiser, self.decay, model.params_len()))
+        Learner::new(
+            data,
+            self.task,
+            Optimiser::new(self.optimiser, self.decay, model.params_len()),
+        )
     }
 
     /// A pace at the rate of a round.

@@ -33,11 +33,8 @@ fn shop() -> Dataset {
     for user in 0..USERS {
         for _ in 0..9 {
             let item = random.random_range(0..ITEMS);
-            let item = if random.random_bool(0.9) {
-                item / GROUPS * GROUPS + user % GROUPS
-            } else {
-                item
-            };
+            let item =
+                if random.random_bool(0.9) { item / GROUPS * GROUPS + user % GROUPS } else { item };
             pairs.push((user as u32, (USERS + item) as u32));
         }
     }
@@ -105,19 +102,20 @@ fn light_convolution_is_the_mean_of_powers() {
 #[test]
 fn gradients_are_the_slopes_of_the_loss() {
     let data = shop();
-    let stacks =
-        [vec![Kind::Embedding, Kind::Light], vec![Kind::Embedding, Kind::Sage, Kind::Gcn]];
+    // Without a ReLU, whose kinks would spoil slopes.
+    let stacks = [vec![Kind::Embedding, Kind::Light], vec![Kind::Embedding, Kind::Gcn]];
     for stack in stacks {
         let model = Model::new(spec(stack.clone(), &data)).expect("a model");
-        let weights = model.start(5);
+        let mut weights = model.start(5);
+        // Products of the first rows are too small for steep slopes.
+        weights.params.iter_mut().for_each(|param| *param *= 5.0);
         for loss in [Loss::Softmax, Loss::Bpr, Loss::Bce] {
             for fanout in [Fanout::All, Fanout::AtMost(3)] {
                 let mut sampler = Sampler::new(data.graph.nodes());
                 let task = Task::Links(objective(loss));
                 let (needs, random) = (model.needs(), &mut seed::stream(2, "batch"));
                 let examples = vec![3, 40, 41, 200];
-                let batch =
-                    task.batch(&mut sampler, &data, examples, &fanout, needs, random);
+                let batch = task.batch(&mut sampler, &data, examples, &fanout, needs, random);
                 let mut grads = vec![0.0; weights.params.len()];
                 let pass = Pass::Probe;
                 model.gradient(&mut weights.clone(), &data, &batch, pass, &mut grads);

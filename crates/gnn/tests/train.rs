@@ -348,7 +348,7 @@ fn a_model_comes_back_from_its_file() {
     let mut trainer = trainer(settings(Mode::Llcg));
     run(&mut trainer, 2);
     let names = (0..trainer.model.spec.outputs).map(|class| format!("class {class}")).collect();
-    let target = save::Target { has_tasks: false, names: Some(names) };
+    let target = save::Target { has_tasks: false, names: Some(names), is_links: false };
     save::model(&path, &trainer.model, &trainer.global, &target).expect("written");
     let save::Trained { model, weights, target: read } = save::open_model(&path).expect("read");
     assert_eq!((&model.spec, &weights), (&trainer.model.spec, &trainer.global));

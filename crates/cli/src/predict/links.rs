@@ -45,7 +45,9 @@ pub fn run(
         Some(list) => listed(list, &data)?,
         None => (0..users.unwrap_or(nodes) as u32).collect(),
     };
-    if let Some(item) = sources.iter().find(|node| users.is_some_and(|users| **node as usize >= users)) {
+    if let Some(item) =
+        sources.iter().find(|node| users.is_some_and(|users| **node as usize >= users))
+    {
         bail!("{} is an item; links are predicted for users", data.node_name(*item));
     }
     let pool = common.pool()?;

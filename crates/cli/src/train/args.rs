@@ -454,7 +454,9 @@ impl TrainArgs {
             );
         }
         if let Some(metric @ MetricName::Nodes(_)) = self.model.metric {
-            bail!("--metric {metric} is a score of labels; links have recall@K, ndcg@K, mrr and hits@K");
+            bail!(
+                "--metric {metric} is a score of labels; links have recall@K, ndcg@K, mrr and hits@K"
+            );
         }
         if self.model.class_weights.is_some() {
             bail!("--class-weights are of labels; links have no classes");

@@ -59,7 +59,10 @@ impl<'a> TrainingCase<'a> {
         } else {
             let mut data = args.data.open(seed, common)?;
             if data.links.is_some() {
-                bail!("{} has no labels to learn; it is a user–item graph: use --task links", data.name);
+                bail!(
+                    "{} has no labels to learn; it is a user–item graph: use --task links",
+                    data.name
+                );
             }
             args.prepare_labels(&mut data)?;
             data

@@ -64,7 +64,8 @@ impl Job<'_> {
                 args.model_name()
             );
         }
-        let settings = args.settings(&case.data, *mode, case.seed, case.workers()?, self.steps.clone());
+        let settings =
+            args.settings(&case.data, *mode, case.seed, case.workers()?, self.steps.clone());
         let cut = case.cut(*mode)?;
         let data = case.data.clone();
         let trainer = match self.crew {

@@ -76,7 +76,9 @@ impl FromStr for LinkMetric {
             Some(("hits", text)) => k(text).map(Self::Hits),
             _ => None,
         };
-        found.ok_or_else(|| format!("expected recall@K, ndcg@K, mrr or hits@K with K from 1 to {MOST}"))
+        found.ok_or_else(|| {
+            format!("expected recall@K, ndcg@K, mrr or hits@K with K from 1 to {MOST}")
+        })
     }
 }
 

@@ -208,7 +208,10 @@ impl Pairs {
                 let more = (share - 1.0) * scale;
                 let mut d_target: Vec<f32> = sources.row(edge).iter().map(|x| more * x).collect();
                 let d_source = &mut d_sources[edge * dim..(edge + 1) * dim];
-                d_source.iter_mut().zip(targets.row(edge)).for_each(|(d, x)| *d = *d * scale + more * x);
+                d_source
+                    .iter_mut()
+                    .zip(targets.row(edge))
+                    .for_each(|(d, x)| *d = *d * scale + more * x);
                 sources.add_gradient(edge, d_source, self.sources[edge], dy);
                 targets.add_gradient(edge, &mut d_target, self.targets[edge], dy);
             }
@@ -250,11 +253,9 @@ impl Pairs {
             let (linked, other) = (dot(u, v), dot(u, w));
             // Slopes of the loss by both products.
             let (loss, by_linked, by_other) = match self.objective.loss {
-                Loss::Bce => (
-                    softplus(-linked) + softplus(other),
-                    -sigmoid(-linked),
-                    sigmoid(other),
-                ),
+                Loss::Bce => {
+                    (softplus(-linked) + softplus(other), -sigmoid(-linked), sigmoid(other))
+                }
                 _ => {
                     let slope = -sigmoid(other - linked);
                     (softplus(other - linked), slope, -slope)
@@ -293,7 +294,8 @@ impl UnitRows {
             unit.iter_mut().zip(row).for_each(|(unit, value)| *unit = value / length);
             length
         };
-        let lengths = values.par_chunks_exact_mut(dim).zip(rows).with_min_len(256).map(fill).collect();
+        let lengths =
+            values.par_chunks_exact_mut(dim).zip(rows).with_min_len(256).map(fill).collect();
         Self { values, lengths, dim }
     }
 

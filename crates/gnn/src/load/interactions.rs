@@ -69,15 +69,24 @@ type Pairs = Vec<(u32, u32)>;
 /// What the files call users and items.
 enum Called {
     /// By numbers below these.
-    Numbers { users: usize, items: usize },
-    Names { users: Ids, items: Ids },
+    Numbers {
+        users: usize,
+        items: usize,
+    },
+    Names {
+        users: Ids,
+        items: Ids,
+    },
 }
 
 /// Reads a dataset; `path` is the folder, or the one table.
 pub fn read(path: &Path) -> Result<Dataset, Error> {
     let files = if path.is_dir() {
         files(path).ok_or_else(|| {
-            bad(path, "expected train.txt and test.txt, or interactions.csv with columns user and item")
+            bad(
+                path,
+                "expected train.txt and test.txt, or interactions.csv with columns user and item",
+            )
         })?
     } else {
         Files { train: path.into(), test: None, form: Form::Table }
@@ -154,8 +163,11 @@ fn lists(path: &Path, users: &mut usize, items: &mut usize) -> Result<Pairs, Err
         if count > GAPS_MAX * (seen + 1) {
             return Err(bad(
                 path,
-                format!("the largest {what} number is {}, but there are {seen} lines or items; number \
-                         them from 0 without gaps", count - 1),
+                format!(
+                    "the largest {what} number is {}, but there are {seen} lines or items; number \
+                         them from 0 without gaps",
+                    count - 1
+                ),
             ));
         }
     }

@@ -39,8 +39,9 @@ pub fn write(dataset: &Dataset, path: &Path) -> Result<(), Error> {
     if dataset.links.is_some() {
         return Err(Error::Dataset {
             name: dataset.name.clone(),
-            problem: "user–item graphs are not written in this layout; train on the files themselves"
-                .into(),
+            problem:
+                "user–item graphs are not written in this layout; train on the files themselves"
+                    .into(),
         });
     }
     dataset.check()?;

@@ -33,8 +33,8 @@ pub(crate) use mapped::{FeatureShape, GraphFile, begin, contents};
 
 use crate::dataset::UNLABELLED;
 use crate::parts::stored;
-use node_table::{Ids, Nodes};
 use crate::{Dataset, Error, Labels, Split};
+use node_table::{Ids, Nodes};
 
 /// How to read a dataset.
 #[derive(Clone, Copy, Debug, Default)]
@@ -268,7 +268,8 @@ fn drawn(labels: &Labels, seed: u64, by_class: bool) -> Split {
 /// Reads a split of a dataset's nodes from a table: `node,set`, or one set per line in the order of the nodes.
 pub fn read_split(path: &Path, data: &Dataset) -> Result<Split, Error> {
     if data.original.is_some() {
-        let problem = "it was partitioned with a split of its own; give the split when you partition";
+        let problem =
+            "it was partitioned with a split of its own; give the split when you partition";
         return Err(Error::Dataset { name: data.name.clone(), problem: problem.into() });
     }
     let by = data.name.clone();
@@ -276,7 +277,9 @@ pub fn read_split(path: &Path, data: &Dataset) -> Result<Split, Error> {
         None => Nodes::Numbered { count: data.graph.nodes(), by },
         Some(names) => {
             let mut ids = Ids::default();
-            names.iter().for_each(|name| drop(ids.insert(&name)));
+            for name in names.iter() {
+                ids.insert(&name);
+            }
             Nodes::Named { ids, by }
         }
     };

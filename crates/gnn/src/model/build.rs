@@ -47,7 +47,9 @@ fn check(spec: &Spec) -> Result<(), String> {
         return Err("an embedding must be the first layer: it stands for features".into());
     }
     if layers.contains(&Kind::Light) && *layers != [Kind::Embedding, Kind::Light] {
-        return Err("`light` follows an embedding, and nothing follows it: use --model lightgcn".into());
+        return Err(
+            "`light` follows an embedding, and nothing follows it: use --model lightgcn".into()
+        );
     }
     if spec.inputs == 0 || spec.outputs == 0 || spec.hidden == 0 {
         return Err("inputs, hidden units and outputs must be at least 1".into());

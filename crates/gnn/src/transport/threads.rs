@@ -91,7 +91,8 @@ impl Threads {
         partition: &Partition,
     ) -> Self {
         let mut all = Self { workers: vec![], parts: vec![], setup_bytes: 0 };
-        for (number, (nodes, mut part)) in parts::cut_links(data, partition).into_iter().enumerate() {
+        for (number, (nodes, mut part)) in parts::cut_links(data, partition).into_iter().enumerate()
+        {
             let has_rows = model.table().is_some();
             let own = has_rows.then(|| {
                 part.features = Features::one_hot(nodes.len());
