@@ -33,6 +33,13 @@ impl<'a> Embeddings<'a> {
                 "it holds no embeddings; expected matrices such as `user` and `item`".into()
             ));
         };
+        if let [(name, _)] = kinds[..]
+            && name != ALIKE
+        {
+            return Err(bad(format!(
+                "it holds only `{name}`; expected `{ALIKE}`, or two kinds such as `user` and `item`"
+            )));
+        }
         let dim = first.shape.get(1).copied().unwrap_or(0);
         for (name, rows) in &kinds {
             let fits = rows.dtype == Element::F32

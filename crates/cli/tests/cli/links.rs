@@ -122,18 +122,10 @@ fn what_links_do_not_do_is_refused() {
         &["dataset", "convert", &shop, "-o", place.path("x.graph.safetensors").str()],
         "user–item",
     );
-    refused(
-        &[
-            "model",
-            "from-embeddings",
-            &format!("{run}/model.safetensors"),
-            "-o",
-            place.path("m").str(),
-            "--name",
-            "",
-        ],
-        "m",
-    );
+    let model = format!("{run}/model.safetensors");
+    let words =
+        ["model", "from-embeddings", &model, "-o", place.path("m").str()].map(str::to_owned);
+    refused(&words.each_ref().map(String::as_str), "it holds only `embedding.weight`");
 }
 
 /// What users of other libraries look for: schedules, clipping, weights of classes, scores, splits.
