@@ -66,6 +66,13 @@ pub struct DataArgs {
     /// dataset has one
     #[arg(long, conflicts_with = "split_index", help_heading = DATASET)]
     draw_split: bool,
+    /// Draw that split from each class by itself; implies --draw-split
+    #[arg(long, conflicts_with = "split_index", help_heading = DATASET)]
+    stratify: bool,
+    /// Read the split from a table: node,set with train, valid, test or none, or one set per line
+    #[arg(long, value_name = "FILE", help_heading = DATASET)]
+    #[arg(conflicts_with_all = ["draw_split", "split_index", "stratify"])]
+    split_file: Option<PathBuf>,
 }
 
 impl DataArgs {
@@ -84,13 +91,29 @@ impl DataArgs {
         stored::fits(self.path())
     }
 
+    /// Whether the dataset is a user–item graph; false also if it cannot be read.
+    pub fn is_user_item(&self) -> bool {
+        let format = self.format.map_or_else(|| load::recognise(self.path()).ok(), Some);
+        format == Some(Format::Interactions)
+    }
+
     pub fn split_asked(&self) -> Value {
-        if self.draw_split { json!("drawn") } else { json!(self.split_index) }
+        match &self.split_file {
+            Some(path) => json!({ "file": path.file_name().map(|name| name.to_string_lossy()) }),
+            None if self.stratify => json!("drawn by class"),
+            None if self.draw_split => json!("drawn"),
+            None => json!(self.split_index),
+        }
     }
 
     /// Reads a dataset to train on. `seed` decides a split that is drawn.
     pub fn open(&self, seed: u64, common: &Common) -> anyhow::Result<Dataset> {
-        self.read(&self.options(seed), common)
+        let mut data = self.read(&self.options(seed), common)?;
+        if let Some(path) = &self.split_file {
+            data.split = load::read_split(path, &data)?;
+            data.check()?;
+        }
+        Ok(data)
     }
 
     /// Reads a graph, which may lack features and labels.
@@ -121,8 +144,10 @@ impl DataArgs {
     fn options(&self, seed: u64) -> Options {
         Options {
             format: self.format,
-            split_drawn: self.draw_split,
+            // A split of a file replaces whatever the dataset has; drawing needs no files.
+            split_drawn: self.draw_split || self.stratify || self.split_file.is_some(),
             split_seed: seed,
+            split_by_class: self.stratify,
             split_index: self.split_index,
             lacks: Lacks::Nothing,
         }

@@ -1,6 +1,7 @@
 //! `hither model`: imports, describes, runs, quantises, generates and exports recommendation models.
 
 mod export;
+mod from_embeddings;
 mod generate;
 mod import;
 mod info;
@@ -28,11 +29,13 @@ use crate::Common;
 Examples:
   hither model generate --preset mlperf --rows 10000 -o model
   hither model import dlrm.pt -o model
+  hither model from-embeddings trained -o model
   hither model info model
   hither model run model --inputs examples/requests.csv -o scores.csv
   hither model quantise model --dtype int8 -o model-int8")]
 pub enum Command {
     Import(import::Args),
+    FromEmbeddings(from_embeddings::Args),
     Info(info::Args),
     Run(run::Args),
     #[command(visible_alias = "quantize")]
@@ -44,6 +47,7 @@ pub enum Command {
 pub fn run(command: &Command, common: &Common) -> anyhow::Result<ExitCode> {
     match command {
         Command::Import(args) => import::run(args, common)?,
+        Command::FromEmbeddings(args) => from_embeddings::run(args, common)?,
         Command::Info(args) => info::run(args)?,
         Command::Run(args) => run::run(args, common)?,
         Command::Quantise(args) => quantise::run(args, common)?,

@@ -1,5 +1,7 @@
 //! `hither predict`: what a trained model says of the nodes of a graph.
 
+mod links;
+
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +10,7 @@ use anyhow::bail;
 use clap::builder::RangedU64ValueParser;
 use hither_data::Output;
 use hither_gnn::dataset::UNLABELLED;
-use hither_gnn::model::Inference;
+use hither_gnn::model::{Inference, Model};
 use hither_gnn::save::{self, Target, Trained};
 use hither_gnn::{Dataset, Labels};
 use hither_report::plural;
@@ -20,7 +22,7 @@ use crate::train::predictions::{field, likeliest};
 use crate::train::store::MODEL;
 use crate::{Common, inputs};
 
-/// Predict the classes of a graph's nodes with a trained model
+/// Predict the classes of a graph's nodes, or their links, with a trained model
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -28,6 +30,7 @@ Examples:
   hither predict run examples/graph
   hither predict run other-graph --nodes new.txt -o new.csv
   hither predict run examples/graph -o outputs.safetensors
+  hither predict shop examples/shop --top 3
 
 The graph may be another one than the model was trained on, if its nodes have the same features. It \
 needs no labels; where it has the model's classes, the score on the labelled nodes is told.
@@ -36,6 +39,9 @@ needs no labels; where it has the model's classes, the score on the labelled nod
                 probability of every label if nodes have several
   .npy          the model's outputs before softmax or sigmoid, one row per node
   .safetensors  these as `logits`, and the nodes' `embeddings`
+
+A model of links writes the --top nodes that each node is most likely linked to and is not yet: user, \
+rank, item, score. .npy and .safetensors get the embeddings.
 
 All nodes are computed layer by layer. With --nodes only what these nodes depend on is read: all their \
 neighbours, as many hops as the model has layers.")]
@@ -51,6 +57,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "nodes")]
     #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(1..=1 << 24))]
     batch: usize,
+    /// Links to predict per node, with a model of links
+    #[arg(long, value_name = "K", default_value_t = 20)]
+    #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
+    top: usize,
     /// File to write: .csv, .npy or .safetensors [default: CSV on standard output]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -66,17 +76,13 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     }
     args.force.check_file(output)?;
     let path = if args.model.is_dir() { args.model.join(MODEL) } else { args.model.clone() };
-    let Trained { model, weights, target } = save::open_model(&path)?;
-    let data = args.data.open_unlabelled(common)?;
-    let (inputs, features) = (model.spec.inputs, data.features.dim());
-    if features != inputs {
-        bail!(
-            "{} has {} per node, but {} was trained on {inputs}",
-            data.name,
-            plural(features, "feature"),
-            path.display()
-        );
+    let trained = save::open_model(&path)?;
+    if trained.target.as_ref().is_some_and(|target| target.is_links) {
+        return links::run(args, &trained, &path, format, output, common);
     }
+    let Trained { model, weights, target } = trained;
+    let data = args.data.open_unlabelled(common)?;
+    check_features(&model, &data, &path)?;
     let nodes = match &args.nodes {
         Some(path) => Nodes::Some(listed(path, &data)?),
         None => Nodes::All(data.nodes_in_original_order()),
@@ -108,6 +114,20 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         },
     }
     predicted.say_score(common);
+    Ok(())
+}
+
+/// Refuses a graph whose nodes have other features than the model reads.
+fn check_features(model: &Model, data: &Dataset, path: &Path) -> anyhow::Result<()> {
+    let (inputs, features) = (model.spec.inputs, data.features.dim());
+    if features != inputs {
+        bail!(
+            "{} has {} per node, but {} was trained on {inputs}",
+            data.name,
+            plural(features, "feature"),
+            path.display()
+        );
+    }
     Ok(())
 }
 
@@ -209,8 +229,10 @@ impl Predicted<'_> {
 fn listed(path: &Path, data: &Dataset) -> anyhow::Result<Vec<u32>> {
     let text = inputs::text(path)?;
     let order = data.nodes_in_original_order();
+    // Where there are users, they are meant: an item may have the name of one.
+    let users = data.links.as_ref().and_then(|links| links.users).unwrap_or(usize::MAX);
     let names: HashMap<String, u32> = match &data.node_names {
-        Some(names) => names.iter().map(Into::into).zip(0..).collect(),
+        Some(names) => names.iter().map(Into::into).zip(0..).take(users).collect(),
         None => HashMap::new(),
     };
     let find = |word: &str| match &data.node_names {

@@ -88,7 +88,7 @@ fn script(args: &Args, train: &TrainArgs, folder: &FolderFacts) -> anyhow::Resul
             folder.parts + 1
         );
     }
-    let layers = Kind::stack(&train.model.model, train.model.layers).map_err(anyhow::Error::msg)?;
+    let layers = train.stack()?;
     let layers: Vec<&str> = layers.into_iter().map(Kind::name).collect();
     // As the run's own profile is called.
     let name = format!("{}@{}", layers.join("-"), folder.name);

@@ -45,6 +45,7 @@ Examples:
   hither train products/ --model sage --layers 3 --hidden 256 --batch-norm \\
       --server-lr 0.01 --server-batch 2048 --checkpoint-every 5 -o out/
   hither train products/ … -o out/ --resume
+  hither train examples/shop --mode single --parts 1 --batch 64 -o shop/
   hither train compare tolokers.npz --modes single,llcg,ggs -o compared/
 
 In each round every worker starts from the global model, takes --local-steps steps on its own part \
@@ -59,6 +60,9 @@ Modes:
   ggs          workers sample the whole graph and fetch remote features
   single       one machine with the whole graph
   server-only  the server's steps alone
+
+A user–item graph is learnt link by link (docs/links.md): the example with the shop learns who buys \
+what.
 
 The model is scored on the whole graph with all neighbours. The one with the best validation score \
 is tested and written, with its predictions for every node (predictions.csv). The same seed gives \

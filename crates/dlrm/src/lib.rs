@@ -1,5 +1,6 @@
 //! Recommendation models.
 
+pub mod embeddings;
 pub mod error;
 pub mod generate;
 pub mod hotness;

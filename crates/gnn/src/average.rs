@@ -2,7 +2,7 @@
 
 use hither_kernels::vector;
 
-use crate::model::Weights;
+use crate::model::{Table, Weights};
 
 /// The weighted mean of models; `shares` add up to 1. Statistics of batch norms are averaged like parameters.
 pub fn average(models: &[&Weights], shares: &[f32]) -> Weights {
@@ -19,6 +19,51 @@ pub fn mean<'a>(vectors: impl Iterator<Item = &'a [f32]>, shares: &[f32]) -> Vec
         vector::add_scaled(&mut mean, *share, vector);
     }
     mean
+}
+
+/// The rows of a table that each part has. A node may be in several parts.
+pub struct PartRows {
+    pub of_parts: Vec<Vec<u32>>,
+    /// The weight of each of these rows: the edges that the part has at its node.
+    pub edges: Vec<Vec<u32>>,
+}
+
+impl PartRows {
+    /// As [`average`], but a row counts by the edges of its node in each part: parts without the node, or
+    /// without edges at it, have learnt nothing about it. Rows that no part has learnt stay as at the start.
+    pub fn average(
+        &self,
+        table: &Table,
+        start: &Weights,
+        models: &[&Weights],
+        parts: &[usize],
+        shares: &[f32],
+    ) -> Weights {
+        let dim = table.dim;
+        let mut all = vec![0_u64; table.rows()];
+        let weighted = |part: usize| self.of_parts[part].iter().zip(&self.edges[part]);
+        for part in parts {
+            weighted(*part).for_each(|(row, edges)| all[*row as usize] += u64::from(*edges));
+        }
+        let mut params = start.params.clone();
+        for (row, _) in all.iter().enumerate().filter(|(_, edges)| **edges > 0) {
+            params[row * dim..(row + 1) * dim].fill(0.0);
+        }
+        for (model, part) in models.iter().zip(parts) {
+            let rows = model.params.chunks_exact(dim);
+            for ((row, edges), learnt) in weighted(*part).zip(rows) {
+                let row = *row as usize;
+                if *edges > 0 {
+                    let share = *edges as f32 / all[row] as f32;
+                    vector::add_scaled(&mut params[row * dim..(row + 1) * dim], share, learnt);
+                }
+            }
+        }
+        let shared = params.len() - table.at.len();
+        let behind = models.iter().map(|model| &model.params[model.params.len() - shared..]);
+        params[table.at.end..].copy_from_slice(&mean(behind, shares));
+        Weights { params, stats: mean(models.iter().map(|model| &model.stats[..]), shares) }
+    }
 }
 
 /// A model `share` of the way from one to another.

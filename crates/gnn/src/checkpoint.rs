@@ -195,7 +195,10 @@ fn write_file(
 /// More rounds and more patience may be asked for; all else decides what comes out.
 fn run(trainer: &Trainer) -> Run {
     let mut settings = trainer.settings.clone();
-    (settings.rounds, settings.patience) = (0, None);
+    settings.patience = None;
+    if !settings.schedule.depends_on_length() {
+        settings.rounds = 0;
+    }
     let data = &trainer.data;
     let (nodes, edges) = (data.graph.nodes(), data.graph.edges());
     BTreeMap::from([

@@ -254,6 +254,7 @@ mod tests {
             loss: 0.0,
             valid: None,
             test: None,
+            further: Default::default(),
             bytes: Bytes::default(),
             gain,
             drift: None,

@@ -7,7 +7,7 @@ use hither_data::Array;
 use serde::{Deserialize, Serialize};
 
 use crate::parts::StoredParts;
-use crate::{Error, Graph, Names};
+use crate::{Error, Graph, Links, Names};
 
 /// The class of a node without a label.
 pub const UNLABELLED: u32 = u32::MAX;
@@ -21,6 +21,10 @@ pub struct Dataset {
     pub labels: Labels,
     pub split: Split,
     pub metric: Metric,
+    /// What each class counts in the loss; None: all alike.
+    pub class_weights: Option<Arc<[f32]>>,
+    /// Held-out edges, if edges are what is learnt.
+    pub links: Option<Links>,
     /// What the files call the nodes; None: by their numbers.
     pub node_names: Option<Names>,
     /// What the files call the classes; None: by their numbers.
@@ -121,6 +125,8 @@ pub enum Metric {
     RocAuc,
     /// F1 over all labels of all nodes together.
     F1Micro,
+    /// F1 of each class or task, averaged.
+    F1Macro,
 }
 
 impl Metric {
@@ -129,8 +135,11 @@ impl Metric {
             Self::Accuracy => "accuracy",
             Self::RocAuc => "roc-auc",
             Self::F1Micro => "f1-micro",
+            Self::F1Macro => "f1-macro",
         }
     }
+
+    pub const ALL: [Self; 4] = [Self::Accuracy, Self::RocAuc, Self::F1Micro, Self::F1Macro];
 }
 
 impl Dataset {
@@ -158,12 +167,28 @@ impl Dataset {
             labels,
             split,
             metric,
+            class_weights: None,
+            links: None,
             node_names: None,
             class_names: None,
             notes: vec![],
             original: None,
             parts: None,
         }
+    }
+
+    /// Weights by which every class counts alike in the loss: all training nodes divided by those of the class
+    /// and by the number of classes. Classes without training nodes have 1.
+    pub fn balanced_weights(&self) -> Option<Vec<f32>> {
+        let Labels::Classes { of, count } = &self.labels else { return None };
+        let mut nodes = vec![0_usize; *count];
+        self.split.train.iter().for_each(|node| nodes[of[*node as usize] as usize] += 1);
+        let (train, classes) = (self.split.train.len() as f32, *count as f32);
+        let weight = |nodes: &usize| match nodes {
+            0 => 1.0,
+            nodes => train / (classes * *nodes as f32),
+        };
+        Some(nodes.iter().map(weight).collect())
     }
 
     /// The number of a node in the user's files.
@@ -185,7 +210,12 @@ impl Dataset {
     pub fn node_name(&self, node: u32) -> Cow<'_, str> {
         match &self.node_names {
             Some(names) => names.get(node as usize),
-            None => self.original_number(node).to_string().into(),
+            None => {
+                // Items are numbered by themselves.
+                let users = self.links.as_ref().and_then(|links| links.users).unwrap_or(0) as u32;
+                let number = self.original_number(node);
+                number.checked_sub(users).unwrap_or(number).to_string().into()
+            }
         }
     }
 
@@ -251,6 +281,19 @@ impl Dataset {
         self.check_graph()?;
         self.check_features()?;
         if self.labels.count() > 0 { self.check_labels() } else { Ok(()) }
+    }
+
+    /// Checks a graph whose edges are learnt: labels and a split of nodes are not needed.
+    pub fn check_links(&self) -> Result<(), Error> {
+        self.check_graph()?;
+        let edges = self.graph.targets().len();
+        if self.graph.edges() == 0 {
+            return self.bad("there are no edges to learn from".into());
+        }
+        if edges > u32::MAX as usize {
+            return self.bad(format!("{edges} entries of edges are more than 32 bits can number"));
+        }
+        Ok(())
     }
 
     /// Each original number belongs to one node.

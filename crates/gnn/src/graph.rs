@@ -17,6 +17,8 @@ pub struct Graph {
     listed: Listed,
     /// 1/√(1 + degree) of each node, which symmetric normalisation needs in every step.
     roots: OnceLock<Vec<f32>>,
+    /// 1/√degree of each node, 0 for nodes without edges.
+    edge_roots: OnceLock<Vec<f32>>,
 }
 
 /// What a list of pairs held before it became a simple undirected graph. All zero where the graph
@@ -151,6 +153,11 @@ impl Graph {
         }
     }
 
+    /// The same nodes with other rows, which are sorted like those of this graph.
+    pub(crate) fn with_rows(&self, offsets: Vec<u64>, neighbours: Vec<u32>) -> Self {
+        Self { listed: self.listed, ..Self::from_parts(offsets.into(), neighbours.into()) }
+    }
+
     /// What the list of pairs held that the graph was made from.
     pub fn listed(&self) -> &Listed {
         &self.listed
@@ -175,10 +182,25 @@ impl Graph {
         self.roots.get_or_init(|| self.offsets.windows(2).map(root).collect())
     }
 
+    /// 1/√degree of each node, 0 for nodes without edges.
+    pub fn edge_roots(&self) -> &[f32] {
+        let root = |bounds: &[u64]| match bounds[1] - bounds[0] {
+            0 => 0.0,
+            degree => 1.0 / (degree as f32).sqrt(),
+        };
+        self.edge_roots.get_or_init(|| self.offsets.windows(2).map(root).collect())
+    }
+
     /// The same graph with other factors in place of 1/√(1 + degree): a part's nodes have more
     /// neighbours than the part shows.
     pub fn with_roots(mut self, roots: Vec<f32>) -> Self {
         self.roots = OnceLock::from(roots);
+        self
+    }
+
+    /// The same graph with other factors in place of 1/√degree.
+    pub fn with_edge_roots(mut self, roots: Vec<f32>) -> Self {
+        self.edge_roots = OnceLock::from(roots);
         self
     }
 

@@ -1,4 +1,4 @@
-//! A learner: someone with a graph, nodes to learn from, and an optimiser of its own. Workers are
+//! A learner: someone with a graph, examples to learn from, and an optimiser of its own. Workers are
 //! learners on their parts; the server is one on the whole graph.
 
 use std::borrow::Cow;
@@ -15,14 +15,17 @@ use crate::model::{Model, Pass, Weights};
 use crate::optim::Optimiser;
 use crate::remote::RemoteSums;
 use crate::sample::{Batch, Fanout, Needs, Sampler, draw};
+use crate::task::Task;
 
 /// How a learner takes its steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pace {
-    /// Nodes per step; `None`: the whole graph, all training nodes.
+    /// Examples per step; `None`: the whole graph, all examples.
     pub batch: Option<usize>,
     pub fanout: Fanout,
     pub rate: f32,
+    /// Upper bound on the length of a step's gradient; longer ones are shortened to it.
+    pub clip: Option<f32>,
 }
 
 impl Pace {
@@ -40,7 +43,7 @@ pub struct Steps<'a> {
     pub who: &'a str,
     pub round: u32,
     pub until: Until,
-    /// Training nodes that the steps leave out, in ascending order.
+    /// Examples that the steps leave out, in ascending order.
     pub without: &'a [u32],
 }
 
@@ -62,10 +65,11 @@ impl Until {
     }
 }
 
-/// A dataset, its training nodes, and an optimiser that learns from them.
+/// A dataset, its examples, and an optimiser that learns from them.
 pub struct Learner {
     pub data: Arc<Dataset>,
-    /// Nodes to learn from, in the numbers of `data`.
+    pub task: Task,
+    /// Examples to learn from, in the numbers of `data`: see [`Task::examples`].
     pub train: Vec<u32>,
     pub optimiser: Optimiser,
     /// Where the data is not all its own: which of the nodes are.
@@ -90,9 +94,10 @@ pub struct Learnt {
 }
 
 impl Learner {
-    pub fn new(data: Arc<Dataset>, train: Vec<u32>, optimiser: Optimiser) -> Self {
+    pub fn new(data: Arc<Dataset>, task: Task, optimiser: Optimiser) -> Self {
         let sampler = Sampler::new(data.graph.nodes());
-        Self { data, train, optimiser, home: None, remote: None, sampler }
+        let train = task.examples(&data);
+        Self { data, task, train, optimiser, home: None, remote: None, sampler }
     }
 
     /// Takes steps from `weights`, each along the gradient of another batch.
@@ -113,10 +118,10 @@ impl Learner {
         };
         let needs = Needs { direct: model.needs().direct && self.home.is_none(), ..model.needs() };
         let mut grads = vec![0.0; weights.params.len()];
-        let Self { data, train, optimiser, home, remote, sampler } = self;
+        let Self { data, task, train, optimiser, home, remote, sampler } = self;
         let (home, remote) = (home.as_deref(), remote.as_ref());
         let train = left_over(train, steps.without);
-        // A part may hold no training node; it then has nothing to say.
+        // A part may hold no examples; it then has nothing to say.
         if train.is_empty() || steps.until.is_reached(&learnt) {
             return learnt;
         }
@@ -124,12 +129,12 @@ impl Learner {
             let name = format!("{}/{}/{step}", steps.who, steps.round);
             let mut random = seed::stream(steps.seed, &name);
             let batch = match pace.batch {
-                None if home.is_none() => Batch::whole(data, &train, needs),
+                None if home.is_none() && *task == Task::Nodes => Batch::whole(data, &train, needs),
                 // Of a graph that is not all its own, a learner fetches what its nodes need.
-                None => sampler.batch(data, train.to_vec(), &Fanout::All, needs, &mut random),
+                None => task.batch(sampler, data, train.to_vec(), &Fanout::All, needs, &mut random),
                 Some(size) => {
-                    let seeds = draw(&train, size, &mut random);
-                    sampler.batch(data, seeds, &pace.fanout, needs, &mut random)
+                    let examples = draw(&train, size, &mut random);
+                    task.batch(sampler, data, examples, &pace.fanout, needs, &mut random)
                 }
             };
             let batch = match remote {
@@ -151,7 +156,11 @@ impl Learner {
                 let pass = Pass::Learn { dropout_seed };
                 let loss = model.gradient(&mut learnt.weights, data, &batch, pass, &mut grads);
                 learnt.loss += loss;
-                learnt.gradient_squared += vector::norm_squared(&grads);
+                let squared = vector::norm_squared(&grads);
+                learnt.gradient_squared += squared;
+                if let Some(most) = pace.clip {
+                    shorten(&mut grads, squared, most);
+                }
                 optimiser.step(pace.rate, &mut learnt.weights.params, &grads);
             };
             // The next batch is drawn while this one is learnt from.
@@ -162,16 +171,17 @@ impl Learner {
         learnt
     }
 
-    /// Some nodes and their neighbours, without learning from them.
+    /// Some examples and the neighbours that they need, without learning from them.
     pub fn look_at<'a>(
         &mut self,
         data: &'a Dataset,
         model: &Model,
-        nodes: Vec<u32>,
+        examples: Vec<u32>,
         fanout: &Fanout,
         name: (u64, &str),
     ) -> Batch<'a> {
-        self.sampler.batch(data, nodes, fanout, model.needs(), &mut neighbour_stream(name))
+        let random = &mut neighbour_stream(name);
+        self.task.batch(&mut self.sampler, data, examples, fanout, model.needs(), random)
     }
 
     /// The gradient over some nodes, without learning from it, and the work that it took.
@@ -188,6 +198,14 @@ impl Learner {
         let mut grads = vec![0.0; weights.params.len()];
         model.gradient(&mut weights.clone(), &data, &batch, Pass::Probe, &mut grads);
         (grads, model.work(&batch, true))
+    }
+}
+
+/// Shortens a gradient of this squared length to at most `most`, as `clip_grad_norm_` of PyTorch does.
+fn shorten(grads: &mut [f32], squared: f64, most: f32) {
+    let factor = f64::from(most) / (squared.sqrt() + 1e-6);
+    if factor < 1.0 {
+        grads.iter_mut().for_each(|grad| *grad *= factor as f32);
     }
 }
 

@@ -2,32 +2,69 @@
 
 use crate::Labels;
 
-/// The mean loss of `rows` of the outputs, which are these `nodes`; its gradient is added to `dy`.
+/// The mean loss of `rows` of the outputs, which are these `nodes`; its gradient is added to `dy`. A node counts
+/// by the weight of its class, if `weights` has one for each.
 pub fn gradient(
     logits: &[f32],
     labels: &Labels,
+    weights: Option<&[f32]>,
     rows: &[u32],
     nodes: &[u32],
     dy: &mut [f32],
 ) -> f64 {
     let count = labels.count();
-    let share = 1.0 / rows.len().max(1) as f32;
+    let weigh = Weigh::new(labels, weights, nodes);
     let mut total = 0.0;
     for (row, node) in rows.iter().zip(nodes) {
         let at = *row as usize * count..(*row as usize + 1) * count;
-        total += row_loss(&logits[at.clone()], labels, *node, Some((&mut dy[at], share)));
+        let weight = weigh.weight(*node);
+        let gradient = Some((&mut dy[at.clone()], weight / weigh.total as f32));
+        total += f64::from(weight) * row_loss(&logits[at], labels, *node, gradient);
     }
-    total / rows.len().max(1) as f64
+    total / weigh.total
+}
+
+/// The weight of each node in a mean.
+struct Weigh<'a> {
+    by_class: Option<(&'a [u32], &'a [f32])>,
+    total: f64,
+}
+
+impl<'a> Weigh<'a> {
+    fn new(labels: &'a Labels, weights: Option<&'a [f32]>, nodes: &[u32]) -> Self {
+        let by_class = match (labels, weights) {
+            (Labels::Classes { of, .. }, Some(weights)) => Some((&of[..], weights)),
+            _ => None,
+        };
+        let mut weigh = Self { by_class, total: nodes.len().max(1) as f64 };
+        if by_class.is_some() {
+            let total: f64 = nodes.iter().map(|node| f64::from(weigh.weight(*node))).sum();
+            // All nodes of a batch may be of classes that do not count.
+            weigh.total = if total > 0.0 { total } else { 1.0 };
+        }
+        weigh
+    }
+
+    fn weight(&self, node: u32) -> f32 {
+        self.by_class.map_or(1.0, |(of, weights)| weights[of[node as usize] as usize])
+    }
 }
 
 /// The mean loss of `rows` of the outputs, without its gradient.
-pub fn value(logits: &[f32], labels: &Labels, rows: &[u32], nodes: &[u32]) -> f64 {
+pub fn value(
+    logits: &[f32],
+    labels: &Labels,
+    weights: Option<&[f32]>,
+    rows: &[u32],
+    nodes: &[u32],
+) -> f64 {
     let count = labels.count();
+    let weigh = Weigh::new(labels, weights, nodes);
     let loss = |(row, node): (&u32, &u32)| {
         let at = *row as usize * count..(*row as usize + 1) * count;
-        row_loss(&logits[at], labels, *node, None)
+        f64::from(weigh.weight(*node)) * row_loss(&logits[at], labels, *node, None)
     };
-    rows.iter().zip(nodes).map(loss).sum::<f64>() / rows.len().max(1) as f64
+    rows.iter().zip(nodes).map(loss).sum::<f64>() / weigh.total
 }
 
 fn row_loss(

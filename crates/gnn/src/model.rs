@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::layer::{Layer, Norm};
-use crate::sample::Needs;
+use crate::sample::{Needs, Roots};
 
 pub use pass::{Inference, Pass, Stage};
 
@@ -46,6 +46,9 @@ pub enum Kind {
     Gat,
     Propagate,
     Linear,
+    /// A trained row per node, in place of features.
+    Embedding,
+    Light,
 }
 
 impl FromStr for Kind {
@@ -60,7 +63,15 @@ impl FromStr for Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 5] = [Self::Sage, Self::Gcn, Self::Gat, Self::Propagate, Self::Linear];
+    pub const ALL: [Self; 7] = [
+        Self::Sage,
+        Self::Gcn,
+        Self::Gat,
+        Self::Propagate,
+        Self::Linear,
+        Self::Embedding,
+        Self::Light,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -69,6 +80,8 @@ impl Kind {
             Self::Gat => "gat",
             Self::Propagate => "propagate",
             Self::Linear => "linear",
+            Self::Embedding => "embedding",
+            Self::Light => "light",
         }
     }
 
@@ -76,8 +89,8 @@ impl Kind {
     pub fn hops(self, steps: usize) -> usize {
         match self {
             Self::Sage | Self::Gcn | Self::Gat => 1,
-            Self::Propagate => steps,
-            Self::Linear => 0,
+            Self::Propagate | Self::Light => steps,
+            Self::Linear | Self::Embedding => 0,
         }
     }
 
@@ -85,12 +98,14 @@ impl Kind {
     pub fn stack(name: &str, layers: usize) -> Result<Vec<Self>, String> {
         match name {
             "appnp" => Ok(vec![Self::Linear, Self::Propagate, Self::Linear]),
+            "lightgcn" => Ok(vec![Self::Embedding, Self::Light]),
             "mlp" => Ok(vec![Self::Linear; layers]),
             _ if name.contains(',') => name.split(',').map(|name| name.trim().parse()).collect(),
             _ => {
                 let kind: Self = name.parse().map_err(|_| {
                     format!(
-                        "no model is named `{name}`; there are sage, gcn, gat, appnp and mlp, or \
+                        "no model is named `{name}`; there are sage, gcn, gat, appnp, mlp and \
+                         lightgcn, or \
                          layers separated by commas such as sage,sage,linear"
                     )
                 })?;
@@ -112,6 +127,16 @@ pub struct Weights {
 impl Weights {
     pub fn is_finite(&self) -> bool {
         self.params.iter().chain(&self.stats).all(|value| value.is_finite())
+    }
+
+    /// The weights of a model that has only some of the rows. `shared` parameters follow the rows.
+    pub fn pick(&self, rows: &[u32], dim: usize, shared: usize) -> Self {
+        let mut params = Vec::with_capacity(rows.len() * dim + shared);
+        for row in rows {
+            params.extend_from_slice(&self.params[*row as usize * dim..(*row as usize + 1) * dim]);
+        }
+        params.extend_from_slice(&self.params[self.params.len() - shared..]);
+        Self { params, stats: self.stats.clone() }
     }
 
     /// What one transfer of them puts on a network.
@@ -136,6 +161,19 @@ enum Start {
     Constant(f32),
     /// Evenly between −bound and bound.
     Uniform(f32),
+}
+
+/// The rows of nodes among the parameters. They come first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    pub at: Range<usize>,
+    pub dim: usize,
+}
+
+impl Table {
+    pub fn rows(&self) -> usize {
+        self.at.len() / self.dim
+    }
 }
 
 /// The layers of a model, and where the numbers of each lie in [`Weights`].
@@ -179,10 +217,11 @@ impl Model {
     }
 
     pub fn needs(&self) -> Needs {
-        let uses_roots = |stage: &Stage| match &stage.layer {
-            Layer::Gcn(layer) => layer.norm == Norm::Symmetric,
-            Layer::Propagate(layer) => layer.norm == Norm::Symmetric,
-            _ => false,
+        let roots = |stage: &Stage| match &stage.layer {
+            Layer::Gcn(layer) => (layer.norm == Norm::Symmetric).then_some(Roots::WithSelf),
+            Layer::Propagate(layer) => (layer.norm == Norm::Symmetric).then_some(Roots::WithSelf),
+            Layer::Light(_) => Some(Roots::WithoutSelf),
+            _ => None,
         };
         let direct = match self.stages.first().map(|stage| &stage.layer) {
             Some(Layer::Sage(_)) => true,
@@ -191,9 +230,22 @@ impl Model {
         };
         Needs {
             hops: self.stages.iter().map(|stage| stage.layer.hops()).sum(),
-            roots: self.stages.iter().any(uses_roots),
+            roots: self.stages.iter().find_map(roots),
             direct,
         }
+    }
+
+    /// The rows that nodes have among the parameters, if they have any.
+    pub fn table(&self) -> Option<&Table> {
+        match self.stages.first().map(|stage| &stage.layer) {
+            Some(Layer::Embedding(layer)) => Some(&layer.table),
+            _ => None,
+        }
+    }
+
+    /// The same model for other nodes, if nodes have rows of their own.
+    pub fn for_nodes(&self, nodes: usize) -> Result<Self, Error> {
+        Self::new(Spec { inputs: nodes, ..self.spec.clone() })
     }
 
     /// Numbers that a node's embedding has: the input of the last layer.

@@ -9,7 +9,7 @@ use hither_core::seed;
 use rand::RngExt;
 
 use crate::partition::Partition;
-use crate::{Dataset, Features, Labels, Split};
+use crate::{Dataset, Features, Labels, Links, Split};
 
 pub use stored::{PartAlone, StoredParts, open_part};
 pub use write::PartWriter;
@@ -30,6 +30,8 @@ impl Dataset {
             labels: labels_of(&self.labels, nodes),
             split: Split { train: train.map(|(_, new)| new).collect(), ..Split::default() },
             metric: self.metric,
+            class_weights: self.class_weights.clone(),
+            links: None,
             node_names: None,
             class_names: None,
             notes: vec![],
@@ -70,11 +72,38 @@ fn labels_of(labels: &Labels, nodes: &[u32]) -> Labels {
 /// the dataset was written by part.
 pub fn cut(data: &Dataset, partition: &Partition) -> Vec<Dataset> {
     if let Some(stored) = data.parts.as_ref().filter(|stored| stored.partition() == *partition) {
-        return stored.datasets().to_vec();
+        let weights = &data.class_weights;
+        let part = |part: &Dataset| Dataset { class_weights: weights.clone(), ..part.clone() };
+        return stored.datasets().iter().map(part).collect();
     }
     let mut number = vec![u32::MAX; data.graph.nodes()];
     let parts = partition.nodes_of();
     parts.iter().map(|nodes| data.induced(nodes, |_| true, &mut number)).collect()
+}
+
+/// One dataset per part of a graph whose edges are learnt, and its nodes. Between alike nodes a part has the
+/// edges inside of it. Of a user–item graph it has its users, all their items and the edges between them: an
+/// edge is in one part, an item in as many as have users of it. In both, the factors of nodes in symmetric
+/// normalisation are those of the whole graph.
+pub fn cut_links(data: &Dataset, partition: &Partition) -> Vec<(Vec<u32>, Dataset)> {
+    let users = data.links.as_ref().and_then(|links| links.users);
+    let mut number = vec![u32::MAX; data.graph.nodes()];
+    let part = |mut nodes: Vec<u32>| {
+        let mut own_users = None;
+        if let Some(users) = users {
+            nodes.retain(|node| (*node as usize) < users);
+            own_users = Some(nodes.len());
+            let items = nodes.iter().flat_map(|user| data.graph.neighbours(*user));
+            let items: std::collections::BTreeSet<u32> = items.copied().collect();
+            nodes.extend(items);
+        }
+        let mut part = data.induced(&nodes, |_| false, &mut number);
+        let roots = |all: &[f32]| nodes.iter().map(|node| all[*node as usize]).collect();
+        part.graph = part.graph.with_edge_roots(roots(data.graph.edge_roots()));
+        part.links = Some(Links { users: own_users, ..Links::default() });
+        (nodes, part)
+    };
+    partition.nodes_of().into_iter().map(part).collect()
 }
 
 /// As [`cut`], and each part also stores some nodes of other parts that its own have edges to:

@@ -139,6 +139,9 @@ impl Remote {
         let degrees = (0..data.graph.nodes() as u32).map(|node| data.graph.degree(node));
         match norm {
             Norm::Symmetric => (Some(data.graph.roots()), data.graph.roots().to_vec()),
+            Norm::SymmetricNeighbours => {
+                (Some(data.graph.edge_roots()), data.graph.edge_roots().to_vec())
+            }
             Norm::Neighbours => (None, degrees.map(|all| 1.0 / all.max(1) as f32).collect()),
             Norm::Mean => (None, degrees.map(|all| 1.0 / (1 + all) as f32).collect()),
         }

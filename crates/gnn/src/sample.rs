@@ -13,6 +13,7 @@ use rand_pcg::Pcg64Mcg;
 
 use crate::layer::{ParamMatrix, Rows};
 use crate::remote::RemoteSums;
+use crate::task::Goal;
 use crate::{Dataset, Features, Graph};
 
 /// How many neighbours of a node are drawn.
@@ -47,7 +48,7 @@ pub struct Hop<'a> {
     columns: Cow<'a, [u32]>,
     /// Where neighbours were left out: how many each target has.
     degrees: Option<Vec<u32>>,
-    /// 1/√(1 + degree) of each input; empty unless a layer asks for symmetric normalisation.
+    /// The factor of each input that the model's [`Roots`] ask for; empty without them.
     pub roots: Cow<'a, [f32]>,
     /// Inputs and targets are the same nodes and every edge stands both ways.
     pub symmetric: bool,
@@ -124,11 +125,27 @@ pub struct Batch<'a> {
     pub input: Rows<'a>,
     /// One per graph layer, first layer first.
     pub hops: Vec<Hop<'a>>,
-    /// Rows of the output that count for the loss, and the nodes that they are.
-    pub rows: Cow<'a, [u32]>,
-    pub nodes: Cow<'a, [u32]>,
+    pub goal: Goal<'a>,
     /// Nodes whose features the first layer reads, where they were collected.
     pub sources: Vec<u32>,
+}
+
+/// The factor of a node in symmetric normalisation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Roots {
+    /// 1/√(1 + degree): the node itself counts as a neighbour.
+    WithSelf,
+    /// 1/√degree.
+    WithoutSelf,
+}
+
+impl Roots {
+    fn of_graph(self, graph: &Graph) -> &[f32] {
+        match self {
+            Self::WithSelf => graph.roots(),
+            Self::WithoutSelf => graph.edge_roots(),
+        }
+    }
 }
 
 /// What a model wants of its batches.
@@ -136,8 +153,8 @@ pub struct Batch<'a> {
 pub struct Needs {
     /// Graph layers.
     pub hops: usize,
-    /// Some layer normalises symmetrically.
-    pub roots: bool,
+    /// Some layer normalises symmetrically, by these factors.
+    pub roots: Option<Roots>,
     /// The first layer can read rows straight from the table of features, by node. Otherwise the
     /// rows are collected, each once.
     pub direct: bool,
@@ -153,15 +170,14 @@ impl<'a> Batch<'a> {
             offsets: Cow::Borrowed(graph.offsets()),
             columns: Cow::Borrowed(graph.targets()),
             degrees: None,
-            roots: Cow::Borrowed(if needs.roots { graph.roots() } else { &[] }),
+            roots: Cow::Borrowed(needs.roots.map_or(&[], |roots| roots.of_graph(graph))),
             symmetric: true,
             remote: None,
         };
         Self {
             input: Rows::all(&data.features),
             hops: (0..needs.hops).map(hop).collect(),
-            rows: Cow::Borrowed(nodes),
-            nodes: Cow::Borrowed(nodes),
+            goal: Goal::Labels { rows: Cow::Borrowed(nodes), nodes: Cow::Borrowed(nodes) },
             sources: vec![],
         }
     }
@@ -192,7 +208,7 @@ impl<'a> Batch<'a> {
 /// Draws batches from one dataset; holds the scratch for it.
 pub struct Sampler {
     /// The number of each node within the inputs being collected, else `u32::MAX`.
-    number: Vec<u32>,
+    pub(crate) number: Vec<u32>,
 }
 
 impl Sampler {
@@ -221,12 +237,9 @@ impl Sampler {
             } else {
                 let targets_len = targets.len();
                 let columns = self.collect(&mut targets, &drawn.columns);
-                let roots = if needs.roots {
-                    let all = data.graph.roots();
-                    targets.iter().map(|node| all[*node as usize]).collect()
-                } else {
-                    vec![]
-                };
+                let all = needs.roots.map(|roots| roots.of_graph(&data.graph));
+                let root = |all: &[f32]| targets.iter().map(|node| all[*node as usize]).collect();
+                let roots: Vec<f32> = all.map_or(vec![], root);
                 debug_assert_eq!(drawn.offsets.len(), targets_len + 1);
                 hops.push(drawn.over_collected(targets.len(), columns, roots));
             }
@@ -238,11 +251,12 @@ impl Sampler {
             Rows::collect(&data.features, &targets)
         };
         let rows = (0..seeds.len() as u32).collect();
-        Batch { input, hops, rows: Cow::Owned(rows), nodes: Cow::Owned(seeds), sources: targets }
+        let goal = Goal::Labels { rows: Cow::Owned(rows), nodes: Cow::Owned(seeds) };
+        Batch { input, hops, goal, sources: targets }
     }
 
     /// Appends to `nodes` what `found` adds to them; `found` in numbers of that list.
-    fn collect(&mut self, nodes: &mut Vec<u32>, found: &[u32]) -> Vec<u32> {
+    pub(crate) fn collect(&mut self, nodes: &mut Vec<u32>, found: &[u32]) -> Vec<u32> {
         for (number, node) in nodes.iter().enumerate() {
             self.number[*node as usize] = number as u32;
         }

@@ -1,6 +1,7 @@
 //! Writes models and embeddings in files that other programs read, and reads models back.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 use hither_data::safetensors::{Entry, Writer};
@@ -22,6 +23,9 @@ pub struct Target {
     pub has_tasks: bool,
     /// What the training data call them; None: by their numbers.
     pub names: Option<Vec<String>>,
+    /// Whether the outputs are embeddings whose products tell which nodes are linked.
+    #[serde(default)]
+    pub is_links: bool,
 }
 
 impl Target {
@@ -31,6 +35,7 @@ impl Target {
         Self {
             has_tasks: matches!(data.labels, Labels::Tasks { .. }),
             names: names.map(|names| names.iter().map(Into::into).collect()),
+            is_links: data.links.is_some(),
         }
     }
 
@@ -142,6 +147,30 @@ pub(crate) fn read(file: &Checkpoint, prefix: &str, model: &Model) -> Result<Wei
 pub fn embeddings(path: &Path, data: &Dataset, outputs: &Inference) -> Result<(), Error> {
     let order = data.nodes_in_original_order();
     write(path, &data.name, data.graph.nodes(), outputs, order.as_deref())
+}
+
+/// Writes what links are predicted by, one row per node: `embeddings`, or in a user–item graph `user` and
+/// `item`.
+pub fn link_embeddings(path: &Path, data: &Dataset, outputs: &Inference) -> Result<(), Error> {
+    let (nodes, dim) = (data.graph.nodes(), outputs.classes);
+    let users = data.links.as_ref().and_then(|links| links.users);
+    let tensors = match users {
+        None => vec![("embeddings", 0..nodes)],
+        Some(users) => vec![("user", 0..users), ("item", users..nodes)],
+    };
+    let entry =
+        |(name, rows): &(&str, Range<usize>)| Entry::new(*name, Dtype::F32, &[rows.len(), dim]);
+    let entries: Vec<Entry> = tensors.iter().map(entry).collect();
+    let metadata = BTreeMap::from([("dataset".to_owned(), data.name.clone())]);
+    let mut writer = Writer::packed(path, &entries, &metadata)?;
+    let order = data.nodes_in_original_order();
+    for (_, rows) in tensors {
+        for place in rows {
+            let node = order.as_ref().map_or(place, |order| order[place] as usize);
+            writer.write(bytemuck::cast_slice(&outputs.logits[node * dim..(node + 1) * dim]))?;
+        }
+    }
+    Ok(writer.finish()?)
 }
 
 /// Writes the outputs for some nodes, as they come.

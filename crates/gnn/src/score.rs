@@ -10,6 +10,16 @@ pub fn score(logits: &[f32], count: usize, labels: &Labels, metric: Metric, node
             let says = |node: &u32| (row(*node)[1] - row(*node)[0], of[*node as usize] == 1);
             area(nodes.iter().map(says).collect()).unwrap_or(0.5)
         }
+        (Labels::Classes { of, .. }, Metric::F1Macro) => {
+            let mut counts = vec![Counts::default(); count];
+            for node in nodes {
+                let (said, is) = (largest(row(*node)), of[*node as usize] as usize);
+                counts[said].said += 1;
+                counts[is].is += 1;
+                counts[is].both += u64::from(said == is);
+            }
+            macro_f1(&counts)
+        }
         (Labels::Classes { of, .. }, _) => {
             let right = |node: &&u32| largest(row(**node)) == of[**node as usize] as usize;
             nodes.iter().filter(right).count() as f64 / nodes.len().max(1) as f64
@@ -24,19 +34,46 @@ pub fn score(logits: &[f32], count: usize, labels: &Labels, metric: Metric, node
             if areas.is_empty() { 0.5 } else { areas.iter().sum::<f64>() / areas.len() as f64 }
         }
         (Labels::Tasks { of, .. }, _) => {
-            let (mut both, mut said, mut are) = (0_u64, 0_u64, 0_u64);
+            let mut counts = vec![Counts::default(); count];
             for node in nodes {
                 let answers = &of[*node as usize * count..(*node as usize + 1) * count];
-                for (logit, answer) in row(*node).iter().zip(answers) {
+                for ((logit, answer), counts) in row(*node).iter().zip(answers).zip(&mut counts) {
                     let yes = u64::from(*logit > 0.0);
-                    both += yes * u64::from(*answer);
-                    said += yes;
-                    are += u64::from(*answer);
+                    counts.both += yes * u64::from(*answer);
+                    counts.said += yes;
+                    counts.is += u64::from(*answer);
                 }
             }
-            2.0 * both as f64 / (said + are).max(1) as f64
+            match metric {
+                Metric::F1Macro => macro_f1(&counts),
+                _ => counts.iter().fold(Counts::default(), Counts::add).f1(),
+            }
         }
     }
+}
+
+/// How often a class was predicted, was right, and was both.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    said: u64,
+    is: u64,
+    both: u64,
+}
+
+impl Counts {
+    fn add(self, other: &Self) -> Self {
+        Self { said: self.said + other.said, is: self.is + other.is, both: self.both + other.both }
+    }
+
+    fn f1(&self) -> f64 {
+        2.0 * self.both as f64 / (self.said + self.is).max(1) as f64
+    }
+}
+
+/// The mean F1 over the classes that occur, in predictions or in truth.
+fn macro_f1(counts: &[Counts]) -> f64 {
+    let occur = || counts.iter().filter(|counts| counts.said + counts.is > 0);
+    occur().map(Counts::f1).sum::<f64>() / occur().count().max(1) as f64
 }
 
 /// The first of the largest.

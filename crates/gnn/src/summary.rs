@@ -16,7 +16,7 @@ impl Trainer {
             edges: data.graph.edges() as u64,
             features: data.features.dim() as u64,
             classes: data.labels.count() as u64,
-            metric: data.metric.name().into(),
+            metric: settings.task.metric(data),
             mode: settings.mode.name().into(),
             model: kinds.join(","),
             parameters: self.model.params_len() as u64,

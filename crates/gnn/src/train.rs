@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hither_core::Seconds;
 use hither_core::record::train::{Bytes, CriticalPath, Drift, Machine, Round, Times, Work, Works};
 
-use crate::average::{add_change, average, between};
+use crate::average::{PartRows, add_change, average, between};
 use crate::correct::{Budget, Judge, ServerSteps, harms, last_kept};
 use crate::drift::{Part, Probe};
 use crate::local::{Learner, Learnt, Pace, Steps, Until};
@@ -20,12 +20,15 @@ use crate::optim::{self, Optimiser};
 use crate::partition::Partition;
 use crate::remote::{HiddenSums, Remote};
 use crate::sample::Batch;
+use crate::schedule::Schedule;
+use crate::task::{Scores, Task};
 use crate::transport::{Answer, Order, Threads, Workers};
 use crate::{Dataset, Error};
 
 /// Everything that decides the result of a run, beside the model and the data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
+    pub task: Task,
     pub mode: Mode,
     pub rounds: u32,
     /// Steps of each worker in the first round, and the factor by which they grow.
@@ -33,6 +36,8 @@ pub struct Settings {
     pub rho: f64,
     pub local: Pace,
     pub server: Pace,
+    /// How the rates of both change.
+    pub schedule: Schedule,
     pub server_steps: ServerSteps,
     /// The budget of automatic server steps, as a share of the slowest worker's work.
     pub server_share: f64,
@@ -52,10 +57,19 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// A learner from all training nodes of a dataset, with a fresh optimiser.
+    /// A learner from all examples of a dataset, with a fresh optimiser.
     pub fn learner(&self, model: &Model, data: Arc<Dataset>) -> Learner {
-        let train = data.split.train.clone();
-        Learner::new(data, train, Optimiser::new(self.optimiser, self.decay, model.params_len()))
+        Learner::new(
+            data,
+            self.task,
+            Optimiser::new(self.optimiser, self.decay, model.params_len()),
+        )
+    }
+
+    /// A pace at the rate of a round.
+    pub fn paced(&self, pace: &Pace, round: u32) -> Pace {
+        let rate = pace.rate * self.schedule.factor(round, self.rounds);
+        Pace { rate, ..pace.clone() }
     }
 
     fn budget(&self) -> Budget {
@@ -110,6 +124,8 @@ pub struct Trainer {
     pub setup_bytes: u64,
     /// The edges between parts, in modes that store sums over remote neighbours.
     pub(crate) remote: Option<Remote>,
+    /// The rows of nodes that each part has, in models that have a row per node.
+    rows: Option<PartRows>,
     /// A resumed run: its workers lack the sums of the last refresh.
     pub(crate) sums_are_lost: bool,
 }
@@ -126,9 +142,9 @@ impl Trainer {
         let stores_sums = settings.mode.does().workers == Some(Sees::PartAndSums);
         let remote = stores_sums.then(|| Remote::new(&data, partition));
         let threads = Threads::new(&settings, &model, &data, partition, remote.as_ref());
-        let setup_bytes = threads.setup_bytes;
+        let (setup_bytes, rows) = (threads.setup_bytes, threads.rows());
         let trainer = Self::with_workers(settings, model, data, partition, Box::new(threads));
-        Self { setup_bytes, remote, ..trainer }
+        Self { setup_bytes, remote, rows, ..trainer }
     }
 
     /// A trainer whose workers are elsewhere: each has what its mode sees of its part of `partition`.
@@ -153,6 +169,7 @@ impl Trainer {
             setup_bytes: 0,
             workers,
             remote: None,
+            rows: None,
             sums_are_lost: false,
             settings,
             model,
@@ -193,7 +210,8 @@ impl Trainer {
         let server_s = watch.lap();
 
         let loss = self.loss(round, &answers, corrected.as_ref())?;
-        let scores = self.evaluate(round);
+        let (scores, evaluated) = self.evaluate(round).unzip();
+        let evaluated = evaluated.unwrap_or_default();
         let works = Works {
             workers: answers.iter().map(|answer| answer.learnt.work).sum(),
             slowest,
@@ -201,7 +219,7 @@ impl Trainer {
                 + sums.as_ref().map_or(Work::default(), |sums| sums.work),
             judge: judge.map_or(Work::default(), |judge| judge.work),
             probe: probe.unwrap_or_default(),
-            evaluate: scores.map_or(Work::default(), |(.., work)| work),
+            evaluate: evaluated,
         };
         let sums_bytes = sums.map_or(0, |sums| sums.bytes);
         let bytes = self.bytes(&answers, sums_bytes);
@@ -211,8 +229,9 @@ impl Trainer {
             kept,
             server_steps: corrected.map_or(0, |corrected| corrected.steps),
             loss,
-            valid: scores.map(|(valid, ..)| valid),
-            test: scores.map(|(_, test, _)| test),
+            valid: scores.as_ref().and_then(|scores: &Scores| scores.valid),
+            test: scores.as_ref().map(|scores| scores.test),
+            further: scores.into_iter().flat_map(|scores| scores.further).collect(),
             bytes,
             gain,
             drift,
@@ -328,7 +347,14 @@ impl Trainer {
             return 1.0;
         }
         let models: Vec<&Weights> = answers.iter().map(|answer| &answer.learnt.weights).collect();
-        let average = average(&models, &self.shares(answers));
+        let shares = self.shares(answers);
+        let average = match (&self.rows, self.model.table()) {
+            (Some(rows), Some(table)) => {
+                let parts: Vec<usize> = answers.iter().map(|answer| answer.part).collect();
+                rows.average(table, start, &models, &parts, &shares)
+            }
+            _ => average(&models, &shares),
+        };
         let kept = match judge {
             Some(judge) => judge.choose_kept(start, &average),
             None => last_kept(&self.rounds),
@@ -404,7 +430,8 @@ impl Trainer {
         let mut bytes = Bytes { features_down_bytes: sums_bytes, ..Bytes::default() };
         if self.settings.mode.is_distributed() {
             for Answer { learnt, .. } in answers {
-                bytes.model_down_bytes += self.global.bytes();
+                // A worker is sent what it sends back: of a table, the rows of its nodes.
+                bytes.model_down_bytes += learnt.weights.bytes();
                 bytes.model_up_bytes += learnt.weights.bytes();
                 bytes.add(&learnt.bytes);
             }
@@ -449,19 +476,21 @@ impl Trainer {
 
     /// Validation and test score on the whole graph with all neighbours, and the work of scoring.
     /// Keeps the best model.
-    fn evaluate(&mut self, round: u32) -> Option<(f64, f64, Work)> {
+    fn evaluate(&mut self, round: u32) -> Option<(Scores, Work)> {
         let last = round == self.settings.rounds;
         if !last && !round.is_multiple_of(self.settings.evaluate_every) {
             return None;
         }
         let outputs = self.model.infer(&self.global, &self.data);
-        let valid = outputs.score(&self.data, &self.data.split.valid);
-        let test = outputs.score(&self.data, &self.data.split.test);
-        if self.best.as_ref().is_none_or(|best| valid > best.valid) {
+        let scores = self.settings.task.scores(&self.data, &outputs);
+        // Without validation the last model is as good as any.
+        let is_better = |best: &Best| scores.valid.is_none_or(|valid| valid > best.valid);
+        if self.best.as_ref().is_none_or(is_better) {
+            let (valid, test) = (scores.valid.unwrap_or(0.0), scores.test);
             self.best = Some(Best { round, valid, test, weights: self.global.clone() });
         }
         let whole = Batch::whole(&self.data, &[], self.model.needs());
-        Some((valid, test, self.model.work(&whole, false)))
+        Some((scores, self.model.work(&whole, false)))
     }
 }
 
@@ -477,7 +506,7 @@ fn correct(
 ) -> Learnt {
     let round = past.len() as u32 + 1;
     let batch = settings.server_steps.batch(settings.server.batch, round, past);
-    let pace = Pace { batch, ..settings.server.clone() };
+    let pace = Pace { batch, ..settings.paced(&settings.server, round) };
     let steps = Steps { seed: settings.seed, who: "server", round, until, without };
     server.learn(model, start, &pace, &steps)
 }

@@ -180,7 +180,7 @@ proptest! {
         let mut data = Fixture::open("sage").data;
         data.graph = hither_gnn::Graph::from_edges(40, &edges).expect("nodes are there");
         data.features = Features::Dense { values: vec![0.0; 40].into(), dim: 1 };
-        let needs = Needs { hops: 1, roots: false, direct: true };
+        let needs = Needs { hops: 1, roots: None, direct: true };
         let mut random = seed::stream(seed, "test");
         let seeds: Vec<u32> = (0..40).collect();
         let mut sampler = Sampler::new(40);
@@ -208,7 +208,7 @@ fn each_hop_has_its_own_fanout() {
     data.graph = hither_gnn::Graph::from_edges(36, &edges).expect("nodes are there");
     let mut sampler = Sampler::new(36);
     let mut drawn = |fanout: &[usize], hops: usize| -> Vec<usize> {
-        let needs = Needs { hops, roots: false, direct: false };
+        let needs = Needs { hops, roots: None, direct: false };
         let fanout = Fanout::PerHop(fanout.to_vec());
         let mut random = seed::stream(5, "test");
         let batch = sampler.batch(&data, vec![0], &fanout, needs, &mut random);
@@ -225,7 +225,7 @@ fn each_hop_has_its_own_fanout() {
 #[test]
 fn a_fanout_beyond_all_degrees_draws_all_neighbours() {
     let data = Fixture::open("sage").data;
-    let needs = Needs { hops: 2, roots: false, direct: true };
+    let needs = Needs { hops: 2, roots: None, direct: true };
     let mut sampler = Sampler::new(data.graph.nodes());
     let mut sizes = |fanout: &Fanout| -> Vec<usize> {
         let mut random = seed::stream(5, "test");
@@ -241,7 +241,7 @@ fn no_neighbour_is_drawn_more_often_than_others() {
     let mut data = Fixture::open("sage").data;
     let edges: Vec<(u32, u32)> = (1..21).map(|leaf| (0, leaf)).collect();
     data.graph = hither_gnn::Graph::from_edges(36, &edges).expect("nodes are there");
-    let needs = Needs { hops: 1, roots: false, direct: true };
+    let needs = Needs { hops: 1, roots: None, direct: true };
     let mut sampler = Sampler::new(36);
     let mut counts = [0_u32; 21];
     const DRAWS: u32 = 20_000;

@@ -13,6 +13,8 @@ use hither_gnn::optim::Method;
 use hither_gnn::partition::Partition;
 use hither_gnn::remote::{Remote, is_supported};
 use hither_gnn::sample::{Batch, Fanout, Sampler};
+use hither_gnn::schedule::Schedule;
+use hither_gnn::task::Task;
 use hither_gnn::train::{Mode, Settings, Trainer};
 use hither_gnn::{Dataset, Features, checkpoint};
 
@@ -168,14 +170,16 @@ fn nothing_is_stored_where_nothing_was_cut() {
 }
 
 fn settings(rounds: u32, server_share: f64) -> Settings {
-    let pace = Pace { batch: None, fanout: Fanout::All, rate: 0.01 };
+    let pace = Pace { batch: None, fanout: Fanout::All, rate: 0.01, clip: None };
     Settings {
+        task: Task::Nodes,
         mode: Mode::PsgdSums,
         rounds,
         local_steps: 2,
         rho: 1.0,
         local: pace.clone(),
         server: pace,
+        schedule: Schedule::Constant,
         server_steps: ServerSteps::Auto,
         server_share,
         machine: Machine { sums_per_s: 1e9, products_per_s: 1e10, link_bytes_per_s: 1e9 },

@@ -13,6 +13,8 @@ use hither_gnn::model::{Kind, Model, Spec};
 use hither_gnn::optim::Method;
 use hither_gnn::partition::{self, Partition};
 use hither_gnn::sample::{Fanout, Sampler, draw};
+use hither_gnn::schedule::Schedule;
+use hither_gnn::task::Task;
 use hither_gnn::train::{Mode, Settings, Trainer};
 use hither_gnn::{Dataset, Error, Features, checkpoint, save};
 
@@ -33,14 +35,16 @@ fn graph(family: Family, nodes: usize) -> (Arc<Dataset>, Partition) {
 }
 
 fn settings(mode: Mode) -> Settings {
-    let pace = Pace { batch: Some(64), fanout: Fanout::AtMost(5), rate: 0.01 };
+    let pace = Pace { batch: Some(64), fanout: Fanout::AtMost(5), rate: 0.01, clip: None };
     Settings {
+        task: Task::Nodes,
         mode,
         rounds: 4,
         local_steps: 3,
         rho: 1.2,
         local: pace.clone(),
         server: pace,
+        schedule: Schedule::Constant,
         server_steps: ServerSteps::Auto,
         server_share: 1.0,
         machine: Machine { sums_per_s: 1e9, products_per_s: 1e10, link_bytes_per_s: 1e9 },
@@ -344,7 +348,7 @@ fn a_model_comes_back_from_its_file() {
     let mut trainer = trainer(settings(Mode::Llcg));
     run(&mut trainer, 2);
     let names = (0..trainer.model.spec.outputs).map(|class| format!("class {class}")).collect();
-    let target = save::Target { has_tasks: false, names: Some(names) };
+    let target = save::Target { has_tasks: false, names: Some(names), is_links: false };
     save::model(&path, &trainer.model, &trainer.global, &target).expect("written");
     let save::Trained { model, weights, target: read } = save::open_model(&path).expect("read");
     assert_eq!((&model.spec, &weights), (&trainer.model.spec, &trainer.global));

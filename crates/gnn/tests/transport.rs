@@ -15,6 +15,8 @@ use hither_gnn::model::{Kind, Model, Spec};
 use hither_gnn::optim::Method;
 use hither_gnn::partition::Partition;
 use hither_gnn::sample::Fanout;
+use hither_gnn::schedule::Schedule;
+use hither_gnn::task::Task;
 use hither_gnn::train::{Mode, Settings, Trainer};
 use hither_gnn::transport::{Framed, Home, ProcessFacts, Processes, Threads, serve};
 use hither_gnn::{Dataset, Error, checkpoint, parts};
@@ -30,14 +32,16 @@ fn graph() -> (Arc<Dataset>, Partition) {
 }
 
 fn settings(mode: Mode) -> Settings {
-    let pace = Pace { batch: Some(64), fanout: Fanout::AtMost(5), rate: 0.01 };
+    let pace = Pace { batch: Some(64), fanout: Fanout::AtMost(5), rate: 0.01, clip: None };
     Settings {
+        task: Task::Nodes,
         mode,
         rounds: 4,
         local_steps: 3,
         rho: 1.0,
         local: pace.clone(),
         server: pace,
+        schedule: Schedule::Constant,
         server_steps: ServerSteps::Auto,
         server_share: 1.0,
         machine: Machine { sums_per_s: 1e9, products_per_s: 1e10, link_bytes_per_s: 1e9 },

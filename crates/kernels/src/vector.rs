@@ -185,6 +185,72 @@ fn norm_plain(x: &[f32]) -> f64 {
     sums[0]
 }
 
+/// Replaces each element by `exp(x − shift)` and returns the sum of all. Elements of −∞ become 0; the relative
+/// error of the others is below 2⁻²².
+pub fn exp_sum(x: &mut [f32], shift: f32) -> f32 {
+    exp_sum_by(detect::cpu().isa, x, shift)
+}
+
+/// [`exp_sum`] by no more than this instruction set.
+pub fn exp_sum_by(isa: Isa, x: &mut [f32], shift: f32) -> f32 {
+    exp_block(isa, x, shift)
+}
+
+compiled! { fn exp_block(x: &mut [f32], shift: f32) -> f32 = exp_plain }
+
+#[inline(always)]
+fn exp_plain(x: &mut [f32], shift: f32) -> f32 {
+    const LANES: usize = 32;
+    let mut sums = [0.0_f32; LANES];
+    let whole = x.len() / LANES * LANES;
+    let mut at = 0;
+    while at < whole {
+        let x = &mut x[at..at + LANES];
+        for lane in 0..LANES {
+            x[lane] = exp(x[lane] - shift);
+            sums[lane] += x[lane];
+        }
+        at += LANES;
+    }
+    for lane in 0..x.len() - whole {
+        x[whole + lane] = exp(x[whole + lane] - shift);
+        sums[lane] += x[whole + lane];
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            sums[lane] += sums[lane + width];
+        }
+        width /= 2;
+    }
+    sums[0]
+}
+
+/// eˣ by powers of two and a polynomial (Cephes), in operations that vectors have.
+#[inline(always)]
+fn exp(x: f32) -> f32 {
+    // Below this the result would not be a normal number; beyond 88 it would not be finite.
+    const LEAST: f32 = -87.0;
+    /// Added and taken away again, it rounds to an integer.
+    const ROUNDS: f32 = 12_582_912.0;
+    let bounded = if x < LEAST { LEAST } else { x };
+    let bounded = if bounded > 88.0 { 88.0 } else { bounded };
+    let rounded = bounded * std::f32::consts::LOG2_E + ROUNDS;
+    let power = rounded - ROUNDS;
+    let rest = (-power).mul_add(-2.121_944_4e-4, (-power).mul_add(0.693_359_4, bounded));
+    let mut sum = 1.987_569_1e-4_f32;
+    sum = sum.mul_add(rest, 1.398_2e-3);
+    sum = sum.mul_add(rest, 8.333_452e-3);
+    sum = sum.mul_add(rest, 4.166_579_6e-2);
+    sum = sum.mul_add(rest, 1.666_666_5e-1);
+    sum = sum.mul_add(rest, 0.5);
+    let sum = sum.mul_add(rest * rest, rest + 1.0);
+    // The integer stands in the last bits of `rounded`.
+    let exponent = rounded.to_bits().wrapping_sub(ROUNDS.to_bits()).wrapping_add(127);
+    let scale = f32::from_bits(exponent << 23);
+    if x < LEAST { 0.0 } else { sum * scale }
+}
+
 /// Adds the sums of the columns of rows of `cols` elements to `out`.
 ///
 /// # Panics

@@ -2,7 +2,7 @@
 
 use hither_kernels::detect::Isa;
 use hither_kernels::vector::{
-    Adam, Dropout, adam_by, add_column_sums_by, add_scaled_by, norm_squared_by,
+    Adam, Dropout, adam_by, add_column_sums_by, add_scaled_by, exp_sum_by, norm_squared_by,
     relu_dropout_backward_by, relu_dropout_by,
 };
 use proptest::prelude::*;
@@ -16,6 +16,36 @@ fn floats(len: usize, seed: u64) -> Vec<f32> {
         state
     };
     (0..len).map(|_| (next() >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
+}
+
+#[test]
+fn exponentials_are_right_and_the_same_on_every_instruction_set() {
+    for len in [0, 1, 31, 32, 33, 1000] {
+        let x: Vec<f32> = floats(len, 3).iter().map(|x| x * 90.0).collect();
+        let by = |isa: Isa| {
+            let mut x = x.clone();
+            let sum = exp_sum_by(isa, &mut x, 3.0);
+            (bits(&x), sum.to_bits(), x, sum)
+        };
+        let (reference_bits, sum_bits, values, sum) = by(Isa::Reference);
+        for isa in [Isa::Avx2, Isa::Avx512] {
+            let other = by(isa);
+            assert_eq!((&other.0, other.1), (&reference_bits, sum_bits), "{isa:?}");
+        }
+        for (x, value) in x.iter().zip(&values) {
+            // The difference is rounded before; that is not the exponential's error.
+            let exact = f64::from(x - 3.0).exp();
+            let is_right = (f64::from(*value) - exact).abs() <= exact * 2_f64.powi(-21);
+            // Below the normal numbers all become 0.
+            assert!(is_right || (x - 3.0 < -86.9 && *value == 0.0), "{x}: {value} is not {exact}");
+        }
+        let exact: f64 = values.iter().map(|value| f64::from(*value)).sum();
+        assert!((f64::from(sum) - exact).abs() <= exact * 1e-5, "{sum} is not {exact}");
+    }
+    let mut edges = [f32::NEG_INFINITY, 0.0, 88.0];
+    exp_sum_by(Isa::Avx512, &mut edges, 0.0);
+    assert_eq!((edges[0], edges[1]), (0.0, 1.0));
+    assert!(edges[2].is_finite());
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {

@@ -7,12 +7,16 @@ use clap::builder::RangedU64ValueParser;
 use hither_core::record::train::Machine;
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::layer::Norm;
+use hither_gnn::links::metric::LinkMetric;
+use hither_gnn::links::pairs::Loss;
 use hither_gnn::local::Pace;
 use hither_gnn::model::{Kind, Spec};
 use hither_gnn::partition::{self, PARTS_MAX};
 use hither_gnn::sample::Fanout;
+use hither_gnn::schedule::Schedule;
+use hither_gnn::task::{Objective, Task};
 use hither_gnn::train::{Mode, Settings};
-use hither_gnn::{Dataset, optim};
+use hither_gnn::{Dataset, Labels, Metric, optim};
 use serde_json::{Map, Value, json};
 
 use super::store::RUNS_MAX;
@@ -31,6 +35,8 @@ pub struct TrainArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     #[command(flatten)]
+    pub links: LinkArgs,
+    #[command(flatten)]
     pub parts: PartArgs,
     #[command(flatten)]
     pub local: LocalArgs,
@@ -43,13 +49,14 @@ pub struct TrainArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// Model: sage, gcn, gat, appnp or mlp, or its layers, such as sage,sage,linear
-    #[arg(long, value_name = "NAME", default_value = "sage")]
-    pub model: String,
-    /// Number of layers; for appnp, of propagation steps
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = RangedU64ValueParser::<usize>::new().range(1..=64))]
+    /// Model: sage, gcn, gat, appnp, mlp or lightgcn, or its layers, such as sage,sage,linear [default:
+    /// sage; lightgcn for user–item graphs]
+    #[arg(long, value_name = "NAME")]
+    pub model: Option<String>,
+    /// Number of layers; for appnp and lightgcn, of propagation steps [default: 2; lightgcn: 3]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=64))]
     #[arg(allow_negative_numbers = true)]
-    pub layers: usize,
+    pub layers: Option<usize>,
     /// Number of hidden units
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
     #[arg(allow_negative_numbers = true)]
@@ -68,10 +75,113 @@ pub struct ModelArgs {
     #[arg(long, value_name = "P", default_value_t = 0.2, value_parser = |t: &str| number(t, 0.0, 0.99))]
     #[arg(allow_negative_numbers = true)]
     pub dropout: f64,
+    /// Score that chooses the model: accuracy, roc-auc, f1-micro or f1-macro; of links recall@K or ndcg@K
+    /// among all nodes, mrr or hits@K among 100 [default: as the dataset says; recall@20 for user–item
+    /// graphs, mrr for other links]
+    #[arg(long, value_name = "NAME")]
+    pub metric: Option<MetricName>,
+    /// Weights of the classes in the loss: balanced, or one number per class (1,2.5,…)
+    #[arg(long, value_name = "HOW", value_parser = class_weights)]
+    pub class_weights: Option<ClassWeights>,
     /// Teleport probability (appnp)
     #[arg(long, value_name = "P", default_value_t = 0.2, value_parser = |t: &str| number(t, 0.0, 1.0))]
     #[arg(allow_negative_numbers = true)]
     pub alpha: f64,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Link prediction")]
+pub struct LinkArgs {
+    /// Learn the labels of nodes (nodes) or which nodes are linked (links) [default: links for user–item
+    /// graphs, else nodes]
+    #[arg(long, value_name = "NAME")]
+    pub task: Option<TaskName>,
+    /// Loss of links: softmax (over sampled nodes), bpr or bce
+    #[arg(long, value_name = "NAME", default_value = "softmax")]
+    pub loss: Loss,
+    /// Unlinked nodes to tell links from: per step with softmax [default: 2048], else per link [default: 1]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
+    #[arg(allow_negative_numbers = true)]
+    pub negatives: Option<usize>,
+    /// Divide cosines by this in the softmax
+    #[arg(long, value_name = "T", default_value_t = 0.1, value_parser = |t: &str| number(t, 0.001, 100.0))]
+    #[arg(allow_negative_numbers = true)]
+    pub temperature: f64,
+    /// Share of the links to validate by; with 0 the model of the last round is kept
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = |t: &str| number(t, 0.0, 0.5))]
+    #[arg(allow_negative_numbers = true)]
+    pub valid_share: f64,
+    /// Share of the links to test by, if the dataset does not say which
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = |t: &str| number(t, 0.0, 0.5))]
+    #[arg(allow_negative_numbers = true)]
+    pub test_share: f64,
+}
+
+/// A score of labels or of links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricName {
+    Nodes(Metric),
+    Links(LinkMetric),
+}
+
+impl std::str::FromStr for MetricName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let of_nodes = Metric::ALL.into_iter().find(|metric| metric.name() == name);
+        match of_nodes {
+            Some(metric) => Ok(Self::Nodes(metric)),
+            None => name.parse().map(Self::Links).map_err(|of_links: String| {
+                let of_nodes = Metric::ALL.map(Metric::name).join(", ");
+                format!("{of_links}; or, for labels, {of_nodes}")
+            }),
+        }
+    }
+}
+
+impl std::fmt::Display for MetricName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Nodes(metric) => f.write_str(metric.name()),
+            Self::Links(metric) => metric.fmt(f),
+        }
+    }
+}
+
+/// How classes count in the loss.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ClassWeights {
+    Balanced,
+    Given(Vec<f32>),
+}
+
+fn class_weights(text: &str) -> Result<ClassWeights, String> {
+    if text == "balanced" {
+        return Ok(ClassWeights::Balanced);
+    }
+    let weight = |text: &str| number(text.trim(), 0.0, 1e6).map(|weight| weight as f32);
+    let weights: Result<Vec<f32>, String> = text.split(',').map(weight).collect();
+    weights.map(ClassWeights::Given).map_err(|_| {
+        "expected `balanced`, or numbers from 0 to 1000000 separated by commas".to_owned()
+    })
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskName {
+    Nodes,
+    Links,
+}
+
+impl std::str::FromStr for TaskName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "nodes" => Ok(Self::Nodes),
+            "links" => Ok(Self::Links),
+            _ => Err("expected nodes or links".into()),
+        }
+    }
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -110,19 +220,27 @@ pub struct LocalArgs {
     #[arg(long, value_name = "RATE", default_value_t = 0.01, value_parser = |t: &str| number(t, 1e-9, 1e3))]
     #[arg(allow_negative_numbers = true)]
     pub lr: f64,
-    /// Training nodes per step, or `full` for all of them with all neighbours; `single` takes as many
-    /// as all workers together
-    #[arg(long, value_name = "N", default_value = "256", value_parser = batch)]
+    /// Training nodes or links per step, or `full` for all of them with all neighbours; `single` takes as
+    /// many as all workers together [default: 256; lightgcn: 8192]
+    #[arg(long, value_name = "N", value_parser = batch)]
     #[arg(allow_negative_numbers = true)]
-    pub batch: Batch,
+    pub batch: Option<Batch>,
     /// Neighbours sampled per node: one number, one per graph layer from the batch outwards (15,10,5),
-    /// or `all`
-    #[arg(long, value_name = "N,…", default_value = "10", value_parser = fanout)]
+    /// or `all` [default: 10; lightgcn: all]
+    #[arg(long, value_name = "N,…", value_parser = fanout)]
     #[arg(allow_negative_numbers = true)]
-    pub fanout: Fanout,
+    pub fanout: Option<Fanout>,
     /// Optimiser of workers and server: adam or sgd
     #[arg(long, value_name = "NAME", default_value = "adam", visible_alias = "optimizer")]
     pub optimiser: optim::Method,
+    /// Change of the learning rates over the rounds: constant, cosine, linear, or step:N,F (times F every
+    /// N rounds)
+    #[arg(long, value_name = "HOW", default_value = "constant")]
+    pub lr_schedule: Schedule,
+    /// Shorten gradients that are longer than this
+    #[arg(long, value_name = "NORM", value_parser = |t: &str| number(t, 1e-6, 1e6))]
+    #[arg(allow_negative_numbers = true)]
+    pub clip: Option<f64>,
     /// Weight decay
     #[arg(long, value_name = "RATE", default_value_t = 0.0, value_parser = |t: &str| number(t, 0.0, 10.0))]
     #[arg(allow_negative_numbers = true)]
@@ -144,15 +262,15 @@ pub struct ServerArgs {
     #[arg(long, value_name = "RATE", alias = "server-rate", value_parser = |t: &str| number(t, 1e-9, 1e3))]
     #[arg(allow_negative_numbers = true)]
     pub server_lr: Option<f64>,
-    /// Training nodes per server step, or `full`; `auto` halves it while the budget pays for fewer
-    /// server steps than local ones
-    #[arg(long, value_name = "N", default_value = "256", value_parser = batch)]
+    /// Training nodes or links per server step, or `full`; `auto` halves it while the budget pays for fewer
+    /// server steps than local ones [default: 256; lightgcn: 8192]
+    #[arg(long, value_name = "N", value_parser = batch)]
     #[arg(allow_negative_numbers = true)]
-    pub server_batch: Batch,
-    /// Neighbours sampled per node on the server, as in --fanout
-    #[arg(long, value_name = "N,…", default_value = "10", value_parser = fanout)]
+    pub server_batch: Option<Batch>,
+    /// Neighbours sampled per node on the server, as in --fanout [default: 10; lightgcn: all]
+    #[arg(long, value_name = "N,…", value_parser = fanout)]
     #[arg(allow_negative_numbers = true)]
-    pub server_fanout: Fanout,
+    pub server_fanout: Option<Fanout>,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -284,11 +402,21 @@ fn norm(text: &str) -> Result<Norm, String> {
 impl TrainArgs {
     /// Refuses options that do not fit each other, before any file is read.
     pub fn check(&self, modes: &[Mode]) -> anyhow::Result<()> {
-        let stack =
-            Kind::stack(&self.model.model, self.model.layers).map_err(anyhow::Error::msg)?;
-        let hops = stack.iter().map(|kind| kind.hops(self.model.layers)).sum();
-        check_fanout("--fanout", &self.local.fanout, hops)?;
-        check_fanout("--server-fanout", &self.server.server_fanout, hops)?;
+        let hops = self.stack()?.iter().map(|kind| kind.hops(self.layers())).sum();
+        check_fanout("--fanout", &self.fanout(), hops)?;
+        check_fanout("--server-fanout", &self.server_fanout(), hops)?;
+        if self.has_rows() && !self.learns_links() {
+            bail!(
+                "--model {} has a trained row per node, which learns links only; give --task links, or \
+                 another model",
+                self.model_name()
+            );
+        }
+        if self.learns_links() {
+            self.check_links(modes)?;
+        } else if let Some(metric @ MetricName::Links(_)) = self.model.metric {
+            bail!("--metric {metric} is a score of links; give --task links, or a score of labels");
+        }
         let (local, run) = (&self.local, &self.run);
         let last = f64::from(local.local_steps) * local.rho.powi(run.rounds as i32 - 1);
         if last > STEPS_MAX {
@@ -312,24 +440,156 @@ impl TrainArgs {
         Ok(())
     }
 
+    /// Refuses what link prediction does not do.
+    fn check_links(&self, modes: &[Mode]) -> anyhow::Result<()> {
+        let fetches = |mode: &&Mode| {
+            use hither_gnn::mode::Sees::{PartAndCopies, PartAndSums, WholeByFetching};
+            matches!(mode.does().workers, Some(PartAndCopies | PartAndSums | WholeByFetching))
+        };
+        if let Some(mode) = modes.iter().find(fetches) {
+            bail!(
+                "--mode {} learns labels of nodes only; links are learnt by single, psgd-pa, llcg, \
+                 llcg-stale and server-only",
+                mode.name()
+            );
+        }
+        if let Some(metric @ MetricName::Nodes(_)) = self.model.metric {
+            bail!(
+                "--metric {metric} is a score of labels; links have recall@K, ndcg@K, mrr and hits@K"
+            );
+        }
+        if self.model.class_weights.is_some() {
+            bail!("--class-weights are of labels; links have no classes");
+        }
+        if self.run.probe.is_some() {
+            bail!("--probe measures the drift of node labels only; leave it out for links");
+        }
+        Ok(())
+    }
+
+    /// Whether links are learnt, not labels.
+    pub fn learns_links(&self) -> bool {
+        match self.links.task {
+            Some(task) => task == TaskName::Links,
+            None => self.data.is_user_item(),
+        }
+    }
+
+    pub fn model_name(&self) -> &str {
+        let usual = || if self.data.is_user_item() { "lightgcn" } else { "sage" };
+        self.model.model.as_deref().unwrap_or_else(usual)
+    }
+
+    fn is_light(&self) -> bool {
+        self.model_name() == "lightgcn"
+    }
+
+    fn layers(&self) -> usize {
+        self.model.layers.unwrap_or(if self.is_light() { 3 } else { 2 })
+    }
+
+    pub fn stack(&self) -> anyhow::Result<Vec<Kind>> {
+        Kind::stack(self.model_name(), self.layers()).map_err(anyhow::Error::msg)
+    }
+
+    /// Whether every node has a trained row in place of features.
+    pub fn has_rows(&self) -> bool {
+        self.stack().is_ok_and(|stack| stack.first() == Some(&Kind::Embedding))
+    }
+
+    fn batch_or_usual(&self, asked: Option<Batch>) -> Batch {
+        asked.unwrap_or(Batch(Some(if self.is_light() { 8192 } else { 256 })))
+    }
+
+    fn fanout_or_usual(&self, asked: Option<&Fanout>) -> Fanout {
+        let usual = if self.is_light() { Fanout::All } else { Fanout::AtMost(10) };
+        asked.cloned().unwrap_or(usual)
+    }
+
+    fn batch(&self) -> Batch {
+        self.batch_or_usual(self.local.batch)
+    }
+
+    fn fanout(&self) -> Fanout {
+        self.fanout_or_usual(self.local.fanout.as_ref())
+    }
+
+    pub fn server_batch(&self) -> Batch {
+        self.batch_or_usual(self.server.server_batch)
+    }
+
+    fn server_fanout(&self) -> Fanout {
+        self.fanout_or_usual(self.server.server_fanout.as_ref())
+    }
+
+    /// What is learnt from a dataset.
+    fn task(&self, data: &Dataset, seed: u64) -> Task {
+        let Some(links) = &data.links else { return Task::Nodes };
+        let LinkArgs { loss, negatives, temperature, .. } = &self.links;
+        let metric = match self.model.metric {
+            Some(MetricName::Links(metric)) => metric,
+            _ => LinkMetric::usual(links),
+        };
+        let usual = if *loss == Loss::Softmax { 2048 } else { 1 };
+        Task::Links(Objective {
+            loss: *loss,
+            negatives: negatives.unwrap_or(usual),
+            temperature: *temperature as f32,
+            metric,
+            seed,
+        })
+    }
+
+    /// Takes the score and the weights of classes that are asked for.
+    pub fn prepare_labels(&self, data: &mut Dataset) -> anyhow::Result<()> {
+        if let Some(MetricName::Nodes(metric)) = self.model.metric {
+            data.metric = metric;
+            data.check()?;
+        }
+        let classes = data.labels.count();
+        let weights = match &self.model.class_weights {
+            None => return Ok(()),
+            Some(ClassWeights::Balanced) => data.balanced_weights(),
+            Some(ClassWeights::Given(weights)) if weights.len() == classes => Some(weights.clone()),
+            Some(ClassWeights::Given(weights)) => bail!(
+                "--class-weights has {} numbers, but {} has {classes} classes",
+                weights.len(),
+                data.name
+            ),
+        };
+        let has_classes = matches!(data.labels, Labels::Classes { .. });
+        let Some(weights) = weights.filter(|_| has_classes) else {
+            bail!("{} has several labels per node; --class-weights need one", data.name);
+        };
+        data.class_weights = Some(weights.into());
+        Ok(())
+    }
+
     pub fn spec(&self, data: &Dataset) -> anyhow::Result<Spec> {
         let model = &self.model;
         Ok(Spec {
-            layers: Kind::stack(&model.model, model.layers).map_err(anyhow::Error::msg)?,
+            layers: self.stack()?,
             inputs: data.features.dim(),
             hidden: model.hidden,
-            outputs: data.labels.count(),
+            outputs: if data.links.is_some() { model.hidden } else { data.labels.count() },
             heads: model.heads,
             norm: model.norm,
             batch_norm: model.batch_norm,
             dropout: model.dropout as f32,
-            steps: model.layers,
+            steps: self.layers(),
             alpha: model.alpha as f32,
         })
     }
 
     /// The trainer's settings of one run with `parts` workers.
-    pub fn settings(&self, mode: Mode, seed: u64, parts: usize, steps: ServerSteps) -> Settings {
+    pub fn settings(
+        &self,
+        data: &Dataset,
+        mode: Mode,
+        seed: u64,
+        parts: usize,
+        steps: ServerSteps,
+    ) -> Settings {
         let (local, server, run) = (&self.local, &self.server, &self.run);
         let together = if mode == Mode::Single { parts } else { 1 };
         let rounds = match &steps {
@@ -338,20 +598,24 @@ impl TrainArgs {
             _ => run.rounds,
         };
         Settings {
+            task: self.task(data, seed),
             mode,
             rounds,
             local_steps: local.local_steps,
             rho: local.rho,
             local: Pace {
-                batch: local.batch.0.map(|batch| batch.saturating_mul(together)),
-                fanout: local.fanout.clone(),
+                batch: self.batch().0.map(|batch| batch.saturating_mul(together)),
+                fanout: self.fanout(),
                 rate: local.lr as f32,
+                clip: local.clip.map(|most| most as f32),
             },
             server: Pace {
-                batch: server.server_batch.0,
-                fanout: server.server_fanout.clone(),
+                batch: self.server_batch().0,
+                fanout: self.server_fanout(),
                 rate: server.server_lr.unwrap_or(local.lr) as f32,
+                clip: local.clip.map(|most| most as f32),
             },
+            schedule: local.lr_schedule,
             server_steps: steps,
             server_share: server.server_share,
             machine: self.machine(),
@@ -396,34 +660,43 @@ impl TrainArgs {
             None if data.is_partitioned() => json!("stored"),
             None => json!(parts.partition.unwrap_or_default().name()),
         };
+        let weights = match &model.class_weights {
+            None => json!(null),
+            Some(ClassWeights::Balanced) => json!("balanced"),
+            Some(ClassWeights::Given(weights)) => json!(weights),
+        };
         let pairs = [
             ("hither", json!(env!("CARGO_PKG_VERSION"))),
             ("dataset", json!(data.name())),
             ("split", data.split_asked()),
             ("mode", modes),
-            ("model", json!(model.model)),
-            ("layers", json!(model.layers)),
+            ("model", json!(self.model_name())),
+            ("layers", json!(self.layers())),
             ("hidden", json!(model.hidden)),
             ("heads", json!(model.heads)),
             ("norm", json!(model.norm)),
             ("batch-norm", json!(model.batch_norm)),
             ("dropout", json!(model.dropout)),
             ("alpha", json!(model.alpha)),
+            ("metric", json!(model.metric.map(|metric| metric.to_string()))),
+            ("class-weights", weights),
             ("parts", json!(parts.parts)),
             ("partition", cut),
             ("copies", json!(parts.copies)),
             ("local-steps", json!(local.local_steps)),
             ("rho", json!(local.rho)),
             ("lr", json!(local.lr)),
-            ("batch", size(local.batch)),
-            ("fanout", drawn(&local.fanout)),
+            ("lr-schedule", json!(local.lr_schedule)),
+            ("clip", json!(local.clip)),
+            ("batch", size(self.batch())),
+            ("fanout", drawn(&self.fanout())),
             ("optimiser", json!(local.optimiser)),
             ("weight-decay", json!(local.weight_decay)),
             ("server-steps", steps),
             ("server-share", json!(server.server_share)),
             ("server-lr", json!(server.server_lr.unwrap_or(local.lr))),
-            ("server-batch", size(server.server_batch)),
-            ("server-fanout", drawn(&server.server_fanout)),
+            ("server-batch", size(self.server_batch())),
+            ("server-fanout", drawn(&self.server_fanout())),
             ("eval-every", json!(run.eval_every)),
             ("probe", json!(run.probe)),
             ("link-gbit", json!(run.link_gbit)),
@@ -433,6 +706,15 @@ impl TrainArgs {
             ("patience", json!(run.patience)),
             ("runs", json!(run.runs)),
         ];
-        pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+        let links = &self.links;
+        let of_links = [
+            ("loss", json!(links.loss)),
+            ("negatives", json!(links.negatives)),
+            ("temperature", json!(links.temperature)),
+            ("valid-share", json!(links.valid_share)),
+            ("test-share", json!(links.test_share)),
+        ];
+        let of_links = of_links.into_iter().filter(|_| self.learns_links());
+        pairs.into_iter().chain(of_links).map(|(key, value)| (key.to_owned(), value)).collect()
     }
 }

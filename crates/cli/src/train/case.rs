@@ -3,12 +3,13 @@
 use std::sync::{Arc, OnceLock};
 
 use anyhow::bail;
-use hither_gnn::Dataset;
+use hither_gnn::links::Shares;
 use hither_gnn::partition::{self, Partition, quality};
 use hither_gnn::parts::StoredParts;
 use hither_gnn::train::Mode;
+use hither_gnn::{Dataset, Features};
 
-use super::args::TrainArgs;
+use super::args::{LinkArgs, TrainArgs};
 use crate::Common;
 use crate::partition::partition_graph;
 
@@ -29,9 +30,44 @@ pub struct Cut {
     pub share: f64,
 }
 
+/// A graph with held-out edges. Models with a row per node take no features.
+fn links(args: &TrainArgs, seed: u64, common: &Common) -> anyhow::Result<Dataset> {
+    let mut data = args.data.open_graph(seed, common)?;
+    if data.parts.is_some() {
+        bail!("{} is partitioned by its labels; learn links from the graph itself", data.name);
+    }
+    if args.has_rows() {
+        data.features = Features::one_hot(data.graph.nodes());
+    } else if data.features.dim() == 0 {
+        bail!(
+            "{} has no features, which --model {} reads; use lightgcn, or begin with an embedding, such as \
+             embedding,sage,sage",
+            data.name,
+            args.model_name()
+        );
+    }
+    let LinkArgs { valid_share, test_share, .. } = &args.links;
+    data.hold_out(Shares { valid: *valid_share, test: *test_share }, seed)?;
+    data.check_links()?;
+    Ok(data)
+}
+
 impl<'a> TrainingCase<'a> {
     pub fn open(args: &'a TrainArgs, seed: u64, common: &'a Common) -> anyhow::Result<Self> {
-        let data = Arc::new(args.data.open(seed, common)?);
+        let data = if args.learns_links() {
+            links(args, seed, common)?
+        } else {
+            let mut data = args.data.open(seed, common)?;
+            if data.links.is_some() {
+                bail!(
+                    "{} has no labels to learn; it is a user–item graph: use --task links",
+                    data.name
+                );
+            }
+            args.prepare_labels(&mut data)?;
+            data
+        };
+        let data = Arc::new(data);
         Ok(Self { args, common, seed, data, cut: OnceLock::new() })
     }
 

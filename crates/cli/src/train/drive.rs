@@ -21,7 +21,7 @@ use super::profile::profile;
 use super::ranks::{Crew, RankReport};
 use super::stop::{StopRequest, Stopped};
 use super::store::{
-    CHECKPOINT, EMBEDDINGS, MODEL, PREDICTIONS, PROFILE, RANKS, RunStore, write_json,
+    CHECKPOINT, EMBEDDINGS, MODEL, NODES, PREDICTIONS, PROFILE, RANKS, RunStore, write_json,
 };
 use super::{estimate, predictions};
 use crate::Common;
@@ -61,10 +61,11 @@ impl Job<'_> {
                 "--mode {} stores sums over neighbours, which --model {} does not read; use sage, gcn \
                  or mlp layers, or another mode",
                 mode.name(),
-                args.model.model
+                args.model_name()
             );
         }
-        let settings = args.settings(*mode, case.seed, case.workers()?, self.steps.clone());
+        let settings =
+            args.settings(&case.data, *mode, case.seed, case.workers()?, self.steps.clone());
         let cut = case.cut(*mode)?;
         let data = case.data.clone();
         let trainer = match self.crew {
@@ -152,9 +153,14 @@ fn write(
     let target = save::Target::of(&trainer.data);
     save::model(&place.join(MODEL), &trainer.model, &best.weights, &target)?;
     let outputs = trainer.model.infer(&best.weights, &trainer.data);
-    save::embeddings(&place.join(EMBEDDINGS), &trainer.data, &outputs)?;
-    predictions::write(&place.join(PREDICTIONS), &trainer.data, &outputs)?;
-    record.summary.classes = predictions::class_scores(&trainer.data, &outputs);
+    if trainer.data.links.is_some() {
+        save::link_embeddings(&place.join(EMBEDDINGS), &trainer.data, &outputs)?;
+        predictions::write_rows(&place.join(NODES), &trainer.data)?;
+    } else {
+        save::embeddings(&place.join(EMBEDDINGS), &trainer.data, &outputs)?;
+        predictions::write(&place.join(PREDICTIONS), &trainer.data, &outputs)?;
+        record.summary.classes = predictions::class_scores(&trainer.data, &outputs);
+    }
     if let Some(ranks) = ranks {
         write_json(&place.join(RANKS), &ranks)?;
     }

@@ -106,19 +106,23 @@ mod tests {
     use hither_gnn::local::Pace;
     use hither_gnn::optim;
     use hither_gnn::sample::Fanout;
+    use hither_gnn::schedule::Schedule;
+    use hither_gnn::task::Task;
     use hither_gnn::train::Mode;
 
     use super::*;
 
     fn settings(server_steps: ServerSteps, rounds: u32) -> Settings {
-        let pace = Pace { batch: None, fanout: Fanout::All, rate: 0.01 };
+        let pace = Pace { batch: None, fanout: Fanout::All, rate: 0.01, clip: None };
         Settings {
+            task: Task::Nodes,
             mode: Mode::Llcg,
             rounds,
             local_steps: 10,
             rho: 1.0,
             local: pace.clone(),
             server: pace,
+            schedule: Schedule::Constant,
             server_steps,
             server_share: 1.0,
             machine: Machine { sums_per_s: 1.0, products_per_s: 1.0, link_bytes_per_s: 1.0 },
@@ -142,6 +146,7 @@ mod tests {
             loss: 1.0,
             valid: Some(0.5),
             test: Some(0.5),
+            further: Default::default(),
             bytes: Bytes::default(),
             gain: None,
             drift: None,

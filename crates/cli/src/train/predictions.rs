@@ -45,6 +45,28 @@ pub fn write(path: &Path, data: &Dataset, outputs: &Inference) -> anyhow::Result
     Ok(staged.commit()?)
 }
 
+/// Writes which row of the embeddings each node has, by kind and name.
+pub fn write_rows(path: &Path, data: &Dataset) -> anyhow::Result<()> {
+    let users = data.links.as_ref().and_then(|links| links.users);
+    let staged = stage(path, |out| {
+        out.write_all(b"table,row,name\n")?;
+        let order = data.nodes_in_original_order();
+        for place in 0..data.graph.nodes() {
+            let node = order.as_ref().map_or(place as u32, |order| order[place]);
+            let (table, row) = match users {
+                None => ("embeddings", place),
+                Some(users) if place < users => ("user", place),
+                Some(users) => ("item", place - users),
+            };
+            write!(out, "{table},{row},")?;
+            field(out, &data.node_name(node))?;
+            out.write_all(b"\n")?;
+        }
+        Ok(())
+    })?;
+    Ok(staged.commit()?)
+}
+
 /// How well the test nodes of each class are classified. Empty if nodes have several labels.
 pub fn class_scores(data: &Dataset, outputs: &Inference) -> Vec<ClassScore> {
     let Labels::Classes { of, count } = &data.labels else { return vec![] };

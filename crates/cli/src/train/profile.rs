@@ -88,6 +88,7 @@ mod tests {
             loss: 1.0,
             valid: None,
             test: None,
+            further: Default::default(),
             bytes,
             gain: None,
             drift: None,

@@ -136,6 +136,12 @@ fn check(args: &TrainArgs, mode: Mode) -> anyhow::Result<()> {
             mode.name()
         );
     }
+    if args.model.class_weights.is_some() {
+        bail!("--class-weights do not work over MPI; start it without mpirun or srun");
+    }
+    if args.learns_links() {
+        bail!("links are learnt in one process only; start it without mpirun or srun");
+    }
     if !args.data.is_partitioned() {
         bail!(
             "{} is not partitioned, and each rank opens its parts alone; run `hither partition {0} --parts \
@@ -214,7 +220,7 @@ impl Home for WorkerRank<'_> {
         let bad = |error: anyhow::Error| Error::Settings(error.to_string());
         let model = Arc::new(Model::new(self.args.spec(first).map_err(bad)?)?);
         let steps = self.args.server.server_steps.clone();
-        let settings = self.args.settings(self.mode, seed, count, steps);
+        let settings = self.args.settings(first, self.mode, seed, count, steps);
         if options(&settings, &model, &id) != asked {
             return Err(Error::Settings(format!(
                 "{} or the options are not those of the server; give all ranks the same command line and \

@@ -23,17 +23,19 @@ const METRICS: &str = "metrics.jsonl";
 pub const MODEL: &str = "model.safetensors";
 pub const EMBEDDINGS: &str = "embeddings.safetensors";
 pub const PREDICTIONS: &str = "predictions.csv";
+pub const NODES: &str = "nodes.csv";
 pub const PROFILE: &str = "profile.json";
 pub const CHECKPOINT: &str = "checkpoint.safetensors";
 pub const REPORT: &str = "report.html";
 pub const RANKS: &str = "ranks.json";
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     SETTINGS,
     SUMMARY,
     METRICS,
     MODEL,
     EMBEDDINGS,
     PREDICTIONS,
+    NODES,
     PROFILE,
     CHECKPOINT,
     REPORT,

@@ -20,7 +20,7 @@ pub fn note(args: &TrainArgs, modes: &[Mode], common: &Common) {
 
 fn unused(args: &TrainArgs, modes: &[Mode]) -> Vec<&'static str> {
     let TrainArgs { model, parts, local, server, run, .. } = args;
-    let layers = Kind::stack(&model.model, model.layers).unwrap_or_default();
+    let layers = args.stack().unwrap_or_default();
     let without = |kind: Kind| !layers.contains(&kind);
     let sees = |what: Sees| modes.iter().any(|mode| mode.does().workers == Some(what));
     let is_cut = modes.iter().any(|mode| mode.is_distributed());

@@ -5,6 +5,7 @@ mod bench;
 mod dataset;
 mod files;
 mod help;
+mod links;
 mod model;
 mod model_run;
 mod oracle;

@@ -97,7 +97,9 @@ fn first_commands(page: &str) -> Vec<String> {
 fn pages_start_with_commands_that_run() {
     let formats = ["graph", "model", "outputs", "partition", "plan", "requests", "training"];
     let pages = formats.map(|page| format!("docs/formats/{page}.md")).into_iter();
-    for page in pages.chain(["docs/serving.md".into(), "docs/training.md".into()]) {
+    for page in
+        pages.chain(["docs/serving.md", "docs/training.md", "docs/links.md"].map(Into::into))
+    {
         let place = Place::new();
         let text = fs::read_to_string(root().join(&page)).expect("the page");
         let commands = first_commands(&text);

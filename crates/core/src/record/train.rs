@@ -1,5 +1,7 @@
 //! What a training run writes: a header, one row per round, and a summary.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Seconds;
@@ -14,7 +16,7 @@ pub struct Header {
     pub edges: u64,
     pub features: u64,
     pub classes: u64,
-    /// Name of the score: accuracy, roc-auc or f1-micro.
+    /// Name of the score, such as accuracy or recall@20.
     pub metric: String,
     pub mode: String,
     pub model: String,
@@ -41,6 +43,9 @@ pub struct Round {
     /// Scores on the whole graph with all neighbours; `None` in rounds without evaluation.
     pub valid: Option<f64>,
     pub test: Option<f64>,
+    /// Further scores, such as `test_ndcg@20`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub further: BTreeMap<String, f64>,
     #[serde(flatten)]
     pub bytes: Bytes,
     /// Share by which the server's steps lowered the loss of held-back training nodes, below 0 if they

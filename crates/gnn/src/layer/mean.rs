@@ -23,6 +23,8 @@ pub enum Norm {
     /// By 1/√(dᵢ dⱼ), the node itself counted in the degrees. Where only some neighbours were
     /// drawn, these stand for the others, so that the sum is right on average.
     Symmetric,
+    /// By 1/√(dᵢ dⱼ), without the node itself.
+    SymmetricNeighbours,
 }
 
 /// The weights of one hop: each is a product of one factor per target and one per source, so none is
@@ -59,6 +61,10 @@ impl Norm {
                 let target = targets.clone().map(|i| hop.roots[i] * stand_for(i)).collect();
                 let own = targets.map(|i| hop.roots[i] * hop.roots[i]).collect();
                 (Some(&hop.roots[..]), target, Some(own))
+            }
+            (Self::SymmetricNeighbours, _) => {
+                let target = targets.map(|i| hop.roots[i] * stand_for(i)).collect();
+                (Some(&hop.roots[..]), target, None)
             }
         };
         Scales { hop, source, target, own }

@@ -4,7 +4,9 @@
 //! so a layer holds ranges into these. `forward` leaves in a [`ForwardCache`] what `backward` reads again.
 
 mod attention;
+mod embedding;
 mod gcn;
+mod light;
 mod linear;
 mod mean;
 mod propagate;
@@ -15,7 +17,9 @@ mod work;
 use std::ops::Range;
 
 pub use attention::Attention;
+pub use embedding::Embedding;
 pub use gcn::Gcn;
+pub use light::Light;
 pub use linear::Linear;
 pub use mean::Norm;
 pub(crate) use mean::plain;
@@ -38,6 +42,8 @@ pub enum Layer {
     Attention(Attention),
     Propagate(Propagate),
     Linear(Linear),
+    Embedding(Embedding),
+    Light(Light),
 }
 
 /// What a forward pass leaves for the backward pass.
@@ -101,7 +107,8 @@ impl Layer {
         match self {
             Self::Sage(_) | Self::Gcn(_) | Self::Attention(_) => 1,
             Self::Propagate(layer) => layer.steps,
-            Self::Linear(_) => 0,
+            Self::Light(layer) => layer.steps,
+            Self::Linear(_) | Self::Embedding(_) => 0,
         }
     }
 
@@ -110,7 +117,11 @@ impl Layer {
         match self {
             Self::Sage(_) => Some(Norm::Neighbours),
             Self::Gcn(layer) => Some(layer.norm),
-            Self::Attention(_) | Self::Propagate(_) | Self::Linear(_) => None,
+            Self::Attention(_)
+            | Self::Propagate(_)
+            | Self::Linear(_)
+            | Self::Embedding(_)
+            | Self::Light(_) => None,
         }
     }
 
@@ -128,6 +139,8 @@ impl Layer {
             Self::Attention(layer) => layer.forward(params, x, &hops[0], keep),
             Self::Propagate(layer) => (layer.forward(x, hops), ForwardCache::Nothing),
             Self::Linear(layer) => (layer.forward(params, x), ForwardCache::Nothing),
+            Self::Embedding(layer) => (layer.forward(params, x), ForwardCache::Nothing),
+            Self::Light(layer) => (layer.forward(x, hops), ForwardCache::Nothing),
         }
     }
 
@@ -139,6 +152,8 @@ impl Layer {
             Self::Attention(layer) => layer.backward(pass, grads),
             Self::Propagate(layer) => layer.backward(pass),
             Self::Linear(layer) => layer.backward(pass, grads),
+            Self::Embedding(layer) => layer.backward(pass, grads),
+            Self::Light(layer) => layer.backward(pass),
         }
     }
 }

@@ -73,7 +73,11 @@ impl Layer {
                     + repeat(x.project(hop.targets(), outputs), own, passes)
                     + remote(hop, outputs, passes)
             }
-            Self::Propagate(_) => {
+            Self::Embedding(layer) => {
+                let project = x.project(x.count, layer.table.dim);
+                repeat(project, Work::default(), passes)
+            }
+            Self::Propagate(_) | Self::Light(_) => {
                 let summed: usize = hops.iter().map(|hop| entries(hop) + hop.targets()).sum();
                 let once = Work::sums(summed, x.dim);
                 if passes == Passes::BackwardToInput { once + once } else { once }

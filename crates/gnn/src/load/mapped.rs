@@ -36,6 +36,14 @@ impl FeatureShape {
 
 /// Writes a dataset in our own layout. The file appears under its name when it is whole.
 pub fn write(dataset: &Dataset, path: &Path) -> Result<(), Error> {
+    if dataset.links.is_some() {
+        return Err(Error::Dataset {
+            name: dataset.name.clone(),
+            problem:
+                "user–item graphs are not written in this layout; train on the files themselves"
+                    .into(),
+        });
+    }
     dataset.check()?;
     let mut out = begin(path, dataset, FeatureShape::of_features(&dataset.features))?;
     match &dataset.features {
@@ -176,7 +184,7 @@ impl GraphFile {
 
     pub fn metric(&self) -> Result<Metric, Error> {
         let metric = self.0.text("metric")?;
-        [Metric::Accuracy, Metric::RocAuc, Metric::F1Micro]
+        Metric::ALL
             .into_iter()
             .find(|known| known.name() == metric)
             .ok_or_else(|| self.0.bad(format!("its metric `{metric}` is unknown")))

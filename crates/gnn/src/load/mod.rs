@@ -5,6 +5,7 @@ mod arrays;
 mod bags;
 mod delimited;
 mod edge_list;
+mod interactions;
 mod labels;
 mod mapped;
 mod masks;
@@ -33,6 +34,7 @@ pub(crate) use mapped::{FeatureShape, GraphFile, begin, contents};
 use crate::dataset::UNLABELLED;
 use crate::parts::stored;
 use crate::{Dataset, Error, Labels, Split};
+use node_table::{Ids, Nodes};
 
 /// How to read a dataset.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,6 +45,8 @@ pub struct Options {
     pub split_drawn: bool,
     /// Seed of drawn splits.
     pub split_seed: u64,
+    /// Draw splits from each class by itself.
+    pub split_by_class: bool,
     /// Which split to take of those that the files hold, from 0.
     pub split_index: usize,
     pub lacks: Lacks,
@@ -68,7 +72,11 @@ impl Options {
         read: impl FnOnce() -> Result<Option<Split>, Error>,
     ) -> Result<Split, Error> {
         let own = if self.split_drawn { None } else { read()? };
-        Ok(own.unwrap_or_else(|| drawn(labels, self.split_seed)))
+        Ok(own.unwrap_or_else(|| self.drawn(labels)))
+    }
+
+    fn drawn(&self, labels: &Labels) -> Split {
+        drawn(labels, self.split_seed, self.split_by_class)
     }
 
     /// The chosen one of `count` splits.
@@ -108,10 +116,12 @@ pub enum Format {
     GraphSaint,
     /// A list of edges with tables of features, labels and sets beside it.
     Csv,
+    /// A user–item graph: `train.txt` and `test.txt`, or a table of interactions.
+    Interactions,
 }
 
 impl Format {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Mapped,
         Self::Pyg,
         Self::Ogb,
@@ -122,6 +132,7 @@ impl Format {
         Self::Musae,
         Self::GraphSaint,
         Self::Csv,
+        Self::Interactions,
         Self::Partitioned,
     ];
 
@@ -138,6 +149,7 @@ impl Format {
             Self::Musae => "musae",
             Self::GraphSaint => "graphsaint",
             Self::Csv => "csv",
+            Self::Interactions => "interactions",
         }
     }
 
@@ -164,6 +176,11 @@ impl FromStr for Format {
     }
 }
 
+/// The layout of the files at `path`.
+pub fn recognise(path: &Path) -> Result<Format, Error> {
+    pick::format(path)
+}
+
 /// Reads the dataset at `path`, a file or a folder, in whichever layout it is.
 pub fn open(path: &Path, options: &Options) -> Result<Dataset, Error> {
     let format = match options.format {
@@ -186,6 +203,7 @@ pub fn open(path: &Path, options: &Options) -> Result<Dataset, Error> {
         Format::Musae => musae::read(path, options)?,
         Format::GraphSaint => saint::read(path, options)?,
         Format::Csv => edge_list::read(path, options)?,
+        Format::Interactions => interactions::read(path)?,
     };
     if options.split_drawn && format == Format::Partitioned {
         let problem =
@@ -193,7 +211,10 @@ pub fn open(path: &Path, options: &Options) -> Result<Dataset, Error> {
         return Err(bad(path, problem));
     }
     if options.split_drawn && format == Format::Mapped {
-        dataset.split = drawn(&dataset.labels, options.split_seed);
+        dataset.split = options.drawn(&dataset.labels);
+    }
+    if dataset.links.is_some() {
+        return dataset.check_links().map(|()| dataset);
     }
     let is_bare = dataset.features.dim() == 0 || dataset.labels.count() == 0;
     match options.lacks {
@@ -206,16 +227,18 @@ pub fn open(path: &Path, options: &Options) -> Result<Dataset, Error> {
     // Own layouts store their split. Readers of the others do not tell where theirs is from.
     let stored = matches!(format, Format::Mapped | Format::Partitioned);
     let seed = options.split_seed;
-    if options.split_drawn || (!stored && dataset.split == drawn(&dataset.labels, seed)) {
+    if options.split_drawn || (!stored && dataset.split == options.drawn(&dataset.labels)) {
+        let of = if options.split_by_class { " of each class" } else { "" };
         dataset.notes.push(format!(
-            "the split is drawn by seed {seed}: 60 % training, 20 % validation and 20 % test nodes"
+            "the split is drawn by seed {seed}: 60 % training, 20 % validation and 20 % test nodes{of}"
         ));
     }
     Ok(dataset)
 }
 
-/// Draws 60 % of the labelled nodes for training, 20 % for validation and 20 % for the test.
-fn drawn(labels: &Labels, seed: u64) -> Split {
+/// Draws 60 % of the labelled nodes for training, 20 % for validation and 20 % for the test; of each class, or of
+/// all nodes together.
+fn drawn(labels: &Labels, seed: u64, by_class: bool) -> Split {
     let mut nodes: Vec<u32> = match labels {
         Labels::Classes { of, .. } => {
             (0..of.len() as u32).filter(|node| of[*node as usize] != UNLABELLED).collect()
@@ -223,17 +246,44 @@ fn drawn(labels: &Labels, seed: u64) -> Split {
         Labels::Tasks { .. } => (0..labels.nodes() as u32).collect(),
     };
     nodes.shuffle(&mut seed::stream(seed, "split"));
-    let (train, valid) = (nodes.len() * 6 / 10, nodes.len() * 2 / 10);
-    let sorted = |set: &[u32]| {
-        let mut set = set.to_vec();
-        set.sort_unstable();
-        set
+    let class = |node: &u32| match labels {
+        Labels::Classes { of, .. } if by_class => of[*node as usize],
+        _ => 0,
     };
-    Split {
-        train: sorted(&nodes[..train]),
-        valid: sorted(&nodes[train..train + valid]),
-        test: sorted(&nodes[train + valid..]),
+    // Stable: the nodes of a class stay in the order drawn.
+    nodes.sort_by_key(class);
+    let mut split = Split::default();
+    for nodes in nodes.chunk_by(|a, b| class(a) == class(b)) {
+        let (train, valid) = (nodes.len() * 6 / 10, nodes.len() * 2 / 10);
+        split.train.extend(&nodes[..train]);
+        split.valid.extend(&nodes[train..train + valid]);
+        split.test.extend(&nodes[train + valid..]);
     }
+    for set in [&mut split.train, &mut split.valid, &mut split.test] {
+        set.sort_unstable();
+    }
+    split
+}
+
+/// Reads a split of a dataset's nodes from a table: `node,set`, or one set per line in the order of the nodes.
+pub fn read_split(path: &Path, data: &Dataset) -> Result<Split, Error> {
+    if data.original.is_some() {
+        let problem =
+            "it was partitioned with a split of its own; give the split when you partition";
+        return Err(Error::Dataset { name: data.name.clone(), problem: problem.into() });
+    }
+    let by = data.name.clone();
+    let nodes = match &data.node_names {
+        None => Nodes::Numbered { count: data.graph.nodes(), by },
+        Some(names) => {
+            let mut ids = Ids::default();
+            for name in names.iter() {
+                ids.insert(&name);
+            }
+            Nodes::Named { ids, by }
+        }
+    };
+    node_table::split(path, &node_table::column(path, &nodes)?)
 }
 
 /// The name of a dataset: that of its file or folder, without the ending.

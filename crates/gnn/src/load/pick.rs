@@ -5,7 +5,9 @@ use std::path::Path;
 
 use hither_data::{Bytes, Checkpoint, Npz, npz};
 
-use super::{Format, bad, bags, mapped, masks, musae, ogb, planetoid, pyg, saint, shchur, text};
+use super::{
+    Format, bad, bags, interactions, mapped, masks, musae, ogb, planetoid, pyg, saint, shchur, text,
+};
 use crate::Error;
 use crate::parts::stored;
 
@@ -30,7 +32,8 @@ pub fn format(path: &Path) -> Result<Format, Error> {
         return tensors(&Checkpoint::open(path)?);
     }
     if LISTS.iter().any(|ending| name.ends_with(ending)) || is_text(&bytes) {
-        return Ok(Format::Csv);
+        let is_table = interactions::is_table(path);
+        return Ok(if is_table { Format::Interactions } else { Format::Csv });
     }
     match name.rsplit('.').next() {
         Some("safetensors" | "pt" | "pth") => tensors(&Checkpoint::open(path)?),
@@ -75,6 +78,8 @@ fn folder(path: &Path) -> Result<Format, Error> {
         Ok(Format::Musae)
     } else if text::find_table(path, "edges").is_some() {
         Ok(Format::Csv)
+    } else if interactions::fits(path) {
+        Ok(Format::Interactions)
     } else if pyg::find(path).is_some() {
         Ok(Format::Pyg)
     } else {
@@ -82,7 +87,8 @@ fn folder(path: &Path) -> Result<Format, Error> {
             path,
             "no graph is found in this folder; expected one of raw/edge.csv.gz (OGB), \
              ind.<name>.graph (Planetoid), adj_full.npz (GraphSAINT), features.json with edges.csv \
-             and target.csv (MUSAE), edges.csv, or processed/data.pt (PyTorch Geometric)",
+             and target.csv (MUSAE), edges.csv, train.txt with test.txt or interactions.csv (users and items), or \
+             processed/data.pt (PyTorch Geometric)",
         ))
     }
 }

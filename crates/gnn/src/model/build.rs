@@ -1,8 +1,10 @@
 //! From a description to layers with places in the vector of parameters.
 
-use super::{Kind, Model, Named, Spec, Stage, Start};
+use super::{Kind, Model, Named, Spec, Stage, Start, Table};
 use crate::batch_norm::BatchNorm;
-use crate::layer::{Attention, Gcn, Layer, Linear, Norm, ParamMatrix, Propagate, Sage};
+use crate::layer::{
+    Attention, Embedding, Gcn, Layer, Light, Linear, Norm, ParamMatrix, Propagate, Sage,
+};
 
 /// More parameters than a server's memory would hold a few copies of are a mistake.
 const PARAMS_MAX: usize = 1 << 31;
@@ -14,12 +16,12 @@ pub fn model(spec: Spec) -> Result<Model, String> {
     for (index, kind) in spec.layers.iter().enumerate() {
         let last = index + 1 == spec.layers.len();
         let outputs = match kind {
-            Kind::Propagate => inputs,
+            Kind::Propagate | Kind::Light => inputs,
             _ if last => spec.outputs,
             _ => spec.hidden,
         };
         let layer = Maker { model: &mut model, index, inputs, outputs, last }.layer(*kind);
-        let plain = last || *kind == Kind::Propagate;
+        let plain = last || matches!(kind, Kind::Propagate | Kind::Embedding | Kind::Light);
         let batch_norm =
             (spec.batch_norm && !plain).then(|| batch_norm(&mut model, index, outputs));
         model.stages.push(Stage { layer, batch_norm, activate: !plain, outputs });
@@ -41,11 +43,20 @@ fn check(spec: &Spec) -> Result<(), String> {
     if layers[0] == Kind::Propagate || layers.last() == Some(&Kind::Propagate) {
         return Err("propagation has no weights: it must stand between other layers".into());
     }
+    if layers[1..].contains(&Kind::Embedding) {
+        return Err("an embedding must be the first layer: it stands for features".into());
+    }
+    if layers.contains(&Kind::Light) && *layers != [Kind::Embedding, Kind::Light] {
+        return Err(
+            "`light` follows an embedding, and nothing follows it: use --model lightgcn".into()
+        );
+    }
     if spec.inputs == 0 || spec.outputs == 0 || spec.hidden == 0 {
         return Err("inputs, hidden units and outputs must be at least 1".into());
     }
     let too_wide = |n: usize| n > 1 << 24;
-    if [spec.inputs, spec.hidden, spec.outputs].into_iter().any(too_wide) {
+    let inputs = if layers[0] == Kind::Embedding { 1 } else { spec.inputs };
+    if [inputs, spec.hidden, spec.outputs].into_iter().any(too_wide) {
         return Err("inputs, hidden units and outputs must be below 16 million".into());
     }
     if !(0.0..1.0).contains(&spec.dropout) {
@@ -114,6 +125,18 @@ impl Maker<'_> {
                 // PyTorch Geometric's APPNP knows no other.
                 Layer::Propagate(Propagate { alpha, steps, norm: Norm::Symmetric })
             }
+            Kind::Embedding => {
+                // A standard deviation of 0.1, as in LightGCN.
+                let start = Start::Uniform(0.1 * 3_f32.sqrt());
+                let at = add(
+                    &mut self.model.params,
+                    "embedding.weight".into(),
+                    &[inputs, outputs],
+                    start,
+                );
+                Layer::Embedding(Embedding { table: Table { at, dim: outputs } })
+            }
+            Kind::Light => Layer::Light(Light { steps: self.model.spec.steps }),
             Kind::Linear => {
                 let weight = self.matrix("weight", outputs, linear);
                 let bias = self.vector("bias", &[outputs], linear);

@@ -9,7 +9,6 @@ use super::{Model, Weights};
 use crate::Dataset;
 use crate::batch_norm::{self, BatchNorm};
 use crate::layer::{Backward, ForwardCache, Layer, Passes, Rows, Shape};
-use crate::loss;
 use crate::sample::{Batch, Fanout, Hop, Sampler};
 
 /// A layer and what follows it.
@@ -68,7 +67,7 @@ impl Model {
         }
         let Some(Trace { mut cache, output: logits, .. }) = traces.pop() else { return 0.0 };
         let mut dy = zeros(logits.len());
-        let loss = loss::gradient(&logits, &data.labels, &batch.rows, &batch.nodes, &mut dy);
+        let loss = batch.goal.gradient(data, &logits, self.spec.outputs, &mut dy);
         drop(logits);
         hops = &batch.hops[..];
         for (index, stage) in self.stages.iter().enumerate().rev() {
@@ -117,7 +116,7 @@ impl Model {
             let rows = here.last().map_or(input.count, Hop::targets);
             input = Shape::dense(rows, stage.outputs);
         }
-        work
+        work + batch.goal.work(self.spec.outputs, backward)
     }
 
     fn input_of<'a>(&self, index: usize, batch: &'a Batch, traces: &'a [Trace]) -> Rows<'a> {
@@ -140,7 +139,7 @@ impl Model {
     /// The mean loss over the batch, as it counts when the model is used.
     pub fn loss(&self, weights: &Weights, data: &Dataset, batch: &Batch) -> f64 {
         let logits = self.outputs(weights, batch, |_, _| {}).logits;
-        loss::value(&logits, &data.labels, &batch.rows, &batch.nodes)
+        batch.goal.loss(data, &logits, self.spec.outputs)
     }
 
     /// What the model says of every node of the graph, all neighbours seen, layer by layer: the

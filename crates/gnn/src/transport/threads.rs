@@ -6,13 +6,14 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::{Answer, Order, PartFacts, Worker, Workers};
+use crate::average::PartRows;
 use crate::local::Learner;
 use crate::mode::Sees;
 use crate::model::{Model, Weights};
 use crate::partition::Partition;
 use crate::remote::{Remote, RemoteSums};
 use crate::train::Settings;
-use crate::{Dataset, Error, parts};
+use crate::{Dataset, Error, Features, parts};
 
 /// Workers that run on the threads of this process.
 pub struct Threads {
@@ -37,6 +38,9 @@ impl Threads {
         let learners: Vec<Learner> = match settings.mode.does().workers {
             None => vec![],
             Some(Sees::Whole) => vec![settings.learner(model, data.clone())],
+            Some(Sees::Part) if data.links.is_some() => {
+                return Self::on_links(settings, model, data, partition);
+            }
             Some(Sees::Part) => parts::cut(data, partition).into_iter().map(alone).collect(),
             Some(Sees::PartAndCopies) => {
                 let count = (settings.copies * data.graph.nodes() as f64).round() as usize;
@@ -76,6 +80,41 @@ impl Threads {
     ) -> Self {
         let learner = |(part, data)| (part, settings.learner(model, data));
         Self::from_learners(settings, model, parts.into_iter().map(learner))
+    }
+
+    /// Workers on parts of a graph whose edges are learnt. In a model with a row per node, each has a model
+    /// of its own, with the rows of its nodes.
+    fn on_links(
+        settings: &Settings,
+        model: &Arc<Model>,
+        data: &Dataset,
+        partition: &Partition,
+    ) -> Self {
+        let mut all = Self { workers: vec![], parts: vec![], setup_bytes: 0 };
+        for (number, (nodes, mut part)) in parts::cut_links(data, partition).into_iter().enumerate()
+        {
+            let has_rows = model.table().is_some();
+            let own = has_rows.then(|| {
+                part.features = Features::one_hot(nodes.len());
+                model.for_nodes(nodes.len().max(1)).map_or_else(|_| model.clone(), Arc::new)
+            });
+            let own = own.unwrap_or_else(|| model.clone());
+            let learner = settings.learner(&own, Arc::new(part));
+            let (train_nodes, bytes) = (learner.train.len(), learner.data.bytes());
+            let mut worker = Worker::new(number, learner, own, settings);
+            worker.rows = has_rows.then_some(nodes);
+            all.workers.push(worker);
+            all.parts.push(PartFacts { train_nodes, bytes });
+        }
+        all
+    }
+
+    /// The rows that each part has, in a model with a row per node.
+    pub(crate) fn rows(&self) -> Option<PartRows> {
+        let of_parts: Option<Vec<Vec<u32>>> = self.workers.iter().map(Worker::rows).collect();
+        let of_parts = of_parts.filter(|parts| !parts.is_empty())?;
+        let edges = self.workers.iter().map(Worker::degrees).collect();
+        Some(PartRows { of_parts, edges })
     }
 
     fn from_learners(

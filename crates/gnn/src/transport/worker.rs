@@ -1,11 +1,12 @@
 //! One worker: a learner on its part that takes orders. The same code serves a thread and a process.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::{Answer, Order};
 use crate::drift::{self, Probed};
-use crate::local::{Learner, Pace, Steps, Until};
+use crate::local::{Learner, Steps, Until};
 use crate::model::{Model, Weights};
 use crate::train::Settings;
 use crate::{Error, checkpoint};
@@ -15,13 +16,25 @@ pub struct Worker {
     part: usize,
     learner: Learner,
     model: Arc<Model>,
-    pace: Pace,
-    seed: u64,
+    settings: Settings,
+    /// In a model with a row per node: the rows of the whole table that this part's nodes have.
+    pub(super) rows: Option<Vec<u32>>,
 }
 
 impl Worker {
     pub fn new(part: usize, learner: Learner, model: Arc<Model>, settings: &Settings) -> Self {
-        Self { part, learner, model, pace: settings.local.clone(), seed: settings.seed }
+        Self { part, learner, model, settings: settings.clone(), rows: None }
+    }
+
+    /// The rows of the whole table that this part's nodes have.
+    pub(super) fn rows(&self) -> Option<Vec<u32>> {
+        self.rows.clone()
+    }
+
+    /// The edges of the part at each of its nodes.
+    pub(super) fn degrees(&self) -> Vec<u32> {
+        let graph = &self.learner.data.graph;
+        (0..graph.nodes() as u32).map(|node| graph.degree(node) as u32).collect()
     }
 
     /// Takes the steps of a round, then measures drift if that is asked for.
@@ -31,13 +44,21 @@ impl Worker {
         }
         let who = format!("local/{}", self.part);
         let steps = Steps {
-            seed: self.seed,
+            seed: self.settings.seed,
             who: &who,
             round: order.round,
             until: Until::Count(order.steps),
             without: &[],
         };
-        let learnt = self.learner.learn(&self.model, order.start, &self.pace, &steps);
+        let start = match (&self.rows, self.model.table()) {
+            (Some(rows), Some(table)) => {
+                let shared = self.model.params_len() - table.at.len();
+                Cow::Owned(order.start.pick(rows, table.dim, shared))
+            }
+            _ => Cow::Borrowed(order.start),
+        };
+        let pace = self.settings.paced(&self.settings.local, order.round);
+        let learnt = self.learner.learn(&self.model, &start, &pace, &steps);
         let probed = order.probe.then(|| self.probe(order));
         Answer { part: self.part, learnt, probed }
     }
@@ -58,9 +79,9 @@ impl Worker {
         let probe = drift::Probe {
             model: &self.model,
             weights: order.start,
-            seed: self.seed,
+            seed: self.settings.seed,
             round: order.round,
-            fanout: self.pace.seen(),
+            fanout: self.settings.local.seen(),
         };
         probe.worker_half(self.part, &mut self.learner)
     }

@@ -44,6 +44,8 @@ impl Fixture {
             labels,
             split: Split { train, valid: vec![], test: vec![] },
             metric,
+            class_weights: None,
+            links: None,
             node_names: None,
             class_names: None,
             notes: vec![],

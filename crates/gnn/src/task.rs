@@ -1,0 +1,137 @@
+//! What a model learns: the labels of nodes, or which nodes are linked. The rest of training knows only
+//! *examples*, numbers that a batch is drawn from, and asks here what a batch of them is, what its loss is, and
+//! how good a model is.
+
+use std::borrow::Cow;
+
+use hither_core::record::train::Work;
+use rand_pcg::Pcg64Mcg;
+
+use crate::links::metric::{self, LinkMetric};
+use crate::links::pairs::{self, Pairs};
+use crate::model::Inference;
+use crate::sample::{Batch, Fanout, Needs, Sampler};
+use crate::{Dataset, loss};
+
+/// What is learnt.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Task {
+    /// The labels of nodes: classes, or several yes-or-no answers. Examples are training nodes.
+    #[default]
+    Nodes,
+    /// Which nodes are linked. Examples are the graph's own edges, by their places in its rows.
+    Links(Objective),
+}
+
+/// How linked nodes are told from others, and what counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Objective {
+    pub loss: pairs::Loss,
+    /// Nodes that stand for the unlinked ones: per step with softmax, else per edge.
+    pub negatives: usize,
+    /// What cosines are divided by in the softmax.
+    pub temperature: f32,
+    pub metric: LinkMetric,
+    /// Draws the nodes that held-out edges are ranked against, where not all are.
+    pub seed: u64,
+}
+
+/// What the loss of a batch is taken over.
+pub enum Goal<'a> {
+    /// Rows of the outputs, and the nodes that they are.
+    Labels {
+        rows: Cow<'a, [u32]>,
+        nodes: Cow<'a, [u32]>,
+    },
+    Links(Pairs),
+}
+
+/// How good a model is, from 0 to 1.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scores {
+    /// None if there is nothing to validate by.
+    pub valid: Option<f64>,
+    pub test: f64,
+    /// Further scores by their names.
+    pub further: Vec<(String, f64)>,
+}
+
+impl Task {
+    /// Everything there is to learn from in a dataset.
+    pub fn examples(&self, data: &Dataset) -> Vec<u32> {
+        match self {
+            Self::Nodes => data.split.train.clone(),
+            Self::Links(_) => (0..pairs::examples(data)).collect(),
+        }
+    }
+
+    /// The step that learns from these examples.
+    pub fn batch<'a>(
+        &self,
+        sampler: &mut Sampler,
+        data: &'a Dataset,
+        examples: Vec<u32>,
+        fanout: &Fanout,
+        needs: Needs,
+        random: &mut Pcg64Mcg,
+    ) -> Batch<'a> {
+        match self {
+            Self::Nodes => sampler.batch(data, examples, fanout, needs, random),
+            Self::Links(objective) => {
+                pairs::batch(objective, sampler, data, &examples, fanout, needs, random)
+            }
+        }
+    }
+
+    /// The scores of outputs for all nodes.
+    pub fn scores(&self, data: &Dataset, outputs: &Inference) -> Scores {
+        match self {
+            Self::Nodes => Scores {
+                valid: Some(outputs.score(data, &data.split.valid)),
+                test: outputs.score(data, &data.split.test),
+                further: vec![],
+            },
+            Self::Links(objective) => metric::scores(objective, data, outputs),
+        }
+    }
+
+    /// The name of the score that decides.
+    pub fn metric(&self, data: &Dataset) -> String {
+        match self {
+            Self::Nodes => data.metric.name().into(),
+            Self::Links(objective) => objective.metric.to_string(),
+        }
+    }
+}
+
+impl Goal<'_> {
+    /// The mean loss of outputs of `dim` columns; its gradient is added to `dy`.
+    pub fn gradient(&self, data: &Dataset, outputs: &[f32], dim: usize, dy: &mut [f32]) -> f64 {
+        match self {
+            Self::Labels { rows, nodes } => {
+                let weights = data.class_weights.as_deref();
+                loss::gradient(outputs, &data.labels, weights, rows, nodes, dy)
+            }
+            Self::Links(pairs) => pairs.loss(outputs, dim, Some(dy)),
+        }
+    }
+
+    /// The mean loss, without its gradient.
+    pub fn loss(&self, data: &Dataset, outputs: &[f32], dim: usize) -> f64 {
+        match self {
+            Self::Labels { rows, nodes } => {
+                let weights = data.class_weights.as_deref();
+                loss::value(outputs, &data.labels, weights, rows, nodes)
+            }
+            Self::Links(pairs) => pairs.loss(outputs, dim, None),
+        }
+    }
+
+    /// Multiply–adds of the loss. Those of labels are few beside any layer's.
+    pub fn work(&self, dim: usize, backward: bool) -> Work {
+        match self {
+            Self::Labels { .. } => Work::default(),
+            Self::Links(pairs) => pairs.work(dim, backward),
+        }
+    }
+}
