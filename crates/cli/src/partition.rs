@@ -144,6 +144,12 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
             Some(_) => args.data.open(args.seed, common)?,
             None => args.data.open_graph(args.seed, common)?,
         };
+        if args.write.is_some() && data.links.is_some() {
+            bail!(
+                "{} is a user–item graph, which --write does not store; train on its files",
+                data.name
+            );
+        }
         common.note_changes(&data);
         if data.labels.count() == 0 && methods[..] == [Method::Label] {
             bail!("--method label sorts nodes by class, but {} has no labels", data.name);

@@ -177,6 +177,19 @@ impl Trainer {
         }
     }
 
+    /// Bytes of the models of all workers, in one direction: of a table, each has the rows of its nodes.
+    pub fn models_bytes(&self) -> u64 {
+        let parts = self.workers.parts().len() as u64;
+        match (&self.rows, self.model.table()) {
+            (Some(rows), Some(table)) => {
+                let count: usize = rows.of_parts.iter().map(Vec::len).sum();
+                let shared = self.global.bytes() - 4 * table.at.len() as u64;
+                4 * (count * table.dim) as u64 + parts * shared
+            }
+            _ => parts * self.global.bytes(),
+        }
+    }
+
     /// Whether all rounds are done, or nothing has become better for long.
     pub fn is_done(&self) -> bool {
         let round = self.rounds.len() as u32;

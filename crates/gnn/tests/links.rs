@@ -277,6 +277,7 @@ fn rows_are_averaged_by_edges_and_only_own_rows_are_sent() {
     assert!(rows > USERS + ITEMS, "no item is in both parts");
     assert_eq!(round.bytes.model_up_bytes, 4 * 8 * rows as u64);
     assert_eq!(round.bytes.model_down_bytes, round.bytes.model_up_bytes);
+    assert_eq!(trainer.models_bytes(), round.bytes.model_up_bytes);
     // A part's row of a node that only it has moved as far as it moved there: by steps of Adam.
     let start = lightgcn(&data).start(7);
     let moved = |node: usize| {

@@ -51,8 +51,19 @@ struct Info {
     train: usize,
     valid: usize,
     test: usize,
+    /// Of a user–item graph.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    links: Option<LinkInfo>,
     /// What the files hold that is not used.
     notes: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct LinkInfo {
+    users: usize,
+    items: usize,
+    /// Links of the test that the files bring along.
+    test: usize,
 }
 
 #[derive(Serialize)]
@@ -126,6 +137,10 @@ fn describe(data: &Dataset) -> Info {
         train: data.split.train.len(),
         valid: data.split.valid.len(),
         test: data.split.test.len(),
+        links: data.links.as_ref().and_then(|links| {
+            let users = links.users?;
+            Some(LinkInfo { users, items: nodes - users, test: links.test.len() })
+        }),
         notes: data.notes.clone(),
     }
 }
@@ -199,6 +214,11 @@ fn shown(info: &Info) -> String {
             "labels     {classes} {}, scored by {}\n",
             info.labels, info.metric
         )),
+    }
+    if let Some(LinkInfo { users, items, test }) = &info.links {
+        text.push_str(&format!(
+            "links      between {users} users and {items} items; {test} test links besides\n"
+        ));
     }
     if let Some(homophily) = info.homophily {
         let homophily = 100.0 * homophily;

@@ -122,6 +122,10 @@ fn what_links_do_not_do_is_refused() {
         &["dataset", "convert", &shop, "-o", place.path("x.graph.safetensors").str()],
         "user–item",
     );
+    let parts = place.path("parts");
+    refused(&["partition", &shop, "--parts", "2", "--write", parts.str()], "a user–item graph");
+    let about = stdout_of(&["dataset", "info", &shop]);
+    assert!(about.contains("between 36 users and 30 items"), "{about}");
     let model = format!("{run}/model.safetensors");
     let words =
         ["model", "from-embeddings", &model, "-o", place.path("m").str()].map(str::to_owned);
