@@ -265,14 +265,9 @@ impl Plan {
             all.insert("mtbf_h".into(), hours.to_string());
             all.insert("repair_h".into(), args.repair_h.to_string());
         }
-        let names: Vec<&str> = self.policies.iter().map(|entry| entry.name).collect();
         settings::flatten("", &Value::try_from(settings)?, &mut |key, value| {
-            let family = key.split('.').next().unwrap_or_default();
-            let is_used = |name: &&str| {
-                name.split('-').next() == Some(family)
-                    || (*name == "gittins" && family == "tiresias")
-            };
-            if names.iter().any(is_used) {
+            let table = key.split('.').next().unwrap_or_default();
+            if self.policies.iter().any(|entry| entry.table() == table) {
                 all.insert(key.to_owned(), value.to_owned());
             }
         });

@@ -135,6 +135,8 @@ pub enum Why {
     Saves { tier: Tier, saved_s: Seconds },
     /// It moves together, onto fewer machines.
     FewerMachines { machines: u32 },
+    /// It moves to a fuller machine, so that its own falls empty.
+    LeavesEmpty,
     /// It was found to run there.
     Found,
     /// It makes room for a job with a better claim.
@@ -194,6 +196,7 @@ impl fmt::Display for Told<'_> {
                 write!(f, "moves to {}: saves {saved_s:.0} s", place(tier))
             }
             Why::FewerMachines { machines } => write!(f, "moves together onto {machines} machines"),
+            Why::LeavesEmpty => write!(f, "moves to a fuller machine: its own falls empty"),
             Why::Found => write!(f, "it ran there already"),
             Why::RoomFor { job } => write!(f, "makes room for job {job}, whose claim is better"),
             Why::Outranked => write!(f, "makes room for jobs that rank before it"),

@@ -223,7 +223,7 @@ impl State {
             false => job.checkpointed_at(self.now, self.checkpoints.interval_s),
         };
         let restart_s = match reason {
-            Reason::TimeSlice => SLICE_RESUME_S,
+            Reason::TimeSlice | Reason::Migration => SLICE_RESUME_S,
             _ => job.job.profile.restart_s,
         };
         (done, restart_s)

@@ -3,7 +3,7 @@
 use hither_core::topology::Level;
 use serde::{Deserialize, Serialize};
 
-use super::{dally, gandiva, themis, tiresias};
+use super::{dally, gandiva, leases, shortest, tiresias};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -11,7 +11,9 @@ pub struct Settings {
     pub dally: dally::Options,
     pub tiresias: tiresias::Options,
     pub gandiva: gandiva::Options,
-    pub themis: themis::Options,
+    pub themis: leases::ThemisOptions,
+    pub las: leases::LasOptions,
+    pub srtf: shortest::Options,
 }
 
 /// Longer windows hold waits that say nothing of today.
@@ -52,11 +54,11 @@ impl Settings {
             ("dally.tuner.initial_s", tuner.initial_s, 0.0, f64::MAX),
             ("dally.tuner.floor_s", tuner.floor_s, 0.0, f64::MAX),
             ("dally.tuner.ceiling_s", tuner.ceiling_s, tuner.floor_s, f64::MAX),
-            ("tiresias.skew", self.tiresias.skew, 0.0, ever),
             ("tiresias.promote_knob", self.tiresias.promote_knob, 1e-6, ever),
             ("gandiva.slice_s", self.gandiva.slice_s, 1.0, ever),
             ("gandiva.rebalance_s", self.gandiva.rebalance_s, 1.0, ever),
             ("themis.lease_s", self.themis.lease_s, 1.0, ever),
+            ("las.lease_s", self.las.lease_s, 1.0, ever),
         ];
         for (option, value, min, max) in within {
             if !(min..=max).contains(&value) {
@@ -76,6 +78,14 @@ impl Settings {
                     expected: "a number of at least 0".into(),
                 });
             }
+        }
+        let quantiles = &self.tiresias.quantiles;
+        if !quantiles.iter().all(|q| (0.0..1.0).contains(q)) || !quantiles.is_sorted() {
+            return Err(Error {
+                option: "tiresias.quantiles",
+                found: format!("{quantiles:?}"),
+                expected: "rising numbers from 0 to below 1".into(),
+            });
         }
         let thresholds = &self.tiresias.thresholds;
         if !thresholds.iter().all(|t| *t > 0.0) || !thresholds.is_sorted() {

@@ -137,7 +137,7 @@ impl Checkpoints {
     /// periodic checkpoint.
     pub fn keeps_all(&self, reason: Reason) -> bool {
         match reason {
-            Reason::TimeSlice => true,
+            Reason::TimeSlice | Reason::Migration => true,
             Reason::Priority | Reason::Upgrade => self.on_preempt,
             Reason::Failure => false,
         }

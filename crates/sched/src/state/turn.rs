@@ -73,12 +73,12 @@ impl<'a> Turn<'a> {
         offer
     }
 
-    /// A suspended job leaves the machines whose memory holds its state: its next start reads the
-    /// checkpoint.
-    pub fn leave_memory(&mut self, id: JobId) {
+    /// A suspended job leaves the machines whose memory holds its state: its next start takes so
+    /// long, unless it reads a checkpoint anyway.
+    pub fn move_memory(&mut self, id: JobId, move_s: Seconds) {
         let job = &mut self.state.0.jobs[id];
         if job.starts > 0 {
-            job.restart_s = job.job.profile.restart_s;
+            job.restart_s = job.restart_s.max(move_s);
         }
     }
 
