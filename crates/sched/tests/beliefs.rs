@@ -73,10 +73,10 @@ fn every_policy_works_whatever_it_is_told() {
 }
 
 #[test]
-fn only_srtf_and_srsf_are_clairvoyant() {
+fn only_shortest_first_is_clairvoyant() {
     let names: Vec<&str> =
         policy::TABLE.iter().filter(|e| is_clairvoyant(e)).map(|e| e.name).collect();
-    assert_eq!(names, ["srtf", "srsf"]);
+    assert_eq!(names, ["srtf", "srtf-strict", "srsf"]);
 }
 
 /// The events before the moment.

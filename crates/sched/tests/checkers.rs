@@ -307,3 +307,13 @@ fn a_job_that_runs_past_its_end() {
     // Nobody told the scheduler that the job was over at 100.
     caught(forge.claims(101.0, &[]), "ran past its end");
 }
+
+#[test]
+fn a_job_that_is_faster_than_alone_on_its_gpus() {
+    // An iteration takes 1 s on one machine and 3 s on two; jobs here do one per second.
+    let start = |slots: &[(u32, u32)]| {
+        two_machines(vec![talking_job(0.0, 2, 100.0, 1.0)]).start(0.0, 0, slots)
+    };
+    assert_eq!(start(&[(0, 2)]), Ok(()));
+    caught(start(&[(0, 1), (1, 1)]), "takes 1 s an iteration, alone 3 s");
+}

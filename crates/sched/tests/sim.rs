@@ -195,15 +195,16 @@ fn the_makespan_counts_from_the_first_submission() {
 fn a_move_within_one_moment_keeps_counting_communication() {
     // Gandiva moves a gang together when it can, here from three machines, where 0.5 GB cost
     // 2·2/3·0.5 s, to two, where they cost 2·1/2·0.5 s. Singles, half of them short, leave it one
-    // GPU on each of three machines at first; pairs keep the other two machines busy till 700.
+    // GPU on each of three machines at first; pairs keep the other two machines busy till 500 and 700.
     let five = topology(&[(0, 2), (0, 2), (0, 2), (0, 2), (0, 2)]);
     let lengths = [9000.0, 0.5, 9000.0, 0.5, 9000.0, 0.5];
     let mut jobs: Vec<Job> = lengths.into_iter().map(|s| job(0.0, 1, s)).collect();
     jobs.extend([job(0.0, 2, 500.0), job(0.0, 2, 700.0), talking_job(1.0, 3, 2000.0, 0.5)]);
     let record = run("gandiva", &five, jobs);
-    assert_eq!(preemptions(&record), [(700.0, 8, Reason::Upgrade)]);
-    let before = 699.0 / (1.0 + 2.0 / 3.0);
-    assert_close(record.jobs[8].finish_s, 710.0 + (2000.0 - before) * 1.5);
+    assert_eq!(preemptions(&record)[0], (500.0, 8, Reason::Migration));
+    let before = 499.0 / (1.0 + 2.0 / 3.0);
+    let moved_s = 500.0 + 1.0 + 2.5 * 0.5 / 1.4;
+    assert_close(record.jobs[8].finish_s, moved_s + (2000.0 - before) * 1.5);
     assert_close(
         record.jobs[8].comm_s.expect("it is modelled"),
         before * 2.0 / 3.0 + (2000.0 - before) * 0.5,
