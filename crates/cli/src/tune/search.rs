@@ -105,9 +105,8 @@ impl<'a> Search<'a> {
     fn all(&self) -> Vec<Choice> {
         let mut choices: Vec<Choice> = vec![Vec::new()];
         for (_, values) in &self.options {
-            let with = |choice: Choice| {
-                (0..values.len()).map(move |v| [&choice[..], &[Some(v)]].concat())
-            };
+            let with =
+                |choice: Choice| (0..values.len()).map(move |v| [&choice[..], &[Some(v)]].concat());
             choices = choices.into_iter().flat_map(with).collect();
         }
         choices
@@ -142,8 +141,7 @@ impl<'a> Search<'a> {
         let figures: Vec<anyhow::Result<f64>> = runs.par_iter().map(simulate).collect();
         let figures: Vec<f64> = figures.into_iter().collect::<Result<_, _>>()?;
         let mut scores = Vec::new();
-        for ((choice, settings), figures) in
-            fresh.into_iter().zip(figures.chunks(self.cells.len()))
+        for ((choice, settings), figures) in fresh.into_iter().zip(figures.chunks(self.cells.len()))
         {
             let given = progress.trials.first().map_or(figures, |trial| &trial.figures);
             let score = geometric_mean(figures.iter().zip(given).map(|(is, was)| is / was));

@@ -29,13 +29,16 @@ fn the_best_settings_are_read_back() {
     assert_eq!(table, tuned(two.str(), "2"));
     let text = fs::read_to_string(&one).expect("it was written");
     assert_eq!(text, fs::read_to_string(&two).expect("it was written"));
-    assert!(text.starts_with("# tiresias tuned on workload.toml: 9 settings tried in 3 cells each."));
+    assert!(
+        text.starts_with("# tiresias tuned on workload.toml: 9 settings tried in 3 cells each.")
+    );
 
     // The score in the file is what a simulation with the file gives against the defaults.
     let mean = |seed: u32, settings: &[&str]| {
         let (generator, cluster) = (bench.path("workload.toml"), bench.path("cluster.toml"));
         let seed = seed.to_string();
-        let words = ["simulate", generator.str(), "--cluster", cluster.str(), "--policy", "tiresias"];
+        let words =
+            ["simulate", generator.str(), "--cluster", cluster.str(), "--policy", "tiresias"];
         let more = ["--congestion", "8", "--seed", &seed, "--json"];
         let all: Vec<&str> = words.iter().chain(&more).chain(settings).copied().collect();
         json_of(&all)["runs"][0]["jct_s"]["mean"].as_f64().expect("a number")

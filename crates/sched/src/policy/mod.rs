@@ -139,7 +139,11 @@ pub const TABLE: &[Entry] = &[
         build: |s| tiresias::gittins(&s.tiresias),
     },
     Entry { name: "gandiva", about: gandiva::ABOUT, build: |s| gandiva::gandiva(&s.gandiva) },
-    Entry { name: "gandiva-rack", about: gandiva::ABOUT_RACK, build: |s| gandiva::rack(&s.gandiva) },
+    Entry {
+        name: "gandiva-rack",
+        about: gandiva::ABOUT_RACK,
+        build: |s| gandiva::rack(&s.gandiva),
+    },
     Entry { name: "themis", about: leases::ABOUT_THEMIS, build: |s| leases::themis(&s.themis) },
     Entry { name: "las", about: leases::ABOUT_LAS, build: |s| leases::las(&s.las) },
     Entry {

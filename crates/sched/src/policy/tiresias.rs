@@ -119,7 +119,8 @@ impl Tiresias {
 
     /// A job has ended after so much service.
     fn learn(&mut self, turn: &mut Turn, service: f64) {
-        let has_quantiles = self.options.thresholds.is_empty() && !self.options.quantiles.is_empty();
+        let has_quantiles =
+            self.options.thresholds.is_empty() && !self.options.quantiles.is_empty();
         if !(self.by_index || has_quantiles) || !self.history.add(service) {
             return;
         }

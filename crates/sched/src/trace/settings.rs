@@ -96,7 +96,10 @@ pub enum Duration {
     Lingjun,
     Kalos,
     #[serde(untagged)]
-    LogNormal { median_s: f64, sigma: f64 },
+    LogNormal {
+        median_s: f64,
+        sigma: f64,
+    },
 }
 
 impl Default for Generate {
@@ -274,7 +277,8 @@ impl FromStr for Demand {
                 Some((gpus.trim().parse().ok()?, weight.trim().parse().ok()?))
             })
             .collect();
-        let must_be = "must be philly, helios, lingjun, kalos, heavy, or GPUS:WEIGHT,… such as 1:5,8:1";
+        let must_be =
+            "must be philly, helios, lingjun, kalos, heavy, or GPUS:WEIGHT,… such as 1:5,8:1";
         let (gpus, weights) = pairs.ok_or(must_be)?.into_iter().unzip();
         let demand = Weights { gpus, weights };
         demand.check().map_err(|error| format!("{}: must be {}", error.found, error.must_be))?;

@@ -99,9 +99,8 @@ impl Homes {
     ) -> Option<Placement> {
         let is_own = |m: MachineId| self.room(m).size == Some(gang.gpus);
         let is_empty = |m: MachineId| self.room(m).size.is_none();
-        let unpromised = |m: MachineId| {
-            cluster.machines[m as usize].gpus.saturating_sub(self.room(m).promised)
-        };
+        let unpromised =
+            |m: MachineId| cluster.machines[m as usize].gpus.saturating_sub(self.room(m).promised);
         let all = machines(cluster, pool);
         let pack = |is_wanted: &dyn Fn(MachineId) -> bool| {
             let holes = all.iter().filter(|&&m| is_wanted(m)).map(|&m| (unpromised(m), m));
@@ -128,9 +127,14 @@ impl Homes {
         racks: bool,
     ) -> Option<Placement> {
         let free = |&m: &MachineId| (cluster.machines[m as usize].free, m);
+        let is_own = |m: &MachineId| self.room(*m).size.is_none_or(|size| size == gang.gpus);
+        // The tightest hole of all is found at once, and is mostly one of those.
+        let tightest = cluster.place_at(gang, pool, Tier::MACHINE);
+        if let Some(place) = tightest.filter(|place| is_own(&place.slots[0].machine)) {
+            return Some(place);
+        }
         let all = machines(cluster, pool);
-        let is_own = |m: &&MachineId| self.room(**m).size.is_none_or(|size| size == gang.gpus);
-        let own = all.iter().filter(is_own).map(free).collect();
+        let own = all.iter().filter(|m| is_own(m)).map(free).collect();
         pack(cluster, gang, own, racks)
             .or_else(|| pack(cluster, gang, all.iter().map(free).collect(), racks))
     }
@@ -195,9 +199,9 @@ fn gather_within<K: Ord>(
             let place = cluster.machines[hole.1 as usize].within[tier.level()];
             inside.entry(place).or_default().push(hole);
         }
-        let gathered = inside.values().filter_map(|holes| {
-            Some((rank(holes), cluster.gather(gang, holes.iter().copied())?))
-        });
+        let gathered = inside
+            .values()
+            .filter_map(|holes| Some((rank(holes), cluster.gather(gang, holes.iter().copied())?)));
         if let Some((_, placement)) = gathered.min_by(|a, b| a.0.cmp(&b.0)) {
             return Some(placement);
         }

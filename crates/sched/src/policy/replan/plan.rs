@@ -176,8 +176,8 @@ pub fn choose_on_paper<K: Ord + Copy>(
         let before = left;
         let offer = loop {
             let mut pools = paper.pools_for(job.pool);
-            let offer = pools
-                .find_map(|pool| Some((pool, placing.place(forecast, &paper, job, pool)?)));
+            let offer =
+                pools.find_map(|pool| Some((pool, placing.place(forecast, &paper, job, pool)?)));
             if offer.is_some() || left == 0 || ranks[left - 1] < rank {
                 break offer;
             }
