@@ -148,6 +148,11 @@ pub enum Why {
     /// It declines for now: the worse tier would make it slower by this share, if that is known. `until_s` is the
     /// earliest moment at which it relents; `None`: it never does.
     HoldsOut { tier: Tier, until_s: Option<Seconds>, cost: Option<f64> },
+    /// It declines a place of this tier for now: it would lose so much there, on its own GPUs and on those of
+    /// jobs that it would slow, and a better place takes so long to come. `None`: nobody knows its cost.
+    Weighs { tier: Tier, lost_s: Option<Seconds>, wait_s: Seconds },
+    /// It takes a place of this tier: what it loses there is not worth the wait for a better one.
+    Settles { tier: Tier, lost_s: Option<Seconds>, wait_s: Seconds },
     /// One of its machines is gone.
     MachineGone,
     /// The world took its GPUs away.
@@ -170,6 +175,18 @@ impl Why {
 struct Told<'a> {
     why: &'a Why,
     levels: &'a [String],
+}
+
+/// A loss in words.
+struct Lost(Option<Seconds>);
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(lost_s) => write!(f, "{lost_s:.0} s"),
+            None => write!(f, "nobody knows how much"),
+        }
+    }
 }
 
 impl fmt::Display for Told<'_> {
@@ -211,6 +228,14 @@ impl fmt::Display for Told<'_> {
                     Some(cost) => write!(f, ": {next} would cost it {:.0} %", 100.0 * cost),
                     None => write!(f, ": nobody knows what {next} would cost it"),
                 }
+            }
+            Why::Weighs { tier, lost_s, wait_s } => {
+                write!(f, "declines {}: it would lose {}, ", place(tier), Lost(lost_s))?;
+                write!(f, "and a better place comes in about {wait_s:.0} s")
+            }
+            Why::Settles { tier, lost_s, wait_s } => {
+                write!(f, "takes {}: it loses {}, ", place(tier), Lost(lost_s))?;
+                write!(f, "and a better place would take about {wait_s:.0} s")
             }
             Why::MachineGone => write!(f, "one of its machines is gone"),
             Why::TakenAway => write!(f, "the cluster took its GPUs away"),

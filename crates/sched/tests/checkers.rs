@@ -242,7 +242,7 @@ fn a_job_that_ends_before_its_last_iteration() {
 
 /// A job that did 70 of its iterations and is stopped for a reason, after which `kept` are left.
 fn falls_back(reason: Reason, on_preempt: bool, kept: f64) -> Verdict {
-    let checkpoints = Checkpoints { interval_s: 20.0, on_preempt };
+    let checkpoints = Checkpoints { interval_s: 20.0, on_preempt, ..Checkpoints::default() };
     let mut forge = Forge::new(&topology(&[(0, 1)]), checkpoints, vec![job(0.0, 1, 100.0)]);
     forge.start(0.0, 0, &[(0, 1)]).expect("it is free");
     forge.kept = Some(kept);

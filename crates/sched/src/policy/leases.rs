@@ -12,6 +12,7 @@ use hither_core::Seconds;
 use hither_core::record::Reason;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::Placement;
 use crate::event::{Timer, Why};
 use crate::job::JobId;
 use crate::order::Total;
@@ -142,7 +143,7 @@ impl Leases {
                 return;
             }
             let job = turn.state.job(id);
-            let (best, restart_s) = (job.best, job.job.profile.restart_s);
+            let (best, restart_s) = (job.best, turn.state.move_s(id));
             let Some(tier) = job.run().map(|run| run.placement.tier).filter(|t| *t > best) else {
                 continue;
             };
@@ -152,7 +153,7 @@ impl Leases {
             let Some(offer) = turn.offer_instead(id).filter(|offer| offer.tier < tier) else {
                 continue;
             };
-            let saved_s = turn.state.forecast.saving_s(&turn.state, id, Some(&offer));
+            let saved_s = saving_s(turn, id, &offer);
             if let Some(saved_s) = saved_s.filter(|&saved_s| saved_s > restart_s) {
                 let why = Why::Saves { tier: offer.tier, saved_s };
                 turn.preempt(id, Reason::Upgrade, why);
@@ -160,6 +161,18 @@ impl Leases {
             }
         }
     }
+}
+
+/// Time that a running job saves over what is left of it if it goes on at the offered place, on idle
+/// links; `None`: nobody knows.
+fn saving_s(turn: &Turn, id: JobId, offer: &Placement) -> Option<Seconds> {
+    let state = &turn.state;
+    let job = state.job(id);
+    let rate = job.run().map(|run| run.pace.rate).filter(|&rate| rate > 0.0)?;
+    let shape = state.network.shape(&state.cluster, offer);
+    let there_s = state.network.iteration_s(&job.job.profile, &shape);
+    let left = state.forecast.left(job, turn.now()).filter(|_| job.job.profile.is_known())?;
+    Some(left * (1.0 / rate - there_s))
 }
 
 impl Order for Leases {

@@ -16,9 +16,6 @@ pub struct Settings {
     pub srtf: shortest::Options,
 }
 
-/// Longer windows hold waits that say nothing of today.
-const WINDOW_MAX: f64 = 100_000.0;
-
 /// A value that no policy can work with.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{option} = {found}: expected {expected}")]
@@ -37,9 +34,8 @@ impl Settings {
 
     /// Refuses values with which a policy would stand still, or silently not do what it says.
     pub fn check(&self) -> Result<(), Error> {
-        let (dally, tuner) = (&self.dally, &self.dally.tuner);
+        let dally = &self.dally;
         let ever = f64::INFINITY;
-        let window = tuner.window as f64;
         let within = [
             ("dally.round_s", dally.round_s, 1.0, ever),
             ("dally.quantum_s", dally.quantum_s, 0.0, ever),
@@ -48,12 +44,6 @@ impl Settings {
             ("dally.damping", dally.damping, 1.0, ever),
             ("dally.upgrade_gain", dally.upgrade_gain, 0.0, ever),
             ("dally.overdue_s", dally.overdue_s, 0.0, ever),
-            ("dally.tuner.window", window, 1.0, WINDOW_MAX),
-            ("dally.tuner.observations_min", tuner.observations_min as f64, 1.0, window),
-            ("dally.tuner.quantile", tuner.quantile, 0.0, 1.0),
-            ("dally.tuner.initial_s", tuner.initial_s, 0.0, f64::MAX),
-            ("dally.tuner.floor_s", tuner.floor_s, 0.0, f64::MAX),
-            ("dally.tuner.ceiling_s", tuner.ceiling_s, tuner.floor_s, f64::MAX),
             ("tiresias.promote_knob", self.tiresias.promote_knob, 1e-6, ever),
             ("gandiva.slice_s", self.gandiva.slice_s, 1.0, ever),
             ("gandiva.rebalance_s", self.gandiva.rebalance_s, 1.0, ever),

@@ -67,15 +67,7 @@ pub const OPTIONS: &[Drawn] = drawn![
     "dally.upgrade_evicts", "true, false", |s, rng| s.dally.upgrade_evicts = rng.random_bool(0.5);
     "dally.overdue_s", "100 to 50,000, or infinite", |s, rng| s.dally.overdue_s =
         if rng.random_bool(0.2) { f64::INFINITY } else { seconds(rng, 100.0, 5e4) };
-    "dally.tuner.window", "4 to 64", |s, rng| s.dally.tuner.window = rng.random_range(4..=64);
-    "dally.tuner.observations_min", "1 to 4", |s, rng| s.dally.tuner.observations_min =
-        rng.random_range(1..=4);
-    "dally.tuner.quantile", "0 to 1", |s, rng| s.dally.tuner.quantile = rng.random_range(0.0..=1.0);
-    "dally.tuner.initial_s", "1 to 50,000", |s, rng| s.dally.tuner.initial_s =
-        seconds(rng, 1.0, 5e4);
-    "dally.tuner.floor_s", "0 to 600", |s, rng| s.dally.tuner.floor_s = rng.random_range(0.0..600.0);
-    "dally.tuner.ceiling_s", "600 to 100,000", |s, rng| s.dally.tuner.ceiling_s =
-        seconds(rng, 600.0, 1e5);
+    "dally.anticipate", "true, false", |s, rng| s.dally.anticipate = rng.random_bool(0.8);
     "tiresias.thresholds", "none to three of 10 to 100,000", |s, rng| {
         let mut thresholds: Vec<f64> =
             (0..rng.random_range(0..4)).map(|_| seconds(rng, 10.0, 1e5)).collect();
