@@ -30,6 +30,7 @@ mod sweep;
 mod tell;
 mod trace;
 mod train;
+mod tune;
 mod vopr;
 
 use std::panic::{self, AssertUnwindSafe};
@@ -90,6 +91,7 @@ enum Command {
     Demo(demo::Args),
     Simulate(simulate::Args),
     Sweep(sweep::Args),
+    Tune(Box<tune::Args>),
     Schedule(Box<schedule::Args>),
     Queue(queue::QueueArgs),
     Nodes(queue::NodesArgs),
@@ -173,6 +175,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Demo(args) => demo::run(&args, common),
         Command::Simulate(args) => simulate::run(&args, common),
         Command::Sweep(args) => sweep::run(&args, common),
+        Command::Tune(args) => tune::run(&args, common),
         Command::Schedule(args) => schedule::run(&args, common),
         Command::Queue(args) => queue::queue(&args, common),
         Command::Nodes(args) => queue::nodes(&args, common),

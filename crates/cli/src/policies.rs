@@ -76,7 +76,7 @@ mod tests {
     fn the_options_shown_are_the_defaults() {
         let text = options();
         assert!(text.contains("dally.timers=auto\n"), "{text}");
-        assert!(text.contains("tiresias.thresholds=[3250.0, 7200.0]\n"), "{text}");
+        assert!(text.contains("tiresias.quantiles=[0.5, 0.85]\n"), "{text}");
         let mut table = toml::Table::new();
         for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
             settings::put(&mut table, key, value).expect("a path of names");

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::bail;
 use hither_core::record::{ClusterRow, Header, LevelRow, MachineRow, RunRecord};
 use hither_core::topology::{Level, Link, Topology};
+use hither_sched::job::{Job, Profile};
 use hither_sched::network::Network;
 use hither_sched::policy::{Entry, Settings};
 use hither_sched::sim::{self, Faults, Options, Scenario};
@@ -61,6 +62,18 @@ pub struct ScenarioArgs {
     /// Return preempted jobs to their last periodic checkpoint instead of writing one
     #[arg(long)]
     pub lose_on_preempt: bool,
+    /// Let restarts take F times as long, and checkpoints F times the bytes
+    #[arg(long, value_name = "F", default_value_t = 1.0, value_parser = |t: &str| number(t, 0.0, 1e6))]
+    #[arg(allow_negative_numbers = true)]
+    pub restart_scale: f64,
+    /// Storage bandwidth that restarting jobs share to read checkpoints, in Gbit/s [default: no limit]
+    #[arg(long, value_name = "F", value_parser = |t: &str| number(t, 1e-6, 1e12))]
+    #[arg(allow_negative_numbers = true)]
+    pub storage_read_gbit: Option<f64>,
+    /// Storage bandwidth that preempted jobs share to write checkpoints [default: no limit]
+    #[arg(long, value_name = "F", value_parser = |t: &str| number(t, 1e-6, 1e12))]
+    #[arg(allow_negative_numbers = true)]
+    pub storage_write_gbit: Option<f64>,
     /// Let each machine fail every H hours on average
     #[arg(long, value_name = "H", value_parser = |t: &str| number(t, 0.1, 1e9))]
     #[arg(allow_negative_numbers = true)]
@@ -77,6 +90,9 @@ pub struct ScenarioArgs {
     #[arg(long, value_name = "F", default_value_t = 0.0)]
     #[arg(value_parser = |t: &str| number(t, 0.0, ERROR_MAX), allow_negative_numbers = true)]
     pub profile_error: f64,
+    /// Do not tell the scheduler of --congestion
+    #[arg(long)]
+    pub hide_congestion: bool,
     /// Leave out jobs that are too large for the cluster
     #[arg(long)]
     pub drop_impossible: bool,
@@ -88,7 +104,8 @@ pub struct ScenarioArgs {
 impl ScenarioArgs {
     fn beliefs(&self) -> Beliefs {
         let (lengths, profile_error) = (self.lengths, self.profile_error);
-        Beliefs { lengths, profile_error, ..Beliefs::default() }
+        let congestion = !self.hide_congestion;
+        Beliefs { lengths, profile_error, congestion, ..Beliefs::default() }
     }
 }
 
@@ -196,8 +213,13 @@ impl Plan {
             Workload::Generator { settings, .. } => cell.seed.unwrap_or(settings.seed),
             Workload::Trace { .. } | Workload::Live { .. } => cell.seed.unwrap_or(0),
         };
-        let checkpoints =
-            Checkpoints { interval_s: args.checkpoint_s, on_preempt: !args.lose_on_preempt };
+        let bytes_per_s = |gbit: Option<f64>| gbit.map_or(f64::INFINITY, |gbit| gbit * 1e9 / 8.0);
+        let checkpoints = Checkpoints {
+            interval_s: args.checkpoint_s,
+            on_preempt: !args.lose_on_preempt,
+            read_bytes_per_s: bytes_per_s(args.storage_read_gbit),
+            write_bytes_per_s: bytes_per_s(args.storage_write_gbit),
+        };
         let beliefs = Beliefs { profiles: self.profiles_told, ..args.beliefs() };
         let congestion = cell.congestion;
         let options = Options { seed, congestion, checkpoints, record, beliefs, check: args.check };
@@ -232,6 +254,9 @@ impl Plan {
             Workload::Live { start, .. } => (start.running.clone(), start.machines.clone()),
             _ => Default::default(),
         };
+        if args.restart_scale != 1.0 {
+            scale_restarts(&mut jobs, args.restart_scale);
+        }
         let jobs = jobs.into_iter().map(Arc::new).collect();
         let settings = self.level_timers(settings::settings(&cell.settings)?)?;
         let recorded = self.recorded(&settings)?;
@@ -261,18 +286,25 @@ impl Plan {
             ("lose_on_preempt".to_owned(), args.lose_on_preempt.to_string()),
             ("profiles_told".to_owned(), self.profiles_told.to_string()),
         ]);
+        if args.hide_congestion {
+            all.insert("hide_congestion".into(), "true".into());
+        }
+        if args.restart_scale != 1.0 {
+            all.insert("restart_scale".into(), args.restart_scale.to_string());
+        }
+        for (key, gbit) in [
+            ("storage_read_gbit", args.storage_read_gbit),
+            ("storage_write_gbit", args.storage_write_gbit),
+        ] {
+            all.extend(gbit.map(|gbit| (key.to_owned(), gbit.to_string())));
+        }
         if let Some(hours) = args.mtbf_h {
             all.insert("mtbf_h".into(), hours.to_string());
             all.insert("repair_h".into(), args.repair_h.to_string());
         }
-        let names: Vec<&str> = self.policies.iter().map(|entry| entry.name).collect();
         settings::flatten("", &Value::try_from(settings)?, &mut |key, value| {
-            let family = key.split('.').next().unwrap_or_default();
-            let is_used = |name: &&str| {
-                name.split('-').next() == Some(family)
-                    || (*name == "gittins" && family == "tiresias")
-            };
-            if names.iter().any(is_used) {
+            let table = key.split('.').next().unwrap_or_default();
+            if self.policies.iter().any(|entry| entry.table() == table) {
                 all.insert(key.to_owned(), value.to_owned());
             }
         });
@@ -336,6 +368,12 @@ impl Plan {
         if !self.profiles_told {
             notes.push("the scheduler is told no profiles".into());
         }
+        if args.hide_congestion {
+            notes.push("the scheduler is not told of the congestion".into());
+        }
+        if args.restart_scale != 1.0 {
+            notes.push(format!("restarts cost {} times as much", args.restart_scale));
+        }
         if args.lose_on_preempt {
             notes.push(format!(
                 "preempted jobs fall back to their last checkpoint, written every {} s",
@@ -343,6 +381,23 @@ impl Plan {
             ));
         }
         notes
+    }
+}
+
+/// Lets restarts of all jobs cost so many times as much. Jobs of one model go on sharing its profile.
+fn scale_restarts(jobs: &mut [Job], times: f64) {
+    let mut scaled: Vec<(Arc<Profile>, Arc<Profile>)> = Vec::new();
+    for job in jobs {
+        let known = scaled.iter().find(|(before, _)| Arc::ptr_eq(before, &job.profile));
+        let after = match known {
+            Some((_, after)) => after.clone(),
+            None => {
+                let after = Arc::new(job.profile.with_restarts(times));
+                scaled.push((job.profile.clone(), after.clone()));
+                after
+            }
+        };
+        job.profile = after;
     }
 }
 

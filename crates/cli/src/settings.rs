@@ -24,9 +24,10 @@ pub struct OptionArgs {
     /// Set an option of a policy, such as dally.score=slowdown; `hither policies --options` lists them
     #[arg(long, value_name = "POLICY.OPTION=VALUE")]
     pub set: Vec<String>,
-    /// Options of policies as TOML, one table per policy; --set overrides them
+    /// Options of policies as TOML, one table per policy, such as `hither tune` writes; repeat the flag
+    /// for several files. --set overrides them
     #[arg(long, value_name = "FILE")]
-    pub settings: Option<PathBuf>,
+    pub settings: Vec<PathBuf>,
 }
 
 /// A comparison that is worth looking at and stays quick on traces of 100,000 jobs: a rival, and a
@@ -67,10 +68,10 @@ impl PolicyArgs {
 impl OptionArgs {
     /// The options as a table, before any cell of a sweep changes them.
     pub fn table(&self) -> anyhow::Result<Table> {
-        let mut table = match &self.settings {
-            Some(path) => read(path)?,
-            None => Table::new(),
-        };
+        let mut table = Table::new();
+        for path in &self.settings {
+            merge(&mut table, read(path)?);
+        }
         for set in &self.set {
             let (key, value) = set
                 .split_once('=')
@@ -97,6 +98,33 @@ fn read(path: &Path) -> anyhow::Result<Table> {
     // Straight from the text once more, as only that knows the lines.
     toml::from_str::<Settings>(&text).map_err(fail)?;
     Ok(table)
+}
+
+/// Puts the values of another table over those of the first.
+fn merge(table: &mut Table, other: Table) {
+    for (key, value) in other {
+        match (table.get_mut(&key), value) {
+            (Some(Value::Table(inner)), Value::Table(other)) => merge(inner, other),
+            (_, value) => drop(table.insert(key, value)),
+        }
+    }
+}
+
+/// The options that are not the defaults.
+pub fn changed(settings: &Settings) -> anyhow::Result<Table> {
+    let [is, default] = [settings, &Settings::default()].map(Table::try_from);
+    Ok(difference(is?, &default?))
+}
+
+fn difference(is: Table, default: &Table) -> Table {
+    let differs = |(key, value): (String, Value)| match (value, default.get(&key)) {
+        (Value::Table(is), Some(Value::Table(default))) => {
+            let inner = difference(is, default);
+            (!inner.is_empty()).then_some((key, Value::Table(inner)))
+        }
+        (value, default) => (Some(&value) != default).then_some((key, value)),
+    };
+    is.into_iter().filter_map(differs).collect()
 }
 
 /// Sets `a.b.c` to a value: TOML, or else a bare word.

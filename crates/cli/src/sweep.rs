@@ -1,6 +1,6 @@
 //! `hither sweep`: a simulation over a grid of settings, on all cores, that can be killed and continued.
 
-mod grid;
+pub mod grid;
 mod store;
 mod table;
 

@@ -216,6 +216,8 @@ pub enum Reason {
     Upgrade,
     /// The job shares its GPUs in turns with others.
     TimeSlice,
+    /// The job moves with its memory, without a restart from its checkpoint.
+    Migration,
     /// One of its machines went down.
     Failure,
 }

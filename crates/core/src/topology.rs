@@ -102,7 +102,8 @@ pub enum AllReduce {
 
 impl Level {
     /// So many levels of a common cluster, still without places: NVLink inside machines of 8 GPUs, a
-    /// card of 100 Gbit/s per machine, 4:1 uplinks of racks, and 2:1 uplinks of all that is larger.
+    /// card of 100 Gbit/s per machine, 4:1 uplinks of racks, 2:1 uplinks of all that is larger, and
+    /// cores that never block.
     pub fn common(levels: usize) -> Vec<Self> {
         const NAMES: [&str; LEVELS_MAX - 1] = ["machine", "rack", "pod", "hall", "site"];
         let level = |at: usize| Self {
@@ -113,7 +114,7 @@ impl Level {
                 2 => Link::Oversubscribed(4.0),
                 _ => Link::Oversubscribed(2.0),
             },
-            core: (at + 1 == levels).then_some(Link::Oversubscribed(2.0)),
+            core: None,
             latency_us: [1.0, 5.0, 15.0, 25.0, 35.0, 45.0][at],
             places: Vec::new(),
         };

@@ -85,6 +85,8 @@ impl Learnt {
             backward_share: Profile::default_backward_share(),
             overlap: Profile::default_overlap(),
             restart_s: Profile::default_restart_s(),
+            restart_gpu_s: 0.0,
+            checkpoint_bytes: 0.0,
             skew: 0.0,
             table: Vec::new(),
             source: String::new(),

@@ -90,6 +90,9 @@ impl Checker {
             }
         }
         self.books_agree(state)?;
+        if state.forecast.exact {
+            self.nobody_is_faster_than_alone(state)?; // else profiles may be told wrongly
+        }
         if let Some(bound) = overtaking_s_max {
             newly_started.retain(|id| !self.done.contains_key(id));
             for id in newly_started {
@@ -211,6 +214,23 @@ impl Checker {
             let done = job.run().map_or(0.0, |run| run.pace.done_at(state.now, f64::INFINITY));
             if state.forecast.exact && done > job.iterations * (1.0 + ROUNDING) + ROUNDING {
                 return Err(format!("job {id} ran past its end"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody iterates faster than alone on the same GPUs. A job may well be faster than its ideal,
+    /// which is that of an average place: where uplinks differ it may get better ones, and measured
+    /// steps may be shorter at a wider tier.
+    fn nobody_is_faster_than_alone(&self, state: &State) -> Result<(), String> {
+        for (&id, placement) in &self.running {
+            let job = state.job(id);
+            let shape = state.network.shape(&state.cluster, placement);
+            let alone_s = state.network.iteration_s(&job.job.profile, &shape);
+            let rate = job.run().map_or(0.0, |run| run.pace.rate);
+            if rate * alone_s > 1.0 + ROUNDING {
+                let step_s = 1.0 / rate;
+                return Err(format!("job {id} takes {step_s} s an iteration, alone {alone_s} s"));
             }
         }
         Ok(())

@@ -438,6 +438,12 @@ impl Cluster {
         rooms.iter_mut().for_each(|room| room.change(&machine.within, before, free));
     }
 
+    /// The place of its tier that holds the placement.
+    pub fn domain_of(&self, placement: &Placement) -> PlaceId {
+        let first = placement.slots.first().map_or(0, |slot| slot.machine);
+        self.machines[first as usize].within[placement.tier.level()]
+    }
+
     /// The tier that these slots span.
     pub fn tier_of(&self, slots: &[Slot]) -> Tier {
         let [first, rest @ ..] = slots else { return Tier::MACHINE };

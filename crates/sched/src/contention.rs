@@ -1,75 +1,117 @@
-//! Max-min fair sharing of links among running jobs, level by level: network cards, uplinks of racks
-//! and of all larger places, and cores.
+//! How running jobs slow each other on shared links: network cards, uplinks of racks and of all larger
+//! places, and cores.
 //!
-//! A job communicates in bursts. Its *demand* on a link is what it would send on average if it had
-//! the network to itself. Demands are filled max-min fairly; then a job's bursts run at the level
-//! of the links it crosses: at least the fair share, and beyond it whatever the others leave free.
+//! A job communicates in bursts, and the bursts of different jobs interleave. So a link slows nobody
+//! until the jobs together send more through it, on average, than it carries. Then the communication of
+//! all of them is *stretched* by the same factor, until the link is just full. A stretched job sends less
+//! per second because its iterations take longer, so the factor is a fixed point: two jobs that compute for
+//! 1 s and fill a link for 2 s take 4 s each on that link, and the link never rests.
+//!
+//! Stretches are max-min fair over all links: every stretched job crosses a full link on which nobody is
+//! stretched less. They follow from the set of running jobs alone, not from how it came about. The
+//! simulator keeps the truth here, and the scheduler another copy with what it believes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-use hither_core::topology::LEVELS_MAX;
+use hither_core::Seconds;
 
 use crate::cluster::{Cluster, PlaceId, Placement};
 use crate::job::{JobId, Profile};
-use crate::network::{Network, Shape};
+use crate::network::{IterationCost, Network, Shape};
+use crate::order::Total;
 
-/// Where jobs meet on one level: the link of a part, or the core of a place.
+/// Where jobs meet: the link of a part, or the core of a place.
 type Spot = u32;
+
+/// A link counts as full from here on, to within rounding.
+const FULL: f64 = 1.0 + 1e-12;
+/// A link is filled to within this share of its capacity, in at most so many steps; ten are usual.
+const PRECISION: f64 = 1e-12;
+const STEPS_MAX: u32 = 200;
 
 #[derive(Debug, Clone)]
 struct Flow {
+    /// With the bandwidth that it has alone.
     shape: Shape,
-    /// By level from 1 to the job's tier: the spots that it uses, and the load that a unit of rate
-    /// puts on each.
-    spots: Vec<Vec<(Spot, f64)>>,
-    /// By level: bytes per second alone on the network.
-    demand: [f64; LEVELS_MAX],
-    /// By level: bytes per iteration; `None` if only the time of an iteration was measured.
-    traffic: Option<[f64; LEVELS_MAX]>,
+    cost: IterationCost,
+    /// The spots that it uses, and the bytes that an iteration sends through each.
+    spots: Vec<(Spot, f64)>,
+    /// How much longer its communication takes than alone.
+    stretch: f64,
 }
 
-/// All jobs that use more than one machine, and where they meet.
+impl Flow {
+    /// Bytes per second through a spot that carries so many per iteration.
+    fn load(&self, bytes: f64, stretch: f64) -> f64 {
+        bytes / self.cost.iteration_s(stretch).max(self.cost.bandwidth_s * stretch)
+    }
+}
+
+/// The spots of one level of the network.
 #[derive(Debug, Clone)]
+struct Spots {
+    /// The first part's link; those of the other parts follow.
+    links: Spot,
+    /// The first place's core, if cores limit anything.
+    cores: Option<Spot>,
+}
+
+/// All jobs that send anything between machines, and where they meet.
+#[derive(Debug, Clone, Default)]
 pub struct Contention {
     flows: BTreeMap<JobId, Flow>,
     /// By level from 1 on: inside machines nothing is shared.
-    levels: Vec<Sharing>,
-    /// Jobs on one machine that have started since bandwidth was last shared out.
-    alone: Vec<(JobId, Shape)>,
-}
-
-/// What jobs share on one level of the network.
-#[derive(Debug, Clone)]
-struct Sharing {
-    /// The links of all parts, then the cores of all places.
+    levels: Vec<Spots>,
+    /// By spot: bytes per second that it carries.
     capacity: Vec<f64>,
-    parts: u32,
-    /// By spot: the jobs that use it. One core that may fill joins all jobs: then only its own list is
-    /// kept.
+    /// By spot: the jobs that use it, by id.
     jobs: Vec<Vec<JobId>>,
-    joined: bool,
-    /// Spots whose jobs have changed since bandwidth was last shared out.
-    touched: Vec<Spot>,
-    /// By spot: its number among those that are being shared, if it is.
-    numbers: Vec<Option<u32>>,
+    /// By spot: whether its jobs would send more than it carries if none were stretched. Only such
+    /// spots can slow anybody.
+    is_tight: Vec<bool>,
+    /// Spots whose jobs have changed since the last settlement.
+    touched: BTreeSet<Spot>,
+    /// Jobs that have started since then.
+    started: BTreeMap<JobId, Shape>,
 }
 
-/// One flow through some links, for [`fill`]: the links with the load that a unit of rate puts on
-/// each, and the rate beyond which the flow has no use for more.
+/// What would become of running jobs if one more ran at a place.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LinkDemand {
-    pub links: Vec<(usize, f64)>,
-    pub most: f64,
+pub struct Trial {
+    /// An iteration of the job itself, among the others.
+    pub iteration_s: Seconds,
+    /// Jobs whose pace would change: time of an iteration before, and after.
+    pub others: Vec<(JobId, Seconds, Seconds)>,
 }
 
 impl Contention {
     pub fn new(network: &Network) -> Self {
-        let levels = network.links.iter().zip(&network.cores).skip(1);
-        let levels = levels.map(|(links, cores)| Sharing::new(links, cores)).collect();
-        Self { flows: BTreeMap::new(), levels, alone: Vec::new() }
+        let mut capacity = Vec::new();
+        let mut levels = Vec::new();
+        for (links, cores) in network.links.iter().zip(&network.cores).skip(1) {
+            let first = capacity.len() as Spot;
+            capacity.extend(links);
+            // Cores without a limit are nobody's concern.
+            let limits = cores.iter().any(|core| core.is_finite());
+            let first_core = limits.then_some(capacity.len() as Spot);
+            if limits {
+                capacity.extend(cores);
+            }
+            levels.push(Spots { links: first, cores: first_core });
+        }
+        Self {
+            flows: BTreeMap::new(),
+            levels,
+            jobs: vec![Vec::new(); capacity.len()],
+            is_tight: vec![false; capacity.len()],
+            capacity,
+            touched: BTreeSet::new(),
+            started: BTreeMap::new(),
+        }
     }
 
-    /// A job starts. Many may start and stop before bandwidth is shared out anew.
+    /// A job starts. Many may start and stop before stretches are settled anew.
     pub fn start(
         &mut self,
         id: JobId,
@@ -78,226 +120,283 @@ impl Contention {
         cluster: &Cluster,
         network: &Network,
     ) {
-        let shape = network.shape(cluster, placement);
-        if shape.machines <= 1 {
-            self.alone.push((id, shape));
-            return;
+        self.started.insert(id, network.shape(cluster, placement));
+        self.add(id, profile, placement, cluster, network);
+    }
+
+    /// The same for those who never ask who has started.
+    pub fn add(
+        &mut self,
+        id: JobId,
+        profile: &Profile,
+        placement: &Placement,
+        cluster: &Cluster,
+        network: &Network,
+    ) {
+        if placement.slots.len() > 1 && profile.gradient_bytes > 0.0 {
+            let shape = network.shape(cluster, placement);
+            let spots = self.spots(profile, &shape, placement, cluster, network);
+            let cost = network.iteration_cost(profile, &shape);
+            self.insert(id, Flow { shape, cost, spots, stretch: 1.0 });
         }
-        let alone_s = network.iteration_s(profile, &shape);
-        let traffic = network.traffic(profile.gradient_bytes, &shape);
-        let demand = traffic.map(|t| t / alone_s);
-        let traffic = profile.table.is_empty().then_some(traffic);
-        let mut spots = Vec::with_capacity(shape.tier().level());
-        let mut parts: Vec<PlaceId> = placement.slots.iter().map(|s| s.machine).collect();
-        for (level, sharing) in self.levels.iter_mut().take(shape.tier().level()).enumerate() {
-            let mut places: Vec<PlaceId> =
-                parts.iter().map(|&part| cluster.around(level, part)).collect();
-            places.sort_unstable();
-            let used = sharing.spots(&parts, &places);
-            sharing.start(id, &used);
-            spots.push(used);
-            places.dedup();
-            parts = places;
-        }
-        self.flows.insert(id, Flow { shape, spots, demand, traffic });
     }
 
     /// A job stops.
     pub fn stop(&mut self, id: JobId) {
-        self.alone.retain(|&(j, _)| j != id);
-        let Some(flow) = self.flows.remove(&id) else {
-            return;
-        };
-        for (sharing, used) in self.levels.iter_mut().zip(&flow.spots) {
-            sharing.stop(id, used);
-        }
+        self.started.remove(&id);
+        self.remove(id);
     }
 
-    /// Shares bandwidth out anew. Returns every job whose share may have changed and every job that
-    /// has started since, by id, with its shape.
+    /// Settles all stretches. Returns every job whose stretch has changed and every job that has started
+    /// since the last time, by id, with the bandwidth that it has now.
     pub fn settle(&mut self) -> Vec<(JobId, Shape)> {
-        let mut changed = BTreeSet::new();
-        for level in 1..=self.levels.len() {
-            changed.append(&mut self.share(level));
+        let mut changed = std::mem::take(&mut self.started);
+        for (id, _) in self.stretch_anew() {
+            changed.insert(id, self.flows[&id].shape);
         }
-        let shared = changed.into_iter().map(|id| (id, self.flows[&id].shape));
-        let mut settled: Vec<(JobId, Shape)> = shared.chain(self.alone.drain(..)).collect();
-        settled.sort_unstable_by_key(|s| s.0);
-        settled
-    }
-
-    /// A link that carries more than it can if jobs do so many iterations per second: its level, and
-    /// its load as a share of its capacity. Exact up to `rounding`.
-    pub fn overload(&self, rate: impl Fn(JobId) -> f64, rounding: f64) -> Option<(usize, f64)> {
-        for (level, sharing) in (1..).zip(&self.levels) {
-            let mut load = vec![0.0; sharing.capacity.len()];
-            for (&id, flow) in &self.flows {
-                let bytes = flow.traffic.map_or(0.0, |traffic| traffic[level]);
-                for &(spot, weight) in flow.spots.get(level - 1).into_iter().flatten() {
-                    load[spot as usize] += rate(id) * bytes * weight;
-                }
-            }
-            let mut shares = load.iter().zip(&sharing.capacity).map(|(load, most)| load / most);
-            if let Some(over) = shares.find(|&share| share > 1.0 + rounding) {
-                return Some((level, over));
-            }
-        }
-        None
-    }
-
-    /// Shares one level among the jobs at its touched spots and all that are connected with them.
-    fn share(&mut self, level: usize) -> BTreeSet<JobId> {
-        let sharing = &mut self.levels[level - 1];
-        let mut jobs = BTreeSet::new();
-        let mut capacity = Vec::new();
-        let mut visited = Vec::new();
-        let mut to_visit = std::mem::take(&mut sharing.touched);
-        while let Some(spot) = to_visit.pop() {
-            if sharing.numbers[spot as usize].is_some() {
-                continue;
-            }
-            sharing.numbers[spot as usize] = Some(visited.len() as u32);
-            visited.push(spot);
-            capacity.push(sharing.capacity[spot as usize]);
-            for &id in &sharing.jobs[spot as usize] {
-                if jobs.insert(id) {
-                    to_visit.extend(self.flows[&id].spots[level - 1].iter().map(|s| s.0));
-                }
-            }
-        }
-        let number =
-            |spot: Spot| sharing.numbers[spot as usize].expect("all were visited") as usize;
-        let demand = |id: &JobId| {
-            let flow = &self.flows[id];
-            let links = flow.spots[level - 1].iter().map(|&(s, load)| (number(s), load)).collect();
-            LinkDemand { links, most: flow.demand[level] }
+        let shape = |(id, shape): (JobId, Shape)| {
+            let stretch = self.flows.get(&id).map_or(1.0, |flow| flow.stretch);
+            (id, if stretch == 1.0 { shape } else { shape.stretched(stretch) })
         };
-        let demands: Vec<LinkDemand> = jobs.iter().map(demand).collect();
-        for (id, burst) in jobs.iter().zip(fill(&capacity, &demands)) {
-            self.flows.get_mut(id).expect("listed above").shape.share[level] = burst;
-        }
-        visited.into_iter().for_each(|spot| sharing.numbers[spot as usize] = None);
-        jobs
-    }
-}
-
-impl Sharing {
-    fn new(links: &[f64], cores: &[f64]) -> Self {
-        // Cores without a limit are nobody's concern.
-        let cores = if cores.iter().all(|core| core.is_infinite()) { &[] } else { cores };
-        let capacity: Vec<f64> = links.iter().chain(cores).copied().collect();
-        Self {
-            parts: links.len() as u32,
-            jobs: vec![Vec::new(); capacity.len()],
-            joined: cores.len() == 1,
-            touched: Vec::new(),
-            numbers: vec![None; capacity.len()],
-            capacity,
-        }
+        changed.into_iter().map(shape).collect()
     }
 
-    /// Where a job meets others that uses these parts; `places` has the place around each, sorted.
-    fn spots(&self, parts: &[PlaceId], places: &[PlaceId]) -> Vec<(Spot, f64)> {
-        let mut spots: Vec<(Spot, f64)> = parts.iter().map(|&part| (part, 1.0)).collect();
-        if self.capacity.len() > self.parts as usize {
-            // Each part puts its rate on the core that it shares with the others.
-            let cores = places.chunk_by(|a, b| a == b);
-            spots.extend(cores.map(|same| (self.parts + same[0], same.len() as f64)));
+    /// What would happen if the job ran there, and no longer where it runs now.
+    pub fn trial(
+        &mut self,
+        id: JobId,
+        profile: &Profile,
+        placement: &Placement,
+        cluster: &Cluster,
+        network: &Network,
+    ) -> Trial {
+        self.stretch_anew();
+        let shape = network.shape(cluster, placement);
+        let cost = network.iteration_cost(profile, &shape);
+        let before = self.remove(id);
+        self.add(id, profile, placement, cluster, network);
+        let changed = self.stretch_anew();
+        let stretch = self.flows.get(&id).map_or(1.0, |flow| flow.stretch);
+        let pace = |(other, before): (JobId, f64)| {
+            let Flow { cost, stretch, .. } = &self.flows[&other];
+            (other, cost.iteration_s(before), cost.iteration_s(*stretch))
+        };
+        let others = changed.into_iter().filter(|c| c.0 != id).map(pace).collect();
+        self.remove(id);
+        if let Some(flow) = before {
+            self.insert(id, flow);
+        }
+        self.stretch_anew();
+        Trial { iteration_s: cost.iteration_s(stretch), others }
+    }
+
+    /// A link that carries more than it can if jobs do so many iterations per second: its load as a share
+    /// of its capacity, beyond `rounding`, and its level.
+    pub fn overload(&self, rate: impl Fn(JobId) -> f64, rounding: f64) -> Option<(usize, f64)> {
+        let mut load = vec![0.0; self.capacity.len()];
+        for (&id, flow) in self.flows.iter().filter(|(_, flow)| !flow.cost.is_measured()) {
+            for &(spot, bytes) in &flow.spots {
+                load[spot as usize] += rate(id) * bytes;
+            }
+        }
+        let mut shares = load.iter().zip(&self.capacity).map(|(load, most)| load / most);
+        let spot = shares.position(|share| share > 1.0 + rounding)?;
+        let level = self.levels.partition_point(|level| level.links as usize <= spot);
+        Some((level, load[spot] / self.capacity[spot]))
+    }
+
+    /// The spots that a job uses on every level up to its tier.
+    fn spots(
+        &self,
+        profile: &Profile,
+        shape: &Shape,
+        placement: &Placement,
+        cluster: &Cluster,
+        network: &Network,
+    ) -> Vec<(Spot, f64)> {
+        let traffic = network.traffic(profile.gradient_bytes, shape);
+        let mut spots = Vec::new();
+        let mut parts: Vec<PlaceId> = placement.slots.iter().map(|s| s.machine).collect();
+        for (level, here) in self.levels.iter().enumerate().take(shape.tier().level()) {
+            let bytes = traffic[level + 1];
+            let mut places: Vec<PlaceId> =
+                parts.iter().map(|&part| cluster.around(level, part)).collect();
+            places.sort_unstable();
+            spots.extend(parts.iter().map(|&part| (here.links + part, bytes)));
+            if let Some(first) = here.cores {
+                // Each part puts its bytes on the core that it shares with the others.
+                let cores = places.chunk_by(|a, b| a == b);
+                spots.extend(cores.map(|same| (first + same[0], bytes * same.len() as f64)));
+            }
+            places.dedup();
+            parts = places;
         }
         spots
     }
 
-    /// The spots whose lists of jobs are kept.
-    fn listed<'a>(&self, spots: &'a [(Spot, f64)]) -> &'a [(Spot, f64)] {
-        if self.joined { &spots[spots.len() - 1..] } else { spots }
-    }
-
-    fn start(&mut self, id: JobId, spots: &[(Spot, f64)]) {
-        for &(spot, _) in self.listed(spots) {
-            self.jobs[spot as usize].push(id);
-            self.touched.push(spot);
+    fn insert(&mut self, id: JobId, flow: Flow) {
+        for &(spot, _) in &flow.spots {
+            let jobs = &mut self.jobs[spot as usize];
+            let at = jobs.partition_point(|&other| other < id);
+            jobs.insert(at, id);
+            self.touched.insert(spot);
         }
+        self.flows.insert(id, flow);
     }
 
-    fn stop(&mut self, id: JobId, spots: &[(Spot, f64)]) {
-        for &(spot, _) in self.listed(spots) {
-            self.jobs[spot as usize].retain(|&j| j != id);
-            self.touched.push(spot);
+    fn remove(&mut self, id: JobId) -> Option<Flow> {
+        let flow = self.flows.remove(&id)?;
+        for &(spot, _) in &flow.spots {
+            self.jobs[spot as usize].retain(|&other| other != id);
+            self.touched.insert(spot);
         }
+        Some(flow)
     }
-}
 
-/// The rate at which each flow's bursts run: `min` over its links of `max(fair level, what it has +
-/// what is left)`, after demands have been filled max-min fairly. The level of a link that is not
-/// full is an equal part of it, and no flow gets more of a link than it could use alone.
-pub fn fill(capacity: &[f64], demands: &[LinkDemand]) -> Vec<f64> {
-    let (rate, left, level) = max_min(capacity, demands);
-    let mut weights = vec![0.0; capacity.len()];
-    for &(link, weight) in demands.iter().flat_map(|d| &d.links) {
-        weights[link] += weight;
-    }
-    demands
-        .iter()
-        .zip(&rate)
-        .map(|(demand, &rate)| {
-            let on_link = |&(link, weight): &(usize, f64)| {
-                let fair = level[link].max(capacity[link] / weights[link]);
-                (rate + left[link].max(0.0) / weight).max(fair).min(capacity[link] / weight)
-            };
-            demand.links.iter().map(on_link).fold(f64::INFINITY, f64::min)
-        })
-        .collect()
-}
-
-/// Progressive filling: all rates rise together; a flow stops when its demand is met or one of its
-/// links is full. Returns the rates, what each link has left, and the level at which each full
-/// link stopped its flows (0 for a link that is not full).
-pub fn max_min(capacity: &[f64], demands: &[LinkDemand]) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
-    let mut rate = vec![0.0; demands.len()];
-    let mut left = capacity.to_vec();
-    let mut level = vec![0.0; capacity.len()];
-    let mut weight = vec![0.0; capacity.len()];
-    let mut rising: Vec<usize> = (0..demands.len()).collect();
-    let mut used: Vec<usize> = Vec::new();
-    for demand in demands {
-        for &(link, w) in &demand.links {
-            if weight[link] == 0.0 {
-                used.push(link);
+    /// Stretches the jobs at touched spots, and all that are connected with them by tight spots.
+    /// Returns those whose stretch has changed, with the one that they had.
+    fn stretch_anew(&mut self) -> Vec<(JobId, f64)> {
+        let mut to_visit: Vec<Spot> = Vec::new();
+        for spot in std::mem::take(&mut self.touched) {
+            let was_tight = std::mem::replace(&mut self.is_tight[spot as usize], false);
+            self.is_tight[spot as usize] =
+                self.load_alone(spot) > self.capacity[spot as usize] * FULL;
+            if was_tight || self.is_tight[spot as usize] {
+                to_visit.push(spot);
             }
-            weight[link] += w;
         }
-    }
-    used.sort_unstable();
-    let mut height = 0.0;
-    while !rising.is_empty() {
-        let by_link = |&l: &usize| left[l].max(0.0) / weight[l];
-        let open = used.iter().filter(|&&l| weight[l] > 1e-9);
-        let room = open.map(by_link).fold(f64::INFINITY, f64::min);
-        let wish = rising.iter().map(|&f| demands[f].most - height).fold(f64::INFINITY, f64::min);
-        let step = room.min(wish).max(0.0);
-        height += step;
-        for &link in &used {
-            left[link] -= step * weight[link];
-        }
-        let full = |l: usize| left[l] <= 1e-9 * capacity[l];
-        let mut kept = Vec::with_capacity(rising.len());
-        for &f in &rising {
-            let crossed_full = demands[f].links.iter().any(|&(l, _)| full(l));
-            if crossed_full || demands[f].most <= height * (1.0 + 1e-12) {
-                rate[f] = height;
-                for &(link, w) in &demands[f].links {
-                    weight[link] -= w;
-                    if full(link) {
-                        level[link] = height;
-                    }
+        let mut ids: BTreeSet<JobId> = BTreeSet::new();
+        let mut tight: BTreeSet<Spot> = BTreeSet::new();
+        while let Some(spot) = to_visit.pop() {
+            if self.is_tight[spot as usize] && !tight.insert(spot) {
+                continue;
+            }
+            for &id in &self.jobs[spot as usize] {
+                if ids.insert(id) {
+                    let spots = self.flows[&id].spots.iter().map(|s| s.0);
+                    to_visit.extend(spots.filter(|&spot| self.is_tight[spot as usize]));
                 }
-            } else {
-                kept.push(f);
             }
         }
-        // Each step fills a link or meets a demand, to within the tolerances above.
-        assert!(kept.len() < rising.len(), "progressive filling made no progress");
-        rising = kept;
+        let flows: Vec<&Flow> = ids.iter().map(|id| &self.flows[id]).collect();
+        let links = Self::links(&flows, &tight, &self.capacity);
+        let stretches = stretches(&flows, links);
+        let mut changed = Vec::new();
+        for (id, stretch) in ids.into_iter().zip(stretches) {
+            let flow = self.flows.get_mut(&id).expect("listed above");
+            let before = std::mem::replace(&mut flow.stretch, stretch);
+            if before != stretch {
+                changed.push((id, before));
+            }
+        }
+        changed
     }
-    (rate, left, level)
+
+    /// What a spot would carry if nobody were stretched.
+    fn load_alone(&self, spot: Spot) -> f64 {
+        let load = |id: &JobId| {
+            let flow = &self.flows[id];
+            let bytes = flow.spots.iter().find(|s| s.0 == spot).map_or(0.0, |s| s.1);
+            flow.load(bytes, 1.0)
+        };
+        self.jobs[spot as usize].iter().map(load).sum()
+    }
+
+    fn links(flows: &[&Flow], tight: &BTreeSet<Spot>, capacity: &[f64]) -> Vec<SharedLink> {
+        let numbers: BTreeMap<Spot, usize> = tight.iter().copied().zip(0..).collect();
+        let link = |&spot: &Spot| SharedLink { room: capacity[spot as usize], users: Vec::new() };
+        let mut links: Vec<SharedLink> = tight.iter().map(link).collect();
+        for (at, flow) in flows.iter().enumerate() {
+            for (spot, bytes) in &flow.spots {
+                if let Some(&number) = numbers.get(spot) {
+                    links[number].users.push((at, *bytes));
+                }
+            }
+        }
+        links
+    }
+}
+
+/// A link that several jobs fill.
+struct SharedLink {
+    /// What the jobs whose stretch is settled leave of it.
+    room: f64,
+    /// The other jobs, by index, and the bytes that an iteration of each sends.
+    users: Vec<(usize, f64)>,
+}
+
+impl SharedLink {
+    fn load(&self, flows: &[&Flow], stretch: f64) -> f64 {
+        self.users.iter().map(|&(at, bytes)| flows[at].load(bytes, stretch)).sum()
+    }
+
+    /// The stretch of its jobs at which it is just full, given that it is at least `least`. One over the
+    /// load grows nearly in proportion to the stretch, which suits the secant method; the bounds keep it safe.
+    fn stretch(&self, flows: &[&Flow], least: f64) -> f64 {
+        let excess = |stretch: f64| self.room / self.load(flows, stretch) - 1.0;
+        let (mut low, mut at_low) = (least, excess(least));
+        if self.users.is_empty() || at_low >= 0.0 {
+            return least;
+        }
+        // No job sends more than its bytes in the time that sending them takes.
+        let most = |&(at, bytes): &(usize, f64)| bytes / flows[at].cost.bandwidth_s;
+        let mut high = (self.users.iter().map(most).sum::<f64>() / self.room).max(least);
+        let mut at_high = excess(high).max(0.0);
+        let mut low_stayed = None;
+        for _ in 0..STEPS_MAX {
+            let secant = low + (high - low) * -at_low / (at_high - at_low);
+            let middle = if secant > low && secant < high { secant } else { 0.5 * (low + high) };
+            let at_middle = excess(middle);
+            if at_middle.abs() < PRECISION || high - low <= PRECISION * high {
+                return middle;
+            }
+            // The Illinois rule: an end that stays twice counts half, so that both ends come nearer.
+            if at_middle < 0.0 {
+                (low, at_low) = (middle, at_middle);
+                at_high *= if low_stayed == Some(false) { 0.5 } else { 1.0 };
+                low_stayed = Some(false);
+            } else {
+                (high, at_high) = (middle, at_middle);
+                at_low *= if low_stayed == Some(true) { 0.5 } else { 1.0 };
+                low_stayed = Some(true);
+            }
+        }
+        high
+    }
+}
+
+/// The stretch of each flow. All stretches fall together from above: the link that is full first, at the
+/// largest stretch, settles its flows, and the others fall on.
+fn stretches(flows: &[&Flow], mut links: Vec<SharedLink>) -> Vec<f64> {
+    let mut settled: Vec<Option<f64>> = vec![None; flows.len()];
+    let mut crosses: Vec<Vec<usize>> = vec![Vec::new(); flows.len()];
+    for (number, link) in links.iter().enumerate() {
+        link.users.iter().for_each(|&(at, _)| crosses[at].push(number));
+    }
+    // A settled flow only ever leaves more room to others: a link's stretch, once found, can only fall.
+    let mut is_stale = vec![false; links.len()];
+    let mut by_stretch: BinaryHeap<(Total, Reverse<usize>)> = (links.iter().enumerate())
+        .map(|(number, link)| (Total(link.stretch(flows, 1.0)), Reverse(number)))
+        .collect();
+    while let Some((Total(stretch), Reverse(number))) = by_stretch.pop() {
+        if std::mem::take(&mut is_stale[number]) {
+            let stretch = links[number].stretch(flows, 1.0);
+            by_stretch.push((Total(stretch), Reverse(number)));
+            continue;
+        }
+        if stretch <= 1.0 {
+            break;
+        }
+        for (at, _) in std::mem::take(&mut links[number].users) {
+            settled[at] = Some(stretch);
+            for &other in crosses[at].iter().filter(|&&other| other != number) {
+                let SharedLink { room, users } = &mut links[other];
+                let place = users.iter().position(|u| u.0 == at).expect("it crosses the link");
+                let (_, bytes) = users.remove(place);
+                *room = (*room - flows[at].load(bytes, stretch)).max(f64::MIN_POSITIVE);
+                is_stale[other] = true;
+            }
+        }
+    }
+    settled.into_iter().map(|stretch| stretch.unwrap_or(1.0)).collect()
 }

@@ -98,6 +98,7 @@ impl Scheduler {
         policy.load(saved)?;
         state.network = fresh.network;
         state.network.grow(&state.cluster);
+        state.find_traffic();
         state.checkpoints = fresh.checkpoints;
         let mut scheduler = Self::new(state, policy);
         let (_, mut turn) = scheduler.turn();

@@ -135,6 +135,8 @@ pub enum Why {
     Saves { tier: Tier, saved_s: Seconds },
     /// It moves together, onto fewer machines.
     FewerMachines { machines: u32 },
+    /// It moves to a fuller machine, so that its own falls empty.
+    LeavesEmpty,
     /// It was found to run there.
     Found,
     /// It makes room for a job with a better claim.
@@ -146,6 +148,11 @@ pub enum Why {
     /// It declines for now: the worse tier would make it slower by this share, if that is known. `until_s` is the
     /// earliest moment at which it relents; `None`: it never does.
     HoldsOut { tier: Tier, until_s: Option<Seconds>, cost: Option<f64> },
+    /// It declines a place of this tier for now: it would lose so much there, on its own GPUs and on those of
+    /// jobs that it would slow, and a better place takes so long to come. `None`: nobody knows its cost.
+    Weighs { tier: Tier, lost_s: Option<Seconds>, wait_s: Seconds },
+    /// It takes a place of this tier: what it loses there is not worth the wait for a better one.
+    Settles { tier: Tier, lost_s: Option<Seconds>, wait_s: Seconds },
     /// One of its machines is gone.
     MachineGone,
     /// The world took its GPUs away.
@@ -168,6 +175,18 @@ impl Why {
 struct Told<'a> {
     why: &'a Why,
     levels: &'a [String],
+}
+
+/// A loss in words.
+struct Lost(Option<Seconds>);
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(lost_s) => write!(f, "{lost_s:.0} s"),
+            None => write!(f, "nobody knows how much"),
+        }
+    }
 }
 
 impl fmt::Display for Told<'_> {
@@ -194,6 +213,7 @@ impl fmt::Display for Told<'_> {
                 write!(f, "moves to {}: saves {saved_s:.0} s", place(tier))
             }
             Why::FewerMachines { machines } => write!(f, "moves together onto {machines} machines"),
+            Why::LeavesEmpty => write!(f, "moves to a fuller machine: its own falls empty"),
             Why::Found => write!(f, "it ran there already"),
             Why::RoomFor { job } => write!(f, "makes room for job {job}, whose claim is better"),
             Why::Outranked => write!(f, "makes room for jobs that rank before it"),
@@ -208,6 +228,14 @@ impl fmt::Display for Told<'_> {
                     Some(cost) => write!(f, ": {next} would cost it {:.0} %", 100.0 * cost),
                     None => write!(f, ": nobody knows what {next} would cost it"),
                 }
+            }
+            Why::Weighs { tier, lost_s, wait_s } => {
+                write!(f, "declines {}: it would lose {}, ", place(tier), Lost(lost_s))?;
+                write!(f, "and a better place comes in about {wait_s:.0} s")
+            }
+            Why::Settles { tier, lost_s, wait_s } => {
+                write!(f, "takes {}: it loses {}, ", place(tier), Lost(lost_s))?;
+                write!(f, "and a better place would take about {wait_s:.0} s")
             }
             Why::MachineGone => write!(f, "one of its machines is gone"),
             Why::TakenAway => write!(f, "the cluster took its GPUs away"),

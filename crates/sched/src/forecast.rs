@@ -1,9 +1,11 @@
 //! What the scheduler believes of what it cannot know: how much of a job is left, and what a tier
 //! would cost it. Policies ask here and nowhere else.
 //!
-//! Costs come from the closed forms of an idle network and the job's profile, as told. Lengths come
-//! from the user if the user gave one; otherwise, and once a job has run past what was told, from
-//! jobs of the same size that ended lately.
+//! The cost of a place begins with a prior: the closed forms of an idle network and the job's profile, as
+//! told. What jobs of the same model took at that tier, and what all jobs took at that place, corrects it:
+//! so traffic that nobody declared is anticipated, and so is what neighbours usually do to each other.
+//! Lengths come from the user if the user gave one; otherwise, and once a job has run past what was told,
+//! from jobs of the same size that ended lately.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,11 +13,11 @@ use hither_core::Seconds;
 use hither_core::topology::{LEVELS_MAX, Tier};
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Cluster, Placement, PoolId};
-use crate::job::{Job, JobId, Length};
+use crate::cluster::{Cluster, PlaceId, PoolId};
+use crate::job::{Job, Length};
 use crate::network::Network;
-use crate::order::Total;
-use crate::state::{JobState, Phase, State};
+use crate::order::{Total, pairs};
+use crate::state::{JobState, Phase};
 
 /// What can be said of a job when it is submitted.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -80,6 +82,42 @@ pub struct Forecast {
     /// By power of two that holds the demand.
     of_size: BTreeMap<u32, Ended>,
     all: Ended,
+    /// What iterations took, over what they take on idle links: by model and tier.
+    #[serde(default)]
+    by_model: BTreeMap<String, [Ratio; LEVELS_MAX]>,
+    /// The same by tier and place, over what the model's average explains.
+    #[serde(default, with = "pairs")]
+    by_place: BTreeMap<(Tier, PlaceId), Ratio>,
+}
+
+/// Models whose pace is remembered.
+const MODELS_MAX: usize = 4096;
+/// The prior weighs as much as so much running time that agreed with it.
+const PRIOR_S: Seconds = 3600.0;
+/// Beyond this running time, what was seen earlier counts ever less.
+const MEMORY_S: Seconds = 10.0 * 86_400.0;
+
+/// Time that iterations took, and what it was expected to be. Their quotient begins at 1.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    spent_s: Seconds,
+    expected_s: Seconds,
+}
+
+impl Ratio {
+    pub(crate) fn add(&mut self, spent_s: Seconds, expected_s: Seconds) {
+        self.spent_s += spent_s;
+        self.expected_s += expected_s;
+        let fade = MEMORY_S / self.spent_s.max(self.expected_s);
+        if fade < 1.0 {
+            self.spent_s *= fade;
+            self.expected_s *= fade;
+        }
+    }
+
+    pub fn value(&self) -> f64 {
+        (PRIOR_S + self.spent_s) / (PRIOR_S + self.expected_s)
+    }
 }
 
 impl Forecast {
@@ -140,18 +178,57 @@ impl Forecast {
         job.iteration_s.map_or(1.0, |iteration_s| iteration_s[LEVELS_MAX - 1] / iteration_s[0])
     }
 
-    /// Time that a running job saves over what is left of it if it goes on at the offered place, or
-    /// at its best tier, on an idle network; `None`: nobody knows.
-    pub fn saving_s(&self, state: &State, id: JobId, offer: Option<&Placement>) -> Option<Seconds> {
-        let job = state.job(id);
+    /// Time that a running job would save over what is left of it at its best tier; `None`: nobody knows.
+    pub fn saving_s(&self, job: &JobState, now: Seconds, learned: bool) -> Option<Seconds> {
         let Phase::Running(run) = &job.phase else { return None };
-        let best_s = job.iteration_s?[job.best.level()];
-        let there_s = offer.map_or(best_s, |place| {
-            let shape = state.network.shape(&state.cluster, place);
-            state.network.iteration_s(&job.job.profile, &shape)
-        });
-        let left = self.left(job, state.now).filter(|_| run.pace.rate > 0.0)?;
-        Some(left * (1.0 / run.pace.rate - there_s))
+        let alone_s = job.iteration_s?[job.best.level()];
+        let slowdown = match learned {
+            true => self.slowdown_at(&job.job.profile.name, job.best) * job.own_pace.value(),
+            false => 1.0,
+        };
+        let left = self.left(job, now).filter(|_| run.pace.rate > 0.0)?;
+        Some(left * (1.0 / run.pace.rate - alone_s * slowdown))
+    }
+
+    /// How much longer an iteration takes at a place than on idle links, as far as was seen.
+    pub fn slowdown(&self, model: &str, tier: Tier, place: PlaceId) -> f64 {
+        let of_place = self.by_place.get(&(tier, place)).map_or(1.0, Ratio::value);
+        self.slowdown_at(model, tier) * of_place
+    }
+
+    /// The same at any place of the tier.
+    pub fn slowdown_at(&self, model: &str, tier: Tier) -> f64 {
+        self.by_model.get(model).map_or(1.0, |by_tier| by_tier[tier.level()].value())
+    }
+
+    /// Iterations of the model took `spent_s` there instead of `ideal_s` on idle links.
+    pub(crate) fn learn_pace(
+        &mut self,
+        model: &str,
+        tier: Tier,
+        place: PlaceId,
+        spent_s: Seconds,
+        ideal_s: Seconds,
+    ) {
+        let expected_s = ideal_s * self.slowdown_at(model, tier);
+        self.by_place.entry((tier, place)).or_default().add(spent_s, expected_s);
+        if !self.by_model.contains_key(model) {
+            if self.by_model.len() == MODELS_MAX {
+                self.forget_a_model();
+            }
+            self.by_model.insert(model.to_owned(), Default::default());
+        }
+        let by_tier = self.by_model.get_mut(model).expect("inserted above");
+        by_tier[tier.level()].add(spent_s, ideal_s);
+    }
+
+    /// Forgets the model that least was seen of.
+    fn forget_a_model(&mut self) {
+        let seen_s = |by_tier: &[Ratio; LEVELS_MAX]| by_tier.iter().map(|r| r.spent_s).sum::<f64>();
+        let least = self.by_model.iter().min_by(|a, b| seen_s(a.1).total_cmp(&seen_s(b.1)));
+        if let Some(name) = least.map(|(name, _)| name.clone()) {
+            self.by_model.remove(&name);
+        }
     }
 
     /// A job ended after having held its GPUs for so long.
@@ -191,6 +268,8 @@ fn pace(job: &JobState) -> Option<f64> {
 struct Ended {
     in_order: VecDeque<Seconds>,
     sorted: Vec<Seconds>,
+    /// The sum of those from each on, as the residual is asked for far more often than jobs end.
+    sum_from: Vec<Seconds>,
 }
 
 impl Ended {
@@ -203,13 +282,20 @@ impl Ended {
         }
         self.in_order.push_back(held_s);
         self.sorted.insert(at(&self.sorted, held_s), held_s);
+        self.sum_from.clear();
+        self.sum_from.resize(self.sorted.len(), 0.0);
+        let mut sum = 0.0;
+        for (from, held_s) in self.sum_from.iter_mut().zip(&self.sorted).rev() {
+            sum += held_s;
+            *from = sum;
+        }
     }
 
     /// Mean time that those which lasted longer than this went on for.
     fn residual_s(&self, held_s: Seconds) -> Option<Seconds> {
-        let longer = &self.sorted[self.sorted.partition_point(|&s| s <= held_s)..];
-        let enough = longer.len() >= LONGER_MIN;
-        enough.then(|| longer.iter().map(|s| s - held_s).sum::<f64>() / longer.len() as f64)
+        let from = self.sorted.partition_point(|&s| s <= held_s);
+        let longer = self.sorted.len() - from;
+        (longer >= LONGER_MIN).then(|| (self.sum_from[from] / longer as f64 - held_s).max(0.0))
     }
 }
 

@@ -31,8 +31,15 @@ impl Job {
 
     /// What is wrong with the job, whatever the cluster; `None`: nothing.
     pub fn flaw(&self) -> Option<&'static str> {
-        let Profile { compute_s, gradient_bytes, restart_s, backward_share, overlap, .. } =
-            *self.profile;
+        let profile = &*self.profile;
+        let Profile { backward_share, overlap, .. } = *profile;
+        let amounts = [
+            profile.compute_s,
+            profile.gradient_bytes,
+            profile.restart_s,
+            profile.restart_gpu_s,
+            profile.checkpoint_bytes,
+        ];
         let split = self.terms.split;
         let is_amount = |value: f64| value.is_finite() && value >= 0.0;
         let is_share = |value: f64| (0.0..=1.0).contains(&value);
@@ -48,7 +55,7 @@ impl Job {
             Some("its length is not a number of at least 0")
         } else if !self.submit_s.is_finite() {
             Some("its time of submission is not a number")
-        } else if ![compute_s, gradient_bytes, restart_s].into_iter().all(is_amount) {
+        } else if !amounts.into_iter().all(is_amount) {
             Some("a figure of its profile is not a number of at least 0")
         } else if !(is_share(backward_share) && is_share(overlap)) {
             Some("a share of its profile is not between 0 and 1")
@@ -157,9 +164,15 @@ pub struct Profile {
     /// The part of the backward pass behind which communication can hide, 0 to 1.
     #[serde(default = "Profile::default_overlap")]
     pub overlap: f64,
-    /// Loading the last checkpoint and warming up, paid on every start but the first.
+    /// Starting up and warming up, paid on every start but the first.
     #[serde(default = "Profile::default_restart_s")]
     pub restart_s: Seconds,
+    /// What every GPU of the gang adds to that.
+    #[serde(default)]
+    pub restart_gpu_s: Seconds,
+    /// Bytes of a checkpoint of the whole job, which the storage writes and reads.
+    #[serde(default)]
+    pub checkpoint_bytes: f64,
     /// The largest tensor's share of the gradient: Tiresias consolidates models with a large one.
     #[serde(default)]
     pub skew: f64,
@@ -188,6 +201,16 @@ impl Profile {
 
     pub fn is_known(&self) -> bool {
         self.compute_s > 0.0
+    }
+
+    /// The same with restarts and checkpoints of so many times the cost.
+    pub fn with_restarts(&self, times: f64) -> Self {
+        Self {
+            restart_s: self.restart_s * times,
+            restart_gpu_s: self.restart_gpu_s * times,
+            checkpoint_bytes: self.checkpoint_bytes * times,
+            ..self.clone()
+        }
     }
 
     pub const fn default_backward_share() -> f64 {

@@ -52,6 +52,53 @@ impl Shape {
     pub fn tier(&self) -> Tier {
         Tier(self.parts.iter().rposition(|&parts| parts > 1).unwrap_or(0) as u8)
     }
+
+    /// The same with less bandwidth between machines.
+    pub fn stretched(mut self, stretch: f64) -> Self {
+        self.share[1..].iter_mut().for_each(|share| *share /= stretch);
+        self
+    }
+}
+
+/// The time of an iteration as a function of how much other jobs stretch its communication between
+/// machines. It agrees with [`Network::iteration_s`] of the stretched shape to within rounding.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct IterationCost {
+    compute_s: Seconds,
+    /// Communication between machines, with all the bandwidth of its links.
+    pub bandwidth_s: Seconds,
+    /// What the all-reduce takes inside machines at the same time as that.
+    inside_s: Seconds,
+    /// What it takes besides.
+    fixed_s: Seconds,
+    exposed: Exposed,
+}
+
+/// How much of the communication an iteration waits for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Exposed {
+    /// All but this time, which hides behind computing.
+    Beyond(Seconds),
+    /// `exposed_s` where the all-reduce takes up to `measured_s`, and in proportion beyond.
+    Measured { exposed_s: Seconds, measured_s: Seconds },
+}
+
+impl IterationCost {
+    pub fn iteration_s(&self, stretch: f64) -> Seconds {
+        let all_reduce_s = self.fixed_s + (stretch * self.bandwidth_s).max(self.inside_s);
+        self.compute_s
+            + match self.exposed {
+                Exposed::Beyond(hidden_s) => (all_reduce_s - hidden_s).max(0.0),
+                Exposed::Measured { exposed_s, measured_s } => {
+                    exposed_s * (all_reduce_s / measured_s).max(1.0)
+                }
+            }
+    }
+
+    /// Whether the time of an iteration was measured, so that bytes and bandwidth need not explain it.
+    pub fn is_measured(&self) -> bool {
+        matches!(self.exposed, Exposed::Measured { .. })
+    }
 }
 
 impl Network {
@@ -205,6 +252,35 @@ impl Network {
         }
     }
 
+    /// What an iteration costs at this shape, depending on how busy its links are.
+    pub fn iteration_cost(&self, profile: &Profile, shape: &Shape) -> IterationCost {
+        let bytes = profile.gradient_bytes;
+        let tier = shape.tier().level();
+        let all_reduce_s = self.all_reduce_s(bytes, shape);
+        let (bandwidth_s, inside_s) = match self.all_reduce {
+            AllReduce::Hierarchical => {
+                let free = Shape { share: only_inside(shape), ..*shape };
+                (all_reduce_s - self.all_reduce_s(bytes, &free), 0.0)
+            }
+            AllReduce::Ring => {
+                let slowest = shape.share[1..=tier].iter().copied().fold(f64::INFINITY, f64::min);
+                let ring_s = |share: f64| around(shape.gpus) * bytes / share;
+                (ring_s(slowest), ring_s(shape.share[0]))
+            }
+        };
+        let fixed_s = all_reduce_s - bandwidth_s.max(inside_s);
+        let compute_s = profile.compute_s;
+        let exposed = match profile.table.is_empty() {
+            true if shape.gpus <= 1 => Exposed::Beyond(f64::INFINITY),
+            true => Exposed::Beyond(profile.overlap * profile.backward_share * compute_s),
+            false => {
+                let (exposed_s, measured_s) = self.exposed_as_measured_s(profile, shape);
+                Exposed::Measured { exposed_s, measured_s }
+            }
+        };
+        IterationCost { compute_s, bandwidth_s, inside_s, fixed_s, exposed }
+    }
+
     /// Bytes that an iteration sends through the link of each part, by level; none inside machines.
     pub fn traffic(&self, bytes: f64, shape: &Shape) -> [f64; LEVELS_MAX] {
         let mut traffic = [0.0; LEVELS_MAX];
@@ -230,18 +306,37 @@ impl Network {
     /// The measured step tells what the network cost where it was measured; the closed form says
     /// how much slower the links are here and now.
     fn exposed_by_table_s(&self, profile: &Profile, shape: &Shape) -> Seconds {
+        let (exposed_s, measured_s) = self.exposed_as_measured_s(profile, shape);
+        if measured_s.is_infinite() {
+            return exposed_s;
+        }
+        exposed_s * (self.all_reduce_s(profile.gradient_bytes, shape) / measured_s).max(1.0)
+    }
+
+    /// The communication of a measured step that was waited for, and what an all-reduce took there;
+    /// infinite where bandwidth does not matter.
+    fn exposed_as_measured_s(&self, profile: &Profile, shape: &Shape) -> (Seconds, Seconds) {
+        if shape.gpus <= 1 {
+            return (0.0, f64::INFINITY);
+        }
         let (step_s, _) = measured_step_s(profile, shape);
         let exposed_s = (step_s - profile.compute_s).max(0.0);
         if shape.machines <= 1 || profile.gradient_bytes <= 0.0 {
-            return exposed_s;
+            return (exposed_s, f64::INFINITY);
         }
         // Tables were measured on machines around one switch.
         let mut switch = Shape { parts: [1; LEVELS_MAX], ..*shape };
         (switch.parts[0], switch.parts[1]) = (shape.parts[0], shape.machines);
         switch.share[1] = self.quiet.links[1];
-        let measured_s = self.all_reduce_s(profile.gradient_bytes, &switch);
-        exposed_s * (self.all_reduce_s(profile.gradient_bytes, shape) / measured_s).max(1.0)
+        (exposed_s, self.all_reduce_s(profile.gradient_bytes, &switch))
     }
+}
+
+/// The bandwidth of a shape whose links between machines cost nothing.
+fn only_inside(shape: &Shape) -> [f64; LEVELS_MAX] {
+    let mut share = [f64::INFINITY; LEVELS_MAX];
+    share[0] = shape.share[0];
+    share
 }
 
 /// Times that data pass a link when n parts sum them in a ring.

@@ -275,6 +275,8 @@ fn check(profile: &Profile, file: &str) -> Result<(), Error> {
     within("backward_share", profile.backward_share, 0.0, 1.0)?;
     within("overlap", profile.overlap, 0.0, 1.0)?;
     within("restart_s", profile.restart_s, 0.0, STEP_MAX_S)?;
+    within("restart_gpu_s", profile.restart_gpu_s, 0.0, STEP_MAX_S)?;
+    within("checkpoint_bytes", profile.checkpoint_bytes, 0.0, 1e18)?;
     within("skew", profile.skew, 0.0, 1.0)?;
     let mut seen = std::collections::BTreeSet::new();
     for row in &profile.table {

@@ -159,9 +159,13 @@ pub fn simulate(
     options: &Options,
 ) -> Result<RunRecord, Error> {
     let network = Network::new(topology, options.congestion);
-    let mut state = State::new(topology, network, options.checkpoints);
     let clairvoyant = policy.is_clairvoyant();
     let beliefs = if clairvoyant { Beliefs::default() } else { options.beliefs };
+    let told = match beliefs.congestion {
+        true => network.clone(),
+        false => Network::new(topology, 1.0),
+    };
+    let mut state = State::new(topology, told, options.checkpoints);
     if !beliefs.are_true() {
         state.forecast = Forecast::default();
     }
@@ -178,7 +182,8 @@ pub fn simulate(
     let mut sim = Sim {
         name,
         world: World::new(beliefs, options.seed, options.checkpoints),
-        contention: Contention::new(&state.network),
+        contention: Contention::new(&network),
+        network,
         recorder: Recorder::new(scenario.jobs.len(), topology.levels.len(), options.record),
         checker: options.check.then(|| Checker::new(&state)),
         scheduler: Scheduler::new(state, policy),
@@ -208,6 +213,7 @@ struct Sim<'a> {
     name: &'a str,
     scheduler: Scheduler,
     world: World,
+    network: Network,
     contention: Contention,
     recorder: Recorder,
     checker: Option<Checker>,
@@ -290,8 +296,9 @@ impl Sim<'_> {
                     if let Some(first) = later.first() {
                         self.push(first.submit_s, What::Arrive);
                     }
-                    let state = &self.scheduler.state;
-                    Event::Submitted(now.iter().map(|job| self.world.submit(job, state)).collect())
+                    let (cluster, network) = (&self.scheduler.state.cluster, &self.network);
+                    let submit = |job| self.world.submit(job, cluster, network);
+                    Event::Submitted(now.iter().map(submit).collect())
                 }
             };
             self.step(next.at_s, event)?;
@@ -401,7 +408,7 @@ impl Sim<'_> {
     fn begin(&mut self, now: Seconds, job: JobId, placement: &Placement) {
         let state = &self.scheduler.state;
         let profile = &self.world.job(job).job.profile;
-        self.contention.start(job, profile, placement, &state.cluster, &state.network);
+        self.contention.start(job, profile, placement, &state.cluster, &self.network);
         let begin_s = state.job(job).run().map_or(now, |run| run.pace.begin_s);
         self.world.start(job, begin_s);
     }
@@ -445,7 +452,7 @@ impl Sim<'_> {
             let truth = self.world.job(id);
             let pace = truth.pace.expect("only running jobs have a share");
             let profile = &truth.job.profile;
-            let exposed_s = self.scheduler.state.network.exposed_s(profile, &shape);
+            let exposed_s = self.network.exposed_s(profile, &shape);
             let iteration_s = profile.compute_s + exposed_s;
             let rate = 1.0 / iteration_s;
             if rate == pace.rate {

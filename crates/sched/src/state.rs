@@ -5,6 +5,7 @@
 //! cluster, and [`Turn::start`] works out which stops a start has to wait for.
 
 mod phase;
+mod storage;
 mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,12 +17,15 @@ use hither_core::topology::{Machine, Topology};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, MachineId, PlaceId, Placement, PoolId};
+use crate::contention::Contention;
 use crate::event::{Action, Decision, DecisionId, Timer, Why};
-use crate::forecast::{Estimate, Forecast};
+use crate::forecast::{Estimate, Forecast, Ratio};
 use crate::job::{Job, JobId};
 use crate::jobs::Jobs;
 use crate::network::Network;
 use crate::order::pairs;
+
+use storage::Storage;
 
 pub use phase::{Checkpoints, JobState, Pace, Phase, Run, Start, Stop};
 pub use turn::{Books, Turn};
@@ -38,6 +42,10 @@ pub struct State {
     /// Closed forms of what a placement costs on an otherwise idle network.
     #[serde(skip)]
     pub network: Network,
+    /// The jobs that hold GPUs or are promised some, and how they slow each other, as believed. It follows
+    /// from their placements.
+    #[serde(skip)]
+    traffic: Contention,
     pub forecast: Forecast,
     /// Every job that is not over.
     pub jobs: Jobs,
@@ -54,6 +62,8 @@ pub struct State {
     #[serde(with = "pairs")]
     pub timers: BTreeMap<Timer, Seconds>,
     pub checkpoints: Checkpoints,
+    #[serde(default)]
+    storage: Storage,
 }
 
 impl State {
@@ -61,6 +71,7 @@ impl State {
         Self {
             now: 0.0,
             cluster: Cluster::new(topology),
+            traffic: Contention::new(&network),
             network,
             forecast: Forecast::exact(),
             jobs: Jobs::default(),
@@ -71,6 +82,7 @@ impl State {
             next_decision: 0,
             timers: BTreeMap::new(),
             checkpoints,
+            storage: Storage::default(),
         }
     }
 
@@ -101,7 +113,9 @@ impl State {
             held_s: 0.0,
             since_s: self.now,
             starts: 0,
+            own_pace: Ratio::default(),
             restart_s: 0.0,
+            reads: None,
             why: Why::Submitted,
             job,
         });
@@ -163,7 +177,13 @@ impl State {
         let (kept, restart_s) = self.kept(id, Reason::Priority);
         let rate = job.run().map_or(0.0, |run| run.pace.rate);
         let lost_s = if rate > 0.0 { (job.done_at(self.now) - kept) / rate } else { 0.0 };
-        f64::from(job.gpus()) * (restart_s + lost_s)
+        f64::from(job.gpus()) * (self.checkpoints.write_s(&job.job) + restart_s + lost_s)
+    }
+
+    /// Time that moving a running job costs: it writes its checkpoint and starts again.
+    pub fn move_s(&self, id: JobId) -> Seconds {
+        let job = &self.job(id).job;
+        self.checkpoints.write_s(job) + self.checkpoints.restart_s(job)
     }
 
     /// Moves the clock. One that steps back stands still.
@@ -201,10 +221,28 @@ impl State {
     pub(crate) fn add_machine(&mut self, machine: &Machine, around: PlaceId) {
         self.cluster.join(machine, around);
         self.network.grow(&self.cluster);
+        self.find_traffic();
+    }
+
+    /// Works out anew who sends over which links.
+    pub(crate) fn find_traffic(&mut self) {
+        self.traffic = Contention::new(&self.network);
+        for id in self.jobs.ids().collect::<Vec<JobId>>() {
+            if let Some(run) = self.job(id).run() {
+                let placement = run.placement.clone();
+                self.take_links(id, &placement);
+            }
+        }
+    }
+
+    fn take_links(&mut self, id: JobId, placement: &Placement) {
+        let profile = &self.jobs[id].job.profile;
+        self.traffic.add(id, profile, placement, &self.cluster, &self.network);
     }
 
     /// A running job has done so many iterations by now and does `rate` per second from now on.
     pub(crate) fn progress(&mut self, id: JobId, done: f64, rate: f64) {
+        self.learn_pace(id, done);
         let (now, interval_s) = (self.now, self.checkpoints.interval_s);
         let job = &mut self.jobs[id];
         if let Phase::Running(run) = &mut job.phase {
@@ -215,6 +253,24 @@ impl State {
         }
     }
 
+    /// A running job has done so many iterations by now. The forecast compares them with what they should
+    /// have taken on idle links.
+    fn learn_pace(&mut self, id: JobId, done: f64) {
+        let job = &self.jobs[id];
+        let Phase::Running(Run { placement, pace }) = &job.phase else { return };
+        let (spent_s, iterations) = (self.now - pace.since_s, done - pace.done);
+        if spent_s <= 0.0 || iterations <= 0.0 || !job.job.profile.is_known() {
+            return;
+        }
+        let shape = self.network.shape(&self.cluster, placement);
+        let ideal_s = iterations * self.network.iteration_s(&job.job.profile, &shape);
+        let place = self.cluster.domain_of(placement);
+        let name = &job.job.profile.name;
+        let expected_s = ideal_s * self.forecast.slowdown(name, placement.tier, place);
+        self.forecast.learn_pace(name, placement.tier, place, spent_s, ideal_s);
+        self.jobs[id].own_pace.add(spent_s, expected_s);
+    }
+
     /// What a running job would keep if it stopped now, and what its next start would cost.
     fn kept(&self, id: JobId, reason: Reason) -> (f64, Seconds) {
         let job = self.job(id);
@@ -223,8 +279,8 @@ impl State {
             false => job.checkpointed_at(self.now, self.checkpoints.interval_s),
         };
         let restart_s = match reason {
-            Reason::TimeSlice => SLICE_RESUME_S,
-            _ => job.job.profile.restart_s,
+            Reason::TimeSlice | Reason::Migration => SLICE_RESUME_S,
+            _ => self.checkpoints.restart_s(&job.job),
         };
         (done, restart_s)
     }
@@ -232,11 +288,13 @@ impl State {
     /// A running job leaves its GPUs with `done` iterations kept. Returns the run that ends.
     fn leave(&mut self, id: JobId, done: f64, next: Phase) -> Option<Run> {
         let now = self.now;
+        self.learn_pace(id, self.job(id).done_at(now));
         let job = &mut self.jobs[id];
         job.held_s = job.held_at(now);
         job.done = done;
         job.since_s = now;
         let Phase::Running(run) = std::mem::replace(&mut job.phase, next) else { return None };
+        self.traffic.stop(id);
         self.cluster.release(&run.placement);
         self.running.remove(&id);
         Some(run)
@@ -247,8 +305,10 @@ impl State {
         let (done, restart_s) = self.kept(id, Reason::Failure);
         self.leave(id, done, Phase::Waiting);
         self.waiting += 1;
+        let now = self.now;
         let job = &mut self.jobs[id];
         job.restart_s = restart_s;
+        job.reads = Some(now);
         job.why = why;
     }
 
@@ -288,6 +348,7 @@ impl State {
     /// A waiting job is promised the placement.
     fn start(&mut self, id: JobId, placement: Arc<Placement>) -> (DecisionId, Vec<DecisionId>) {
         self.cluster.take(&placement);
+        self.take_links(id, &placement);
         let mut after = self.cluster.stops_before(&placement);
         let decision = self.decision(id);
         self.waiting -= 1;
@@ -315,7 +376,13 @@ impl State {
             unreachable!("the caller has looked")
         };
         self.in_flight.remove(&start.decision);
-        let pace = Pace::new(now + job.restart_s, job.done);
+        let mut ready_s = self.storage.ready_s(now, &self.cluster, &start.run.placement);
+        if let Some(written_s) = job.reads {
+            let read_s = self.checkpoints.read_s(&job.job);
+            ready_s = ready_s.max(written_s);
+            ready_s += self.storage.read(ready_s, read_s);
+        }
+        let pace = Pace::new(ready_s + job.restart_s, job.done);
         job.phase = Phase::Running(Run { pace, ..start.run });
         job.since_s = now;
         job.starts += 1;
@@ -325,6 +392,7 @@ impl State {
     /// A waiting job is found to run on these GPUs already.
     pub(crate) fn found(&mut self, id: JobId, placement: Arc<Placement>) {
         self.cluster.take(&placement);
+        self.take_links(id, &placement);
         self.waiting -= 1;
         self.running.insert(id);
         let now = self.now;
@@ -369,6 +437,7 @@ impl State {
         let start = start.expect("the caller has looked");
         job.why = Why::Refused;
         self.in_flight.remove(&start.decision);
+        self.traffic.stop(id);
         self.cluster.release(&start.run.placement);
         self.waiting += 1;
     }
@@ -384,6 +453,13 @@ impl State {
         self.waiting += 1;
         let at_s = self.now;
         let job = &mut self.jobs[id];
+        job.reads = match reason {
+            Reason::TimeSlice | Reason::Migration => None,
+            _ => {
+                let write_s = self.checkpoints.write_s(&job.job);
+                Some(self.storage.write(at_s, write_s, &run.placement))
+            }
+        };
         job.restart_s = restart_s;
         job.phase =
             Phase::Stopping(Box::new(Stop { decision, run, reason, at_s, before, next: None }));
@@ -417,6 +493,7 @@ impl State {
         self.in_flight.remove(&stop.decision);
         self.cluster.settle_stop(stop.decision, &stop.run.placement);
         self.cluster.take(&stop.run.placement);
+        self.take_links(id, &stop.run.placement);
         self.running.insert(id);
         self.waiting -= 1;
         self.jobs[id].phase = Phase::Running(stop.run);

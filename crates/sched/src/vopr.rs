@@ -106,6 +106,8 @@ impl Case {
         let checkpoints = Checkpoints {
             interval_s: rng.random_range(60.0..5000.0),
             on_preempt: rng.random_bool(0.7),
+            read_bytes_per_s: random_bandwidth(rng),
+            write_bytes_per_s: random_bandwidth(rng),
         };
         let congestion = [1.0, 1.0, 4.0, 50.0][rng.random_range(0..4)];
         Self {
@@ -192,7 +194,9 @@ fn random_beliefs(rng: &mut Pcg64Mcg) -> Beliefs {
         _ => Lengths::Unknown,
     };
     let profile_error = if rng.random_bool(0.2) { rng.random_range(0.0..2.0) } else { 0.0 };
-    Beliefs { lengths, profile_error, profiles: rng.random_bool(0.9) }
+    let profiles = rng.random_bool(0.9);
+    let congestion = rng.random_bool(0.8);
+    Beliefs { lengths, profile_error, profiles, congestion }
 }
 
 /// Machines that fail every hours, and are back before the checkpoints of long jobs are lost.
@@ -303,6 +307,14 @@ fn fits_one_type(topology: &Topology, gpus: u32) -> bool {
     ["a", "b"].iter().any(|kind| topology.best_tier(gpus, Some(kind)).is_some())
 }
 
+/// Of the storage, in bytes per second; often without a limit.
+fn random_bandwidth(rng: &mut Pcg64Mcg) -> f64 {
+    match rng.random_bool(0.5) {
+        true => f64::INFINITY,
+        false => 10f64.powf(rng.random_range(8.0..11.0)),
+    }
+}
+
 fn random_profile(rng: &mut Pcg64Mcg) -> Profile {
     let compute_s = rng.random_range(0.01..1.0);
     let table = match rng.random_bool(0.15) {
@@ -322,6 +334,8 @@ fn random_profile(rng: &mut Pcg64Mcg) -> Profile {
         backward_share: rng.random_range(0.0..1.0),
         overlap: rng.random_range(0.0..1.0),
         restart_s: rng.random_range(0.0..120.0),
+        restart_gpu_s: if rng.random_bool(0.2) { rng.random_range(0.0..2.0) } else { 0.0 },
+        checkpoint_bytes: 10f64.powf(rng.random_range(5.0..12.0)),
         skew: rng.random_range(0.0..1.0),
         table,
         source: String::new(),

@@ -10,9 +10,11 @@ use hither_core::seed::stream;
 use rand_distr::{Distribution, StandardNormal};
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::Cluster;
 use crate::forecast::Estimate;
 use crate::job::{Job, JobId, Length, Profile};
-use crate::state::{Checkpoints, Pace, State};
+use crate::network::Network;
+use crate::state::{Checkpoints, Pace};
 
 /// What the scheduler is told of jobs. Policies that are clairvoyant by definition are told the
 /// truth whatever these say.
@@ -23,6 +25,8 @@ pub struct Beliefs {
     pub profile_error: f64,
     /// Whether it is told any profile at all.
     pub profiles: bool,
+    /// Whether it is told of background traffic.
+    pub congestion: bool,
 }
 
 /// What the scheduler is told of how long jobs are.
@@ -57,7 +61,7 @@ pub const ERROR_MAX: f64 = 10.0;
 
 impl Default for Beliefs {
     fn default() -> Self {
-        Self { lengths: Lengths::Known, profile_error: 0.0, profiles: true }
+        Self { lengths: Lengths::Known, profile_error: 0.0, profiles: true, congestion: true }
     }
 }
 
@@ -135,8 +139,8 @@ impl World {
     }
 
     /// The next job is there. Returns what the scheduler is told of it.
-    pub fn submit(&mut self, job: &Arc<Job>, state: &State) -> Arc<Job> {
-        let estimate = Estimate::new(job, &state.cluster, &state.network).expect("it was admitted");
+    pub fn submit(&mut self, job: &Arc<Job>, cluster: &Cluster, network: &Network) -> Arc<Job> {
+        let estimate = Estimate::new(job, cluster, network).expect("it was admitted");
         let [best, .., widest] = estimate.iteration_s.expect("traces have profiles");
         let iterations = estimate.iterations;
         let iteration_s = [best, widest];

@@ -242,7 +242,7 @@ fn a_job_that_ends_before_its_last_iteration() {
 
 /// A job that did 70 of its iterations and is stopped for a reason, after which `kept` are left.
 fn falls_back(reason: Reason, on_preempt: bool, kept: f64) -> Verdict {
-    let checkpoints = Checkpoints { interval_s: 20.0, on_preempt };
+    let checkpoints = Checkpoints { interval_s: 20.0, on_preempt, ..Checkpoints::default() };
     let mut forge = Forge::new(&topology(&[(0, 1)]), checkpoints, vec![job(0.0, 1, 100.0)]);
     forge.start(0.0, 0, &[(0, 1)]).expect("it is free");
     forge.kept = Some(kept);
@@ -306,4 +306,14 @@ fn a_job_that_runs_past_its_end() {
     assert_eq!(forge.claims(100.0, &[]), Ok(()));
     // Nobody told the scheduler that the job was over at 100.
     caught(forge.claims(101.0, &[]), "ran past its end");
+}
+
+#[test]
+fn a_job_that_is_faster_than_alone_on_its_gpus() {
+    // An iteration takes 1 s on one machine and 3 s on two; jobs here do one per second.
+    let start = |slots: &[(u32, u32)]| {
+        two_machines(vec![talking_job(0.0, 2, 100.0, 1.0)]).start(0.0, 0, slots)
+    };
+    assert_eq!(start(&[(0, 2)]), Ok(()));
+    caught(start(&[(0, 1), (1, 1)]), "takes 1 s an iteration, alone 3 s");
 }

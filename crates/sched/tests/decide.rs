@@ -407,9 +407,10 @@ fn timers_are_armed_anew_after_a_restart() {
             _ => None,
         })
         .collect();
-    assert_eq!(timers, [(Timer::Job(2), 1810.0), (Timer::Round, 300.0)]);
-    world.hears(1810.0, Event::Timer(Timer::Job(2)));
-    assert_eq!(jobs_of(&world.asks(1810.0)), [('+', 2)]);
+    // A rack would cost it 100,000 × 0.5 s: so long it holds out before it has learned anything.
+    assert_eq!(timers, [(Timer::Job(2), 50_010.0), (Timer::Round, 300.0)]);
+    world.hears(50_010.0, Event::Timer(Timer::Job(2)));
+    assert_eq!(jobs_of(&world.asks(50_010.0)), [('+', 2)]);
 }
 
 #[test]
@@ -461,10 +462,26 @@ fn reasons_can_be_read() {
     assert_eq!(world.told(&blockers[0].why), "it is its turn, and one machine has room");
     world.submit(10.0, vec![talking_job(10.0, 2, 100_000.0, 0.5)]);
     let why = world.told(&world.scheduler.state.job(2).why);
-    assert_eq!(why, "holds out for one machine until 1810 s: one rack would cost it 50 %");
-    world.hears(1810.0, Event::Timer(Timer::Job(2)));
-    let start = world.asks(1810.0);
+    let weighs = "declines one rack: it would lose 50000 s, and a better place comes in about 0 s";
+    assert_eq!(why, weighs);
+    world.hears(50_010.0, Event::Timer(Timer::Job(2)));
+    let start = world.asks(50_010.0);
     let why = world.told(&start[0].why);
-    assert_eq!(why, "takes one rack after 1800 s of waiting for one machine");
+    let settles = "takes one rack: it loses 50000 s, and a better place would take about 50000 s";
+    assert_eq!(why, settles);
+}
+
+#[test]
+fn reasons_of_fixed_timers_can_be_read() {
+    let mut world = World::new("dally-manual", &topology(&[(0, 4), (0, 4)]));
+    let blockers = world.submit(0.0, vec![job(0.0, 3, 1e6), job(0.0, 3, 1e6)]);
+    world.grants(0.0, &blockers);
+    world.submit(10.0, vec![talking_job(10.0, 2, 100_000.0, 0.5)]);
+    let why = world.told(&world.scheduler.state.job(2).why);
+    assert_eq!(why, "holds out for one machine until 43210 s: one rack would cost it 50 %");
+    world.hears(43_210.0, Event::Timer(Timer::Job(2)));
+    let start = world.asks(43_210.0);
+    let why = world.told(&start[0].why);
+    assert_eq!(why, "takes one rack after 43200 s of waiting for one machine");
     assert!(matches!(start[0].why, Why::Relented { tier: Tier(1), .. }));
 }

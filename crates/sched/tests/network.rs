@@ -18,6 +18,7 @@ const S: f64 = 1.5e9;
 fn common_cluster(all_reduce: AllReduce) -> Topology {
     let mut topology = Topology::uniform(2, 2, 4);
     topology.all_reduce = all_reduce;
+    topology.levels[2].core = Some(Link::Oversubscribed(2.0));
     topology
 }
 
@@ -353,7 +354,8 @@ proptest! {
 fn four_levels_by_hand() {
     // Two pods of two racks of two machines of four GPUs: cards 12.5 GB/s, racks 2 × 12.5 / 4 = 6.25,
     // pods 2 × 6.25 / 2 = 6.25, core half of both pods, 6.25.
-    let topology = Topology::regular(&[2, 2, 2, 4]);
+    let mut topology = Topology::regular(&[2, 2, 2, 4]);
+    topology.levels[3].core = Some(Link::Oversubscribed(2.0));
     let rack = 0.015 + 6e-6 + 0.12 + 10e-6;
     assert_close(cost_s(&topology, RACK), rack);
     // A pod: 1.5 GB over uplinks of 6.25 GB/s, and 2 messages of 15 µs.

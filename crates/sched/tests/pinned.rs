@@ -71,7 +71,8 @@ fn troubled(seed: u64) -> Setting {
     scenario.cancels = (0..20).map(|n| (f64::from(n) * 9000.0, n * 7)).collect();
     scenario.machines = vec![(30_000.0, 3, false), (60_000.0, 3, true)];
     scenario.faults = Some(Faults { seed, between_s: 200_000.0, repair_s: 4000.0 });
-    let checkpoints = Checkpoints { interval_s: 1200.0, on_preempt: false };
+    let checkpoints =
+        Checkpoints { interval_s: 1200.0, on_preempt: false, ..Checkpoints::default() };
     let options = Options { seed, congestion: 3.0, checkpoints, ..Options::default() };
     Setting { name: "troubled", topology, scenario, options }
 }

@@ -79,7 +79,7 @@ fn tiresias_demotes_at_its_threshold_and_then_prefers_new_jobs() {
     // Two GPUs reach 3250 GPU-s after 1625 s. Until then the running job goes before the waiting
     // one of the same queue; a newcomer after that preempts at once.
     let jobs = vec![job(0.0, 2, 5000.0), job(1000.0, 2, 100.0), job(2000.0, 2, 10.0)];
-    let record = run("tiresias", &machine(2), jobs);
+    let record = run("tiresias-authors", &machine(2), jobs);
     let why = Reason::Priority;
     assert_eq!(preemptions(&record), [(1625.0, 0, why), (2000.0, 0, why)]);
     assert_eq!(first_starts(&record), [0.0, 1625.0, 2000.0]);
@@ -93,7 +93,7 @@ fn tiresias_promotes_a_job_that_waits_too_long() {
     let second_start = |knob| {
         let mut settings = Settings::default();
         settings.tiresias.promote_knob = knob;
-        starts(&run_with("tiresias", &settings, &machine(1), jobs()), 0)[1].0
+        starts(&run_with("tiresias-authors", &settings, &machine(1), jobs()), 0)[1].0
     };
     // The second job runs from 3250 and meets the second threshold at 3250 + 7200.
     assert_eq!(second_start(f64::INFINITY), 10_450.0);
@@ -109,6 +109,60 @@ fn tiresias_consolidates_skewed_models_and_no_others() {
         run("tiresias", &three, vec![Job { profile: model, ..job(0.0, 6, 1.0) }]).jobs[0].tier
     };
     assert_eq!((tier(0.5), tier(0.49)), (1, 2));
+}
+
+#[test]
+fn tiresias_learns_its_thresholds_from_the_jobs_that_ended() {
+    let mut jobs: Vec<Job> = (0..20).map(|_| job(0.0, 1, 100.0)).collect();
+    jobs.extend([job(2000.0, 1, 5000.0), job(2500.0, 1, 10.0)]);
+    let last_start = |policy| first_starts(&run(policy, &machine(1), jobs.clone()))[21];
+    // All jobs so far had 100 GPU-s, so the long one is in the last queue from 2100 on.
+    assert_eq!(last_start("tiresias"), 2500.0);
+    assert_eq!(last_start("tiresias-authors"), 2000.0 + 3250.0);
+}
+
+/// A pair that finds one GPU free on either machine at 2; the first falls free at 1000.
+fn pair_among_singles(policy: &str, gigabytes: f64) -> RunRecord {
+    let lengths = [1000.0, 1.0, 1e6, 1.0];
+    let mut jobs: Vec<Job> = lengths.into_iter().map(|s| job(0.0, 1, s)).collect();
+    jobs.push(talking_job(2.0, 2, 1000.0, gigabytes));
+    run(policy, &topology(&[(0, 2), (0, 2)]), jobs)
+}
+
+#[test]
+fn strict_policies_wait_for_the_best_tier_and_tiresias_plus_only_if_that_matters() {
+    let start = |policy, gigabytes| starts(&pair_among_singles(policy, gigabytes), 4)[0];
+    for (policy, strict) in [("tiresias", "tiresias-strict"), ("las", "las-strict")] {
+        assert_eq!(start(policy, 0.0), (2.0, 1), "{policy}");
+        assert_eq!(start(strict, 0.0).1, 0, "{strict}");
+    }
+    assert_eq!(start("tiresias-strict", 0.0), (1000.0, 0));
+    assert_eq!(start("tiresias-plus", 0.0), (2.0, 1));
+    assert_eq!(start("tiresias-plus", 1.0), (1000.0, 0));
+}
+
+#[test]
+fn strict_policies_make_room_in_one_place() {
+    // Singles: two on either machine. The longest of each machine go for a pair, or both of one.
+    let lengths = [500.0, 5000.0, 600.0, 6000.0];
+    let mut jobs: Vec<Job> = (0..).zip(lengths).map(|(n, s)| job(f64::from(n), 1, s)).collect();
+    jobs.push(job(10.0, 2, 100.0));
+    let out = |policy| {
+        let record = run(policy, &topology(&[(0, 2), (0, 2)]), jobs.clone());
+        let victims: Vec<u32> = preemptions(&record).iter().map(|p| p.1).collect();
+        (starts(&record, 4)[0], victims[..2].to_vec())
+    };
+    assert_eq!(out("srtf"), ((10.0, 1), vec![1, 3]));
+    assert_eq!(out("srtf-strict"), ((10.0, 0), vec![2, 3]));
+}
+
+#[test]
+fn las_gives_gpus_to_the_least_served_at_the_end_of_a_lease() {
+    let record = run("las", &machine(1), vec![job(0.0, 1, 1000.0), job(10.0, 1, 1000.0)]);
+    let turns: Vec<(f64, u32)> = preemptions(&record).iter().map(|p| (p.0, p.1)).collect();
+    // At 310 the lease of the first is over; at 610 the second has had 300 s to its 310.
+    assert_eq!(turns[..2], [(310.0, 0), (910.0, 1)]);
+    assert_eq!(first_starts(&record), [0.0, 310.0]);
 }
 
 // ---- gandiva ----
@@ -133,7 +187,53 @@ fn gandiva_keeps_jobs_of_a_size_together() {
     assert_eq!(first_starts(&record), [0.0; 3]);
 }
 
+#[test]
+fn gandiva_moves_a_spread_job_together_when_another_departs() {
+    let record = pair_among_singles("gandiva", 1.0);
+    assert_eq!(starts(&record, 4), [(2.0, 1), (1000.0, 0)]);
+    assert_eq!(preemptions(&record), [(1000.0, 4, Reason::Migration)]);
+    // 499 iterations of 2 s, a move of 1 s and 2.5 s per 1.4 GB, 501 iterations of 1 s.
+    assert_close(record.jobs[4].finish_s, 1000.0 + 1.0 + 2.5 / 1.4 + 501.0);
+}
+
+#[test]
+fn gandiva_counts_machines_and_gandiva_rack_racks_too() {
+    // Pairs fill four machines in two racks. Those in the middle end; a gang takes their place, and at
+    // 1000 the last machine falls free.
+    let mut jobs: Vec<Job> = [1e6, 1.0, 1.0, 1000.0].map(|s| job(0.0, 2, s)).into();
+    jobs.push(job(2.0, 4, 5000.0));
+    let four = topology(&[(0, 2), (0, 2), (1, 2), (1, 2)]);
+    let moves = |policy| starts(&run(policy, &four, jobs.clone()), 4);
+    assert_eq!(moves("gandiva"), [(2.0, 2)]);
+    assert_eq!(moves("gandiva-rack"), [(2.0, 2), (1000.0, 1)]);
+}
+
+#[test]
+fn gandiva_empties_the_machine_with_the_most_free_gpus() {
+    // A pair on the first machine, singles on the second. At 700 one of them ends.
+    let jobs = vec![job(0.0, 2, 5000.0), job(0.0, 1, 5000.0), job(0.0, 1, 700.0)];
+    let record = run("gandiva", &topology(&[(0, 4), (0, 4)]), jobs);
+    assert_eq!(preemptions(&record), [(700.0, 1, Reason::Migration)]);
+    assert_eq!(record.jobs[1].machines, [(0, 1)]);
+    assert_close(record.jobs[1].finish_s, 5001.0);
+}
+
 // ---- themis ----
+
+#[test]
+fn themis_moves_a_job_whose_lease_is_over_to_a_better_place() {
+    // A gang of four keeps auctions going; at 3000, when a machine falls free, the pair's lease is over.
+    let lengths = [3000.0, 1.0, 1e6, 1.0];
+    let mut jobs: Vec<Job> = lengths.into_iter().map(|s| job(0.0, 1, s)).collect();
+    jobs.extend([talking_job(2.0, 2, 4000.0, 1.0), job(3.0, 4, 1e6)]);
+    let moved = |sensitive| {
+        let mut settings = Settings::default();
+        settings.themis.sensitive = sensitive;
+        let record = run_with("themis", &settings, &topology(&[(0, 2), (0, 2)]), jobs.clone());
+        starts(&record, 4).iter().any(|start| start.1 == 0 && start.0 >= 3000.0)
+    };
+    assert!(moved(true) && !moved(false));
+}
 
 #[test]
 fn themis_serves_the_most_unfairly_treated_when_a_lease_ends() {

@@ -15,7 +15,7 @@ use hither_sched::state::Checkpoints;
 use proptest::prelude::*;
 
 fn checkpoints(interval_s: f64, on_preempt: bool) -> Options {
-    let checkpoints = Checkpoints { interval_s, on_preempt };
+    let checkpoints = Checkpoints { interval_s, on_preempt, ..Checkpoints::default() };
     Options { checkpoints, ..Options::default() }
 }
 
@@ -24,8 +24,8 @@ fn ends(policy: &str, topology: &Topology, scenario: &Scenario, options: &Option
     finishes(&run.expect("the run keeps all invariants"))
 }
 
-/// Two jobs that cross racks on machines of their own: 3 s an iteration alone, 5 s together (the
-/// shares of contention.rs).
+/// Two jobs that cross racks on machines of their own: 3 s an iteration alone, 4 s together (the
+/// paces of contention.rs).
 fn neighbours() -> (Topology, Vec<Job>) {
     let topology = topology(&[(0, 1), (1, 1), (0, 1), (1, 1)]);
     (topology, vec![talking_job(0.0, 2, 100.0, 1.0), talking_job(0.0, 2, 40.0, 1.0)])
@@ -140,10 +140,10 @@ fn a_job_that_ends_as_its_machine_fails_or_its_user_gives_up_has_ended() {
 fn a_neighbour_on_the_network_slows_a_job_until_it_ends() {
     let (four, jobs) = neighbours();
     let record = run("first-fit", &four, jobs);
-    // Together until 200, when both have done 40; the 60 that are left take 3 s each.
-    assert_close(record.jobs[1].finish_s, 200.0);
-    assert_close(record.jobs[0].finish_s, 380.0);
-    assert_close(record.jobs[0].comm_s.expect("it is modelled"), 40.0 * 4.0 + 60.0 * 2.0);
+    // Together until 160, when both have done 40; the 60 that are left take 3 s each.
+    assert_close(record.jobs[1].finish_s, 160.0);
+    assert_close(record.jobs[0].finish_s, 340.0);
+    assert_close(record.jobs[0].comm_s.expect("it is modelled"), 40.0 * 3.0 + 60.0 * 2.0);
     assert_eq!(record.summary.tier_share, [0.0, 0.0, 1.0]);
 }
 
@@ -151,12 +151,12 @@ fn a_neighbour_on_the_network_slows_a_job_until_it_ends() {
 fn checkpoints_remember_the_pace_at_which_they_were_written() {
     let (four, jobs) = neighbours();
     let mut faulty = scenario(jobs);
-    faulty.machines = vec![(250.0, 0, false), (260.0, 0, true)];
-    // The checkpoint at 150 holds 30 iterations. At 250 the neighbour is gone and its machines are
-    // free: 70 iterations of 3 s from 260 on.
-    let got = ends("first-fit", &four, &faulty, &checkpoints(150.0, true));
-    assert_close(got[0], 470.0);
-    assert_close(got[1], 200.0);
+    faulty.machines = vec![(210.0, 0, false), (220.0, 0, true)];
+    // The checkpoint at 120 holds 30 iterations. At 210 the neighbour is gone and its machines are
+    // free: 70 iterations of 3 s from 220 on.
+    let got = ends("first-fit", &four, &faulty, &checkpoints(120.0, true));
+    assert_close(got[0], 430.0);
+    assert_close(got[1], 160.0);
 }
 
 #[test]
@@ -195,15 +195,16 @@ fn the_makespan_counts_from_the_first_submission() {
 fn a_move_within_one_moment_keeps_counting_communication() {
     // Gandiva moves a gang together when it can, here from three machines, where 0.5 GB cost
     // 2·2/3·0.5 s, to two, where they cost 2·1/2·0.5 s. Singles, half of them short, leave it one
-    // GPU on each of three machines at first; pairs keep the other two machines busy till 700.
+    // GPU on each of three machines at first; pairs keep the other two machines busy till 500 and 700.
     let five = topology(&[(0, 2), (0, 2), (0, 2), (0, 2), (0, 2)]);
     let lengths = [9000.0, 0.5, 9000.0, 0.5, 9000.0, 0.5];
     let mut jobs: Vec<Job> = lengths.into_iter().map(|s| job(0.0, 1, s)).collect();
     jobs.extend([job(0.0, 2, 500.0), job(0.0, 2, 700.0), talking_job(1.0, 3, 2000.0, 0.5)]);
     let record = run("gandiva", &five, jobs);
-    assert_eq!(preemptions(&record), [(700.0, 8, Reason::Upgrade)]);
-    let before = 699.0 / (1.0 + 2.0 / 3.0);
-    assert_close(record.jobs[8].finish_s, 710.0 + (2000.0 - before) * 1.5);
+    assert_eq!(preemptions(&record)[0], (500.0, 8, Reason::Migration));
+    let before = 499.0 / (1.0 + 2.0 / 3.0);
+    let moved_s = 500.0 + 1.0 + 2.5 * 0.5 / 1.4;
+    assert_close(record.jobs[8].finish_s, moved_s + (2000.0 - before) * 1.5);
     assert_close(
         record.jobs[8].comm_s.expect("it is modelled"),
         before * 2.0 / 3.0 + (2000.0 - before) * 0.5,

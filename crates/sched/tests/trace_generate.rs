@@ -201,3 +201,40 @@ proptest! {
         prop_assert!(notes.is_empty());
     }
 }
+
+#[test]
+fn clusters_that_train_language_models() {
+    let of = |demand, duration| {
+        draw(&Generate {
+            jobs: 20_000,
+            span_s: Some(1e6),
+            arrivals: Arrivals::Bursty,
+            demand,
+            duration,
+            ..Generate::default()
+        })
+    };
+    let lingjun = of(Demand::Lingjun, Duration::Lingjun);
+    let share = |jobs: &[Job], gpus: u32| {
+        jobs.iter().filter(|job| job.gpus == gpus).count() as f64 / jobs.len() as f64
+    };
+    // 910 of 2,701 jobs ask for eight GPUs; 73 of Kalos' 319 for 512.
+    assert!((share(&lingjun, 8) - 910.0 / 2701.0).abs() < 0.01);
+    let kalos = of(Demand::Kalos, Duration::Kalos);
+    assert!((share(&kalos, 512) - 73.0 / 319.0).abs() < 0.01);
+    let median_s = |jobs: &[Job]| {
+        let mut all: Vec<f64> = jobs.iter().map(seconds).collect();
+        all.sort_by(f64::total_cmp);
+        quantile(&all, 0.5)
+    };
+    assert!((median_s(&lingjun) / 240.0 - 1.0).abs() < 0.1);
+    assert!((median_s(&kalos) / 310.0 - 1.0).abs() < 0.1);
+    // A third arrive at the same moment as another.
+    let together = |at: usize| {
+        let beside = [at.checked_sub(1), Some(at + 1)].into_iter().flatten();
+        let mut times = beside.filter_map(|n| kalos.get(n)).map(|job| job.submit_s);
+        times.any(|s| s == kalos[at].submit_s)
+    };
+    let shared = (0..kalos.len()).filter(|&at| together(at)).count() as f64 / kalos.len() as f64;
+    assert!((shared - 1.0 / 3.0).abs() < 0.05, "{shared}");
+}

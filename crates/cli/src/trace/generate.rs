@@ -40,12 +40,12 @@ pub struct Args {
     /// Arrivals: poisson, bursty, diurnal, or batch (all at once) [default: poisson]
     #[arg(long, value_name = "HOW")]
     arrivals: Option<Arrivals>,
-    /// GPUs per job: philly, helios, heavy (mostly 4 to 64), or GPUS:WEIGHT,… such as 1:5,8:1
-    /// [default: philly]
+    /// GPUs per job: philly, helios, lingjun, kalos, heavy (mostly 4 to 64), or GPUS:WEIGHT,… such as
+    /// 1:5,8:1 [default: philly]
     #[arg(long, value_name = "WHAT")]
     demand: Option<Demand>,
-    /// Running times: philly, helios, or MEDIAN_S:SIGMA of a log-normal such as 600:1.5
-    /// [default: philly]
+    /// Running times: philly, helios, lingjun, kalos, or MEDIAN_S:SIGMA of a log-normal such as
+    /// 600:1.5 [default: philly]
     #[arg(long, value_name = "WHAT")]
     duration: Option<Duration>,
     /// Number of users [default: 20]

@@ -41,6 +41,8 @@ pub fn profile(record: &RunRecord, threads: usize, ranks: Option<&[RankReport]>)
         // A model is sent after its last step, so no compute overlaps with it.
         overlap: 0.0,
         restart_s: Profile::default_restart_s(),
+        restart_gpu_s: 0.0,
+        checkpoint_bytes: 0.0,
         skew: 0.0,
         table: ranks.map(|ranks| measured(ranks, round_s + mean(exposed_s))).into_iter().collect(),
         source: format!(

@@ -18,6 +18,7 @@ mod sweep;
 mod traces;
 mod train;
 mod train_refused;
+mod tune;
 
 use std::ffi::OsStr;
 use std::io::Write as _;

@@ -1,6 +1,11 @@
-//! Gandiva (OSDI 2018), for gangs: machines are set aside by job size; a job goes to the least
-//! loaded machines of its size, else to empty ones, else it shares GPUs in turns. Suspended jobs
-//! move to GPUs that fall free, and jobs that are spread thinly move together when they can.
+//! Gandiva (OSDI 2018), for gangs: machines are set aside by job size; jobs that find no room share
+//! GPUs in turns; and jobs move, which costs them seconds. After every departure jobs on several
+//! machines look for a place together, and now and then a machine is emptied into fuller ones.
+//!
+//! The paper knows machines only. With `racks` homes and moves count racks too: that is a variant of
+//! ours (`gandiva-rack`), not the paper's.
+
+mod homes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,173 +13,88 @@ use hither_core::Seconds;
 use hither_core::record::Reason;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Cluster, MachineId, Placement, PoolId, Slot};
+use crate::cluster::{MachineId, Placement, PoolId, Slot};
 use crate::event::{Timer, Why};
-use crate::job::{Demand, JobId};
+use crate::job::{JobId, Profile};
 use crate::order::Total;
 use crate::policy::queue::{Queue, class_of};
 use crate::policy::{Policy, saved_whole};
 use crate::state::Turn;
+use homes::Homes;
 
 pub const ABOUT: &str = "Gandiva: machines by job size, time slicing, migration";
+pub const ABOUT_RACK: &str = "gandiva that also keeps jobs inside racks";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
     /// How long a job runs before one that shares its GPUs takes its turn.
     pub slice_s: Seconds,
-    /// How often jobs are moved to improve the packing.
+    /// How often a machine is emptied into fuller ones.
     pub rebalance_s: Seconds,
+    /// Whether homes and moves count racks, and all larger places, as well as machines.
+    pub racks: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { slice_s: 60.0, rebalance_s: 600.0 }
+        Self { slice_s: 60.0, rebalance_s: 600.0, racks: false }
     }
 }
 
 pub fn gandiva(options: &Options) -> Box<dyn Policy> {
     Box::new(Gandiva {
         options: options.clone(),
-        homes: BTreeMap::new(),
+        homes: Homes::default(),
         waiting: Queue::default(),
         since: BTreeMap::new(),
-        machines: Vec::new(),
         slice_set: false,
         slice_over: false,
-        rebalanced_s: 0.0,
+        group: 0,
+        has_departed: false,
+        last_looked_at: 0,
+        emptied_s: 0.0,
     })
+}
+
+pub fn rack(options: &Options) -> Box<dyn Policy> {
+    gandiva(&Options { racks: true, ..options.clone() })
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Gandiva {
     #[serde(skip)]
     options: Options,
-    /// By job: the GPUs that it uses, alone or in turns.
-    homes: BTreeMap<JobId, Placement>,
+    homes: Homes,
     /// By since when they wait.
     waiting: Queue<Total>,
     since: BTreeMap<JobId, Total>,
-    machines: Vec<Room>,
     slice_set: bool,
     slice_over: bool,
-    rebalanced_s: Seconds,
+    /// The group of machines whose slices are over next.
+    group: usize,
+    /// Whether a job has departed since jobs last looked for a place together.
+    has_departed: bool,
+    /// The job on several machines that looked last.
+    last_looked_at: JobId,
+    /// When a machine was last emptied.
+    emptied_s: Seconds,
 }
 
-/// What lives on a machine.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Room {
-    /// GPUs promised, over the machine's number where jobs take turns.
-    promised: u32,
-    /// Size of the jobs that the machine is set aside for.
-    size: Option<u32>,
-    jobs: Vec<JobId>,
+/// Jobs on several machines that look for a place together after one departure.
+const LOOKING_MAX: usize = 32;
+
+/// Machines whose slices end at the same moment. Those of larger clusters end in groups, one after the
+/// other, so that no round has to deal with all.
+const GROUP_MAX: usize = 512;
+
+/// What a move takes. The paper measured 1 s for models of a few megabytes, and 3.5 s for 1.4 GB.
+fn move_s(profile: &Profile) -> Seconds {
+    1.0 + 2.5 * profile.gradient_bytes / 1.4e9
 }
 
 impl Gandiva {
-    fn resize(&mut self, turn: &Turn) {
-        self.machines.resize(turn.state.cluster.machines.len(), Room::default());
-    }
-
-    fn settle(&mut self, id: JobId, home: Placement, size: u32) {
-        for slot in &home.slots {
-            let room = &mut self.machines[slot.machine as usize];
-            room.promised += slot.gpus;
-            room.size.get_or_insert(size);
-            room.jobs.push(id);
-        }
-        self.homes.insert(id, home);
-    }
-
-    fn unsettle(&mut self, id: JobId) {
-        let Some(home) = self.homes.remove(&id) else { return };
-        for slot in &home.slots {
-            let room = &mut self.machines[slot.machine as usize];
-            room.promised -= slot.gpus;
-            room.jobs.retain(|&j| j != id);
-            if room.jobs.is_empty() {
-                room.size = None;
-            }
-        }
-    }
-
-    /// Where a job of this size should live: machines of its size with room, else empty ones, else
-    /// any with room; and if none has, in turns on the least loaded of its size, else of all.
-    fn find_home(&self, cluster: &Cluster, gang: Demand, pool: PoolId) -> Option<Placement> {
-        let up = |m: &MachineId| {
-            let machine = &cluster.machines[*m as usize];
-            machine.is_up() && machine.pool == pool
-        };
-        let candidates: Vec<MachineId> =
-            (0..cluster.machines.len() as MachineId).filter(up).collect();
-        let room = |m: MachineId| {
-            cluster.machines[m as usize].gpus.saturating_sub(self.machines[m as usize].promised)
-        };
-        let set_aside = |m: MachineId, size: Option<u32>| self.machines[m as usize].size == size;
-        let own: Vec<_> =
-            candidates.iter().copied().filter(|&m| set_aside(m, Some(gang.gpus))).collect();
-        let empty: Vec<_> = candidates.iter().copied().filter(|&m| set_aside(m, None)).collect();
-        self.pack(cluster, &own, gang, room)
-            .or_else(|| self.pack(cluster, &empty, gang, room))
-            .or_else(|| self.pack(cluster, &candidates, gang, room))
-            .or_else(|| self.share(cluster, &own, gang))
-            .or_else(|| self.share(cluster, &candidates, gang))
-    }
-
-    /// The fewest of these machines with so much room; the fullest one that fits if one does.
-    fn pack(
-        &self,
-        cluster: &Cluster,
-        machines: &[MachineId],
-        gang: Demand,
-        room: impl Fn(MachineId) -> u32,
-    ) -> Option<Placement> {
-        let one = machines
-            .iter()
-            .copied()
-            .filter(|&m| gang.fits_in(room(m)))
-            .min_by_key(|&m| (room(m), m));
-        if let Some(machine) = one {
-            return cluster.gather(gang, std::iter::once((gang.gpus, machine)));
-        }
-        let mut roomy: Vec<MachineId> = machines.iter().copied().filter(|&m| room(m) > 0).collect();
-        roomy.sort_unstable_by_key(|&m| (std::cmp::Reverse(room(m)), m));
-        cluster.gather(gang, roomy.into_iter().map(|m| (room(m), m)))
-    }
-
-    /// The least loaded of these machines, in turns with those who are there.
-    fn share(&self, cluster: &Cluster, machines: &[MachineId], gang: Demand) -> Option<Placement> {
-        let size = |m: MachineId| cluster.machines[m as usize].gpus;
-        let load = |m: MachineId| {
-            Total(f64::from(self.machines[m as usize].promised) / f64::from(size(m)))
-        };
-        let fitting = machines.iter().copied().filter(|&m| gang.fits_in(size(m)));
-        if let Some(machine) = fitting.min_by_key(|&m| (load(m), m)) {
-            return cluster.gather(gang, std::iter::once((gang.gpus, machine)));
-        }
-        let mut by_load: Vec<MachineId> = machines.to_vec();
-        by_load.sort_unstable_by_key(|&m| (load(m), m));
-        cluster.gather(gang, by_load.into_iter().map(|m| (size(m), m)))
-    }
-
-    /// Finds the job a home if it has none or one of its machines is down.
-    fn has_home(&mut self, turn: &Turn, id: JobId) -> bool {
-        let cluster = &turn.state.cluster;
-        let is_up = |slot: &Slot| cluster.machines[slot.machine as usize].is_up();
-        match self.homes.get(&id) {
-            Some(home) if home.slots.iter().all(is_up) => return true,
-            _ => self.unsettle(id),
-        }
-        let job = turn.state.job(id);
-        let mut pools = cluster.pools_for(job.pool);
-        let home = pools.find_map(|pool| self.find_home(cluster, job.demand(), pool));
-        home.map(|home| self.settle(id, home, job.gpus())).is_some()
-    }
-
-    fn is_free(&self, turn: &Turn, home: &Placement) -> bool {
-        let machines = &turn.state.cluster.machines;
-        home.slots.iter().all(|s| machines[s.machine as usize].free >= s.gpus)
-    }
+    // ---- waiting ----
 
     fn wait(&mut self, turn: &Turn, id: JobId) {
         let job = turn.state.job(id);
@@ -191,62 +111,96 @@ impl Gandiva {
     /// Starts a waiting job at its home.
     fn start(&mut self, turn: &mut Turn, id: JobId, why: Why) {
         self.wait_no_more(turn, id);
-        turn.start(id, self.homes[&id].clone(), why);
+        turn.start(id, self.homes.get(id).expect("it has one").clone(), why);
+    }
+
+    /// Starts jobs on free GPUs, those that have waited longest first.
+    fn fill(&mut self, turn: &mut Turn) {
+        while let Some((_, _, id)) = self.waiting.first_fitting(&turn.state.cluster) {
+            self.start_on_free(turn, id);
+        }
     }
 
     /// Starts a job for which there are enough free GPUs, at its home if they are there.
     fn start_on_free(&mut self, turn: &mut Turn, id: JobId) {
-        let at_home = match self.homes.get(&id) {
-            Some(home) => self.is_free(turn, home),
-            None => false,
-        };
-        if !at_home {
-            self.move_to_free(turn, id);
+        if !self.homes.get(id).is_some_and(|home| is_free(turn, home)) {
+            let job = turn.state.job(id);
+            let cluster = &turn.state.cluster;
+            let (_, pool) = cluster.best_pool(job.demand(), job.pool).expect("it fits somewhere");
+            let home = self.homes.find_free(cluster, job.demand(), pool, self.options.racks);
+            self.homes.settle(id, home.expect("the pool has that many free"), job.gpus());
+            let move_s = move_s(&job.job.profile);
+            turn.move_memory(id, move_s);
         }
-        let tier = self.homes[&id].tier;
+        let tier = self.homes.get(id).expect("it has one").tier;
         self.start(turn, id, Why::Turn { tier });
     }
 
-    fn move_to_free(&mut self, turn: &mut Turn, id: JobId) {
-        let job = turn.state.job(id);
-        let gang = job.demand();
-        let cluster = &turn.state.cluster;
-        let (_, pool) = cluster.best_pool(gang, job.pool).expect("it fits somewhere");
-        let machines: Vec<MachineId> = (0..cluster.machines.len() as MachineId)
-            .filter(|&m| cluster.machines[m as usize].pool == pool)
-            .collect();
-        let free = |m: MachineId| cluster.machines[m as usize].free;
-        let own: Vec<MachineId> = machines
-            .iter()
-            .copied()
-            .filter(|&m| self.machines[m as usize].size.is_none_or(|size| size == gang.gpus))
-            .collect();
-        let home = self
-            .pack(cluster, &own, gang, free)
-            .or_else(|| self.pack(cluster, &machines, gang, free))
-            .expect("the pool has that many free");
-        self.unsettle(id);
-        self.settle(id, home, gang.gpus);
-        turn.leave_memory(id);
+    // ---- time slices ----
+
+    /// Jobs that have waited longest come first, so that large gangs get their turn too.
+    fn take_turns(&mut self, turn: &mut Turn) {
+        let groups = self.groups();
+        self.group = (self.group + 1) % groups;
+        // Machines where all who run have only just begun.
+        let mut is_spent = vec![false; self.homes.machine_count()];
+        let mut left = is_spent.len();
+        for id in self.waiting.ids() {
+            if left == 0 {
+                break; // nobody else can get a turn
+            }
+            let job = turn.state.job(id);
+            if turn.state.cluster.best_pool(job.demand(), job.pool).is_some() {
+                self.start_on_free(turn, id);
+            } else if self.has_home(turn, id)
+                && self.group_of(id) == Some(self.group)
+                && let Some(machine) = self.take_turn(turn, id, &is_spent)
+            {
+                is_spent[machine as usize] = true;
+                left -= 1;
+            }
+        }
     }
 
-    /// Suspends those who have had their slice where `id` lives, if that makes room for it.
-    /// `spent` are machines where all who run have only just begun.
-    fn take_turn(&mut self, turn: &mut Turn, id: JobId, spent: &mut BTreeSet<MachineId>) {
-        let Some(home) = self.homes.get(&id) else { return };
-        if home.slots.iter().any(|slot| spent.contains(&slot.machine)) {
-            return;
+    fn groups(&self) -> usize {
+        self.homes.machine_count().div_ceil(GROUP_MAX).max(1)
+    }
+
+    /// A gang takes its turn with the group of its first machine.
+    fn group_of(&self, id: JobId) -> Option<usize> {
+        let first = self.homes.get(id)?.slots.first()?.machine;
+        Some(first as usize % self.groups())
+    }
+
+    /// Finds the job a home if it has none or one of its machines is down.
+    fn has_home(&mut self, turn: &Turn, id: JobId) -> bool {
+        let cluster = &turn.state.cluster;
+        let is_up = |slot: &Slot| cluster.machines[slot.machine as usize].is_up();
+        if self.homes.get(id).is_some_and(|home| home.slots.iter().all(is_up)) {
+            return true;
         }
-        let home = home.clone();
+        self.homes.unsettle(id);
+        let job = turn.state.job(id);
+        let (gang, racks) = (job.demand(), self.options.racks);
+        let mut pools = cluster.pools_for(job.pool);
+        let home = pools.find_map(|pool| self.homes.find(cluster, gang, pool, racks));
+        home.map(|home| self.homes.settle(id, home, job.gpus())).is_some()
+    }
+
+    /// Suspends those who have had their slice where `id` lives, if that makes room for it. Returns a
+    /// machine where all who run have only just begun, if that is why it does not.
+    fn take_turn(&mut self, turn: &mut Turn, id: JobId, is_spent: &[bool]) -> Option<MachineId> {
+        let home = self.homes.get(id)?;
+        if home.slots.iter().any(|slot| is_spent[slot.machine as usize]) {
+            return None;
+        }
         let mut suspended: BTreeSet<JobId> = BTreeSet::new();
         for slot in &home.slots {
             let mut free = turn.state.cluster.machines[slot.machine as usize].free;
-            let held = |j: JobId| {
-                let slots = &self.homes[&j].slots;
-                slots.iter().find(|s| s.machine == slot.machine).map_or(0, |s| s.gpus)
-            };
-            free += suspended.iter().map(|&j| held(j)).sum::<u32>();
-            for &other in &self.machines[slot.machine as usize].jobs {
+            let residents = &self.homes.room(slot.machine).jobs;
+            let leaving = residents.iter().filter(|resident| suspended.contains(&resident.0));
+            free += leaving.map(|resident| resident.1).sum::<u32>();
+            for &(other, gpus) in residents {
                 if free >= slot.gpus {
                     break;
                 }
@@ -254,14 +208,11 @@ impl Gandiva {
                 let had_slice = turn.now() - job.since_s >= self.options.slice_s - 1e-6;
                 let runs = turn.state.running.contains(&other) && job.job.terms.preemptible;
                 if runs && had_slice && suspended.insert(other) {
-                    free += held(other);
+                    free += gpus;
                 }
             }
             if free < slot.gpus {
-                if suspended.is_empty() {
-                    spent.insert(slot.machine);
-                }
-                return;
+                return suspended.is_empty().then_some(slot.machine);
             }
         }
         let victims = suspended.len() as u32;
@@ -270,88 +221,135 @@ impl Gandiva {
             self.wait(turn, other);
         }
         // Others may have taken GPUs from under the suspended jobs.
-        if self.is_free(turn, &home) {
-            self.start(turn, id, Why::RoomMade { tier: home.tier, victims });
+        let home = self.homes.get(id)?;
+        if is_free(turn, home) {
+            let tier = home.tier;
+            self.start(turn, id, Why::RoomMade { tier, victims });
+        }
+        None
+    }
+
+    // ---- migration ----
+
+    /// Whether the job runs, and has had its slice: jobs that moved have only just begun.
+    fn may_move(&self, turn: &Turn, id: JobId) -> bool {
+        turn.state.running.contains(&id)
+            && turn.state.worked_s(id).is_some_and(|s| s >= self.options.slice_s)
+    }
+
+    fn migrate(&mut self, turn: &mut Turn, id: JobId, place: Placement, why: Why) {
+        let job = turn.state.job(id);
+        let (move_s, gpus) = (move_s(&job.job.profile), job.gpus());
+        turn.preempt(id, Reason::Migration, why);
+        self.homes.settle(id, place.clone(), gpus);
+        turn.move_memory(id, move_s);
+        turn.start(id, place, why);
+    }
+
+    /// Jobs on several machines move onto fewer, or into fewer racks where those count.
+    fn move_together(&mut self, turn: &mut Turn) {
+        for id in self.homes.spread_after(self.last_looked_at, LOOKING_MAX) {
+            if turn.state.cluster.free_total() == 0 {
+                return;
+            }
+            self.last_looked_at = id;
+            if !self.may_move(turn, id) {
+                continue;
+            }
+            let Some(better) = turn.offer_instead(id) else { continue };
+            let home = self.homes.get(id).expect("it is one of them");
+            let extent = |place: &Placement| match self.options.racks {
+                true => (Some(place.tier), place.slots.len()),
+                false => (None, place.slots.len()),
+            };
+            if extent(&better) < extent(home) {
+                let why = Why::FewerMachines { machines: better.slots.len() as u32 };
+                self.migrate(turn, id, better, why);
+            }
         }
     }
 
-    /// Jobs on more machines than they need move together where that is possible, once they have
-    /// run for a slice.
-    fn rebalance(&mut self, turn: &mut Turn) {
-        let spread: Vec<JobId> = turn
-            .state
-            .running
-            .iter()
-            .copied()
-            .filter(|&id| turn.state.worked_s(id).is_some_and(|s| s >= self.options.slice_s))
-            .filter(|&id| turn.state.job(id).run().is_some_and(|r| r.placement.slots.len() > 1))
-            .collect();
-        for id in spread {
-            let job = turn.state.job(id);
-            let (gang, pool) = (job.demand(), turn.state.pool_of_run(id));
-            let slots = job.run().map_or(0, |r| r.placement.slots.len());
-            let better = turn.state.cluster.best_offer(gang, Some(pool));
-            let Some(better) = better.filter(|p| p.slots.len() < slots) else {
-                continue;
+    /// The machine with the most free GPUs of those in use is emptied, if fuller ones have room for all
+    /// its jobs.
+    fn defragment(&mut self, turn: &mut Turn, pool: PoolId) {
+        let cluster = &turn.state.cluster;
+        let in_use = (0..).zip(&cluster.machines).filter(|(id, m)| {
+            let is_partly_free = m.is_up() && m.free > 0 && m.free < m.gpus;
+            m.pool == pool && is_partly_free && !self.homes.room(*id).jobs.is_empty()
+        });
+        let in_use: Vec<(u32, MachineId)> = in_use.map(|(id, m)| (m.free, id)).collect();
+        let emptiest = in_use.iter().max_by_key(|(free, id)| (*free, std::cmp::Reverse(*id)));
+        let Some(&(most_free, emptiest)) = emptiest else { return };
+        let mut fuller: BTreeSet<(u32, MachineId)> =
+            in_use.into_iter().filter(|m| m.1 != emptiest && m.0 <= most_free).collect();
+        let mut moves = Vec::new();
+        for &(id, gpus) in &self.homes.room(emptiest).jobs {
+            let is_whole = turn.state.job(id).gpus() == gpus;
+            let target = fuller.range((gpus, 0)..).next().copied();
+            let (true, true, Some(target)) = (is_whole, self.may_move(turn, id), target) else {
+                return;
             };
-            let why = Why::FewerMachines { machines: better.slots.len() as u32 };
-            turn.preempt(id, Reason::Upgrade, why);
-            self.unsettle(id);
-            self.settle(id, better, gang.gpus);
-            self.start(turn, id, why);
+            fuller.remove(&target);
+            fuller.insert((target.0 - gpus, target.1));
+            moves.push((id, Slot { machine: target.1, gpus }));
+        }
+        for (id, slot) in moves {
+            let slots = vec![slot];
+            let tier = turn.state.cluster.tier_of(&slots);
+            self.migrate(turn, id, Placement { slots, tier }, Why::LeavesEmpty);
         }
     }
 }
 
+fn is_free(turn: &Turn, home: &Placement) -> bool {
+    let machines = &turn.state.cluster.machines;
+    home.slots.iter().all(|s| machines[s.machine as usize].free >= s.gpus)
+}
+
 impl Policy for Gandiva {
     fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
-        self.resize(turn);
+        self.homes.resize(&turn.state.cluster);
         // After a failure the old home is gone.
-        self.unsettle(id);
+        self.homes.unsettle(id);
         self.wait(turn, id);
     }
 
     fn forget(&mut self, turn: &mut Turn, id: JobId) {
-        self.unsettle(id);
+        self.homes.unsettle(id);
         self.wait_no_more(turn, id);
+        self.has_departed = true;
     }
 
     fn adopt(&mut self, turn: &mut Turn, id: JobId) {
-        self.resize(turn);
+        self.homes.resize(&turn.state.cluster);
         self.forget(turn, id);
         let job = turn.state.job(id);
         if let Some(run) = job.run() {
-            self.settle(id, Placement::clone(&run.placement), job.gpus());
+            self.homes.settle(id, Placement::clone(&run.placement), job.gpus());
         }
     }
 
     fn schedule(&mut self, turn: &mut Turn) {
-        self.resize(turn);
+        self.homes.resize(&turn.state.cluster);
         if std::mem::take(&mut self.slice_over) {
-            // Who has waited longest comes first, so that large gangs get their turn too.
-            let mut spent = BTreeSet::new();
-            for id in self.waiting.ids() {
-                if spent.len() == self.machines.len() {
-                    break; // nobody else can get a turn
-                }
-                let job = turn.state.job(id);
-                if turn.state.cluster.best_pool(job.demand(), job.pool).is_some() {
-                    self.start_on_free(turn, id);
-                } else if self.has_home(turn, id) {
-                    self.take_turn(turn, id, &mut spent);
-                }
+            self.take_turns(turn);
+        }
+        self.fill(turn);
+        if std::mem::take(&mut self.has_departed) {
+            self.move_together(turn);
+            self.fill(turn);
+        }
+        if turn.now() - self.emptied_s >= self.options.rebalance_s {
+            self.emptied_s = turn.now();
+            for pool in 0..turn.state.cluster.pool_count() {
+                self.defragment(turn, pool as PoolId);
             }
-        }
-        while let Some((_, _, id)) = self.waiting.first_fitting(&turn.state.cluster) {
-            self.start_on_free(turn, id);
-        }
-        if turn.now() - self.rebalanced_s >= self.options.rebalance_s {
-            self.rebalanced_s = turn.now();
-            self.rebalance(turn);
+            self.fill(turn);
         }
         if !self.waiting.is_empty() && !self.slice_set {
             self.slice_set = true;
-            turn.set_timer(Timer::Round, turn.now() + self.options.slice_s);
+            let between_s = self.options.slice_s / self.groups() as f64;
+            turn.set_timer(Timer::Round, turn.now() + between_s);
         }
     }
 

@@ -12,13 +12,17 @@ mod fair_share;
 mod fifo;
 mod first_fit;
 mod gandiva;
+mod leases;
+mod placing;
 mod queue;
 mod replan;
+mod search;
 mod settings;
 mod shortest;
-mod themis;
 mod tiresias;
 
+pub use placing::Placing;
+pub use search::Searched;
 pub use settings::Settings;
 
 /// Chooses who runs where. Called by [`crate::decide::Scheduler`], which keeps the books.
@@ -115,20 +119,51 @@ pub const TABLE: &[Entry] = &[
     },
     Entry { name: "tiresias", about: tiresias::ABOUT, build: |s| tiresias::las(&s.tiresias) },
     Entry {
+        name: "tiresias-authors",
+        about: tiresias::ABOUT_AUTHORS,
+        build: |s| tiresias::authors(&s.tiresias),
+    },
+    Entry {
+        name: "tiresias-strict",
+        about: tiresias::ABOUT_STRICT,
+        build: |s| tiresias::strict(&s.tiresias),
+    },
+    Entry {
+        name: "tiresias-plus",
+        about: tiresias::ABOUT_PLUS,
+        build: |s| tiresias::plus(&s.tiresias),
+    },
+    Entry {
         name: "gittins",
         about: tiresias::ABOUT_GITTINS,
         build: |s| tiresias::gittins(&s.tiresias),
     },
     Entry { name: "gandiva", about: gandiva::ABOUT, build: |s| gandiva::gandiva(&s.gandiva) },
-    Entry { name: "themis", about: themis::ABOUT, build: |s| themis::themis(&s.themis) },
+    Entry {
+        name: "gandiva-rack",
+        about: gandiva::ABOUT_RACK,
+        build: |s| gandiva::rack(&s.gandiva),
+    },
+    Entry { name: "themis", about: leases::ABOUT_THEMIS, build: |s| leases::themis(&s.themis) },
+    Entry { name: "las", about: leases::ABOUT_LAS, build: |s| leases::las(&s.las) },
+    Entry {
+        name: "las-strict",
+        about: leases::ABOUT_LAS_STRICT,
+        build: |s| leases::las_strict(&s.las),
+    },
     Entry { name: "fifo", about: fifo::ABOUT, build: |_| Box::<fifo::Fifo>::default() },
     Entry {
         name: "first-fit",
         about: first_fit::ABOUT,
         build: |_| Box::<first_fit::FirstFit>::default(),
     },
-    Entry { name: "srtf", about: shortest::ABOUT_SRTF, build: |_| shortest::srtf() },
-    Entry { name: "srsf", about: shortest::ABOUT_SRSF, build: |_| shortest::srsf() },
+    Entry { name: "srtf", about: shortest::ABOUT_SRTF, build: |s| shortest::srtf(&s.srtf) },
+    Entry {
+        name: "srtf-strict",
+        about: shortest::ABOUT_SRTF_STRICT,
+        build: |s| shortest::srtf_strict(&s.srtf),
+    },
+    Entry { name: "srsf", about: shortest::ABOUT_SRSF, build: |s| shortest::srsf(&s.srtf) },
     Entry {
         name: "fair-share",
         about: fair_share::ABOUT,

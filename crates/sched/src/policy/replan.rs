@@ -10,11 +10,11 @@ use hither_core::Seconds;
 use hither_core::record::Reason;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Cluster, Placement, PoolId};
 use crate::event::Why;
 use crate::job::JobId;
+use crate::policy::placing::Placing;
 use crate::policy::queue::{Class, Queue, class_of};
-use crate::state::{JobState, Turn};
+use crate::state::Turn;
 
 mod plan;
 mod running;
@@ -34,6 +34,12 @@ pub trait Order {
     /// changes the job. The tighter it is, the fewer jobs are looked at.
     fn limit(&self, turn: &Turn, id: JobId) -> (Self::Key, Seconds);
 
+    /// Whether a running job may lose its GPUs in this plan; one that may not ranks before all that
+    /// wait.
+    fn may_lose(&self, _turn: &Turn, _id: JobId) -> bool {
+        true
+    }
+
     /// Whether the ranks of all running jobs are of another kind for this plan, so that limits say
     /// nothing of them.
     fn ranks_all(&self) -> bool {
@@ -44,8 +50,8 @@ pub trait Order {
     /// a cohort of one.
     fn cohort(&self, turn: &Turn, id: JobId) -> Self::Cohort;
 
-    /// Where a chosen job goes on free GPUs of the pool.
-    fn place(&self, cluster: &Cluster, job: &JobState, pool: PoolId) -> Option<Placement>;
+    /// Where chosen jobs go.
+    fn placing(&self) -> Placing;
 }
 
 /// Waiting and running jobs by priority.
@@ -113,7 +119,9 @@ impl<K: Ord + Copy, C: Ord + Copy> Ranks<K, C> {
         if self.waiting.is_empty() {
             return Default::default(); // nobody to preempt for
         }
-        let (preempted, chosen) = if !turn.state.cluster.splits_freely() {
+        let placing = order.placing();
+        let is_counted = turn.state.cluster.splits_freely() && !placing.may_decline();
+        let (preempted, chosen) = if !is_counted {
             choose_on_paper(turn, order, &self.waiting)
         } else if order.ranks_all() {
             choose_plainly(turn, order, &self.waiting)
@@ -131,7 +139,10 @@ impl<K: Ord + Copy, C: Ord + Copy> Ranks<K, C> {
         let mut started = Vec::with_capacity(chosen.len());
         for (id, pool, planned) in chosen {
             // GPUs that others took from under a job are missing when it has made room.
-            let place = || order.place(&turn.state.cluster, turn.state.job(id), pool);
+            let place = || {
+                let (forecast, cluster) = (&turn.state.forecast, &turn.state.cluster);
+                placing.place(forecast, cluster, turn.state.job(id), pool)
+            };
             let Some(placement) = planned.or_else(place) else { continue };
             self.remove(id);
             started.push(id);

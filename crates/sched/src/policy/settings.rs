@@ -3,7 +3,7 @@
 use hither_core::topology::Level;
 use serde::{Deserialize, Serialize};
 
-use super::{dally, gandiva, themis, tiresias};
+use super::{dally, gandiva, leases, shortest, tiresias};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -11,11 +11,10 @@ pub struct Settings {
     pub dally: dally::Options,
     pub tiresias: tiresias::Options,
     pub gandiva: gandiva::Options,
-    pub themis: themis::Options,
+    pub themis: leases::ThemisOptions,
+    pub las: leases::LasOptions,
+    pub srtf: shortest::Options,
 }
-
-/// Longer windows hold waits that say nothing of today.
-const WINDOW_MAX: f64 = 100_000.0;
 
 /// A value that no policy can work with.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -35,9 +34,8 @@ impl Settings {
 
     /// Refuses values with which a policy would stand still, or silently not do what it says.
     pub fn check(&self) -> Result<(), Error> {
-        let (dally, tuner) = (&self.dally, &self.dally.tuner);
+        let dally = &self.dally;
         let ever = f64::INFINITY;
-        let window = tuner.window as f64;
         let within = [
             ("dally.round_s", dally.round_s, 1.0, ever),
             ("dally.quantum_s", dally.quantum_s, 0.0, ever),
@@ -46,17 +44,11 @@ impl Settings {
             ("dally.damping", dally.damping, 1.0, ever),
             ("dally.upgrade_gain", dally.upgrade_gain, 0.0, ever),
             ("dally.overdue_s", dally.overdue_s, 0.0, ever),
-            ("dally.tuner.window", window, 1.0, WINDOW_MAX),
-            ("dally.tuner.observations_min", tuner.observations_min as f64, 1.0, window),
-            ("dally.tuner.quantile", tuner.quantile, 0.0, 1.0),
-            ("dally.tuner.initial_s", tuner.initial_s, 0.0, f64::MAX),
-            ("dally.tuner.floor_s", tuner.floor_s, 0.0, f64::MAX),
-            ("dally.tuner.ceiling_s", tuner.ceiling_s, tuner.floor_s, f64::MAX),
-            ("tiresias.skew", self.tiresias.skew, 0.0, ever),
             ("tiresias.promote_knob", self.tiresias.promote_knob, 1e-6, ever),
             ("gandiva.slice_s", self.gandiva.slice_s, 1.0, ever),
             ("gandiva.rebalance_s", self.gandiva.rebalance_s, 1.0, ever),
             ("themis.lease_s", self.themis.lease_s, 1.0, ever),
+            ("las.lease_s", self.las.lease_s, 1.0, ever),
         ];
         for (option, value, min, max) in within {
             if !(min..=max).contains(&value) {
@@ -76,6 +68,14 @@ impl Settings {
                     expected: "a number of at least 0".into(),
                 });
             }
+        }
+        let quantiles = &self.tiresias.quantiles;
+        if !quantiles.iter().all(|q| (0.0..1.0).contains(q)) || !quantiles.is_sorted() {
+            return Err(Error {
+                option: "tiresias.quantiles",
+                found: format!("{quantiles:?}"),
+                expected: "rising numbers from 0 to below 1".into(),
+            });
         }
         let thresholds = &self.tiresias.thresholds;
         if !thresholds.iter().all(|t| *t > 0.0) || !thresholds.is_sorted() {

@@ -4,35 +4,55 @@
 use hither_core::Seconds;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Cluster, Placement, PoolId};
 use crate::job::JobId;
 use crate::order::Total;
+use crate::policy::placing::Placing;
 use crate::policy::replan::{Order, Ranks};
 use crate::policy::{Policy, saved_whole};
-use crate::state::{JobState, Turn};
+use crate::state::Turn;
 
 pub const ABOUT_SRTF: &str =
     "shortest remaining time first, preemptive; clairvoyant: told all lengths";
 pub const ABOUT_SRSF: &str =
     "shortest remaining GPU time first, preemptive; clairvoyant: told all lengths";
+pub const ABOUT_SRTF_STRICT: &str = "srtf that waits for its best tier for ever; clairvoyant too";
 
-pub fn srtf() -> Box<dyn Policy> {
-    Box::new(Shortest { by_service: false, ranks: Ranks::default() })
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    pub placing: Placing,
 }
 
-pub fn srsf() -> Box<dyn Policy> {
-    Box::new(Shortest { by_service: true, ranks: Ranks::default() })
+pub fn srtf(options: &Options) -> Box<dyn Policy> {
+    Box::new(Shortest { order: LeastLeft::by(false, options), ranks: Ranks::default() })
+}
+
+pub fn srsf(options: &Options) -> Box<dyn Policy> {
+    Box::new(Shortest { order: LeastLeft::by(true, options), ranks: Ranks::default() })
+}
+
+pub fn srtf_strict(_options: &Options) -> Box<dyn Policy> {
+    srtf(&Options { placing: Placing::Strict })
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Shortest {
-    by_service: bool,
+    #[serde(skip)]
+    order: LeastLeft,
     ranks: Ranks<Total>,
 }
 
 /// The least that is left first: time, or time × GPUs.
+#[derive(Debug, Clone, Copy, Default)]
 struct LeastLeft {
     by_service: bool,
+    placing: Placing,
+}
+
+impl LeastLeft {
+    fn by(by_service: bool, options: &Options) -> Self {
+        Self { by_service, placing: options.placing }
+    }
 }
 
 impl Order for LeastLeft {
@@ -54,14 +74,8 @@ impl Order for LeastLeft {
         id
     }
 
-    fn place(&self, cluster: &Cluster, job: &JobState, pool: PoolId) -> Option<Placement> {
-        cluster.best_offer(job.demand(), Some(pool))
-    }
-}
-
-impl Shortest {
-    fn order(&self) -> LeastLeft {
-        LeastLeft { by_service: self.by_service }
+    fn placing(&self) -> Placing {
+        self.placing
     }
 }
 
@@ -71,7 +85,7 @@ impl Policy for Shortest {
     }
 
     fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
-        let key = self.order().key(turn, id);
+        let key = self.order.key(turn, id);
         self.ranks.insert(turn, key, id);
     }
 
@@ -87,10 +101,9 @@ impl Policy for Shortest {
         self.ranks.revise(id);
     }
 
-    saved_whole!();
+    saved_whole!(order);
 
     fn schedule(&mut self, turn: &mut Turn) {
-        let order = self.order();
-        self.ranks.replan(turn, &order);
+        self.ranks.replan(turn, &self.order);
     }
 }

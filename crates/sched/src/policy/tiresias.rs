@@ -1,5 +1,8 @@
 //! Tiresias (NSDI 2019): least attained service in two dimensions, discretised into queues, and
 //! placement that consolidates only models whose largest tensor is a large part of the whole.
+//!
+//! The paper leaves the thresholds between queues to the operator. By default they are quantiles of the
+//! GPU time of the jobs that have ended: a fixed pair suits one workload and makes another FIFO.
 
 mod history;
 
@@ -8,42 +11,69 @@ use std::collections::BTreeMap;
 use hither_core::Seconds;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Cluster, Placement, PoolId};
 use crate::event::Timer;
 use crate::job::JobId;
 use crate::order::Total;
+use crate::policy::placing::Placing;
 use crate::policy::replan::{Order, Ranks};
 use crate::policy::{Policy, saved_whole};
-use crate::state::{JobState, Turn};
+use crate::state::Turn;
 use history::History;
 
-pub const ABOUT: &str = "Tiresias: discretised 2D-LAS, consolidates models with a skewed tensor";
+pub const ABOUT: &str = "Tiresias: 2D-LAS in queues, consolidates models with a skewed tensor";
+pub const ABOUT_AUTHORS: &str = "tiresias with the thresholds of its authors' simulator";
+pub const ABOUT_STRICT: &str = "tiresias that waits for its best tier for ever";
+pub const ABOUT_PLUS: &str = "tiresias that keeps the models together that need it (Tiresias+)";
 pub const ABOUT_GITTINS: &str = "Tiresias with the Gittins index learned from finished jobs";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
-    /// GPU seconds of service at which a job moves to the next queue.
+    /// Quantiles of the GPU time of ended jobs; a job that has had more moves to the next queue.
+    pub quantiles: Vec<f64>,
+    /// Fixed thresholds in GPU seconds; if there are any, they take the place of the quantiles.
     pub thresholds: Vec<f64>,
     /// A job that has waited this many times its executed time starts over in the first queue.
     pub promote_knob: f64,
-    /// Largest tensor's share of the gradient from which a model is consolidated.
-    pub skew: f64,
+    pub placing: Placing,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        // The thresholds of the authors' simulator.
-        Self { thresholds: vec![3250.0, 7200.0], promote_knob: f64::INFINITY, skew: 0.5 }
+        Self {
+            quantiles: vec![0.5, 0.85],
+            thresholds: Vec::new(),
+            promote_knob: f64::INFINITY,
+            placing: Placing::Skew,
+        }
     }
 }
 
+/// The thresholds of the authors' simulator, in GPU seconds.
+const AUTHORS: [f64; 2] = [3250.0, 7200.0];
+/// Until so many jobs have ended, the authors' thresholds stand in for quantiles.
+const ENDED_MIN: usize = 16;
+/// Thresholds that hardly move stay as they are: every change ranks all jobs anew.
+const HARDLY: f64 = 0.1;
+
 pub fn las(options: &Options) -> Box<dyn Policy> {
-    Box::new(Tiresias::new(options, None))
+    Box::new(Tiresias::new(options, false))
+}
+
+pub fn authors(options: &Options) -> Box<dyn Policy> {
+    las(&Options { thresholds: AUTHORS.to_vec(), placing: Placing::Skew, ..options.clone() })
+}
+
+pub fn strict(options: &Options) -> Box<dyn Policy> {
+    las(&Options { placing: Placing::Strict, ..options.clone() })
+}
+
+pub fn plus(options: &Options) -> Box<dyn Policy> {
+    las(&Options { placing: Placing::ByProfile, ..options.clone() })
 }
 
 pub fn gittins(options: &Options) -> Box<dyn Policy> {
-    Box::new(Tiresias::new(options, Some(History::default())))
+    Box::new(Tiresias::new(options, true))
 }
 
 /// Queue; running before waiting; Gittins index, highest first. Then the order of submission.
@@ -56,19 +86,75 @@ type Cohort = (u32, Total, Total, Total);
 struct Tiresias {
     #[serde(skip)]
     options: Options,
-    history: Option<History>,
+    /// Thresholds from the jobs that have ended.
+    learned: Vec<f64>,
+    /// Whether the Gittins index ranks the jobs of a queue.
+    by_index: bool,
+    history: History,
     ranks: Ranks<Rank, Cohort>,
     /// Service forgiven by a promotion, by job.
     forgiven: BTreeMap<JobId, f64>,
 }
 
 impl Tiresias {
-    fn new(options: &Options, history: Option<History>) -> Self {
+    fn new(options: &Options, by_index: bool) -> Self {
         Self {
             options: options.clone(),
-            history,
+            learned: AUTHORS.to_vec(),
+            by_index,
+            history: History::default(),
             ranks: Ranks::default(),
             forgiven: BTreeMap::new(),
+        }
+    }
+
+    /// GPU seconds of service at which a job moves to the next queue.
+    fn thresholds(&self) -> &[f64] {
+        match (&self.options.thresholds[..], &self.options.quantiles[..]) {
+            ([], []) => &[],
+            ([], _) => &self.learned,
+            (fixed, _) => fixed,
+        }
+    }
+
+    /// A job has ended after so much service.
+    fn learn(&mut self, turn: &mut Turn, service: f64) {
+        let has_quantiles =
+            self.options.thresholds.is_empty() && !self.options.quantiles.is_empty();
+        if !(self.by_index || has_quantiles) || !self.history.add(service) {
+            return;
+        }
+        let moved = has_quantiles && self.history.len() >= ENDED_MIN && {
+            let quantiles = self.options.quantiles.iter();
+            let learned: Vec<f64> = quantiles.map(|&q| self.history.quantile(q)).collect();
+            let mut pairs = learned.iter().zip(&self.learned);
+            let hardly = learned.len() == self.learned.len()
+                && pairs.all(|(is, was)| (is - was).abs() <= HARDLY * was);
+            if !hardly {
+                self.learned = learned;
+            }
+            !hardly
+        };
+        if self.by_index {
+            let thresholds = self.thresholds().to_vec();
+            self.history.set_floors(&thresholds);
+        }
+        if moved || self.by_index {
+            self.ranks.revise_all();
+        }
+        if moved {
+            let mut ranks = std::mem::take(&mut self.ranks);
+            ranks.rank_waiting(|id| self.key(turn, id));
+            self.ranks = ranks;
+            let running: Vec<JobId> = turn.state.running.iter().copied().collect();
+            running.into_iter().for_each(|id| self.await_jump(turn, id));
+        }
+    }
+
+    /// Wakes the policy when a running job reaches the next queue.
+    fn await_jump(&self, turn: &mut Turn, id: JobId) {
+        if let Some(at_s) = self.next_jump_s(turn, id) {
+            turn.set_timer(Timer::Job(id), at_s);
         }
     }
 
@@ -79,13 +165,13 @@ impl Tiresias {
 
     /// A queue jump is due exactly when the service reaches the threshold: allow for rounding.
     fn queue(&self, service: f64) -> usize {
-        self.options.thresholds.iter().filter(|&&t| service >= t * (1.0 - 1e-9)).count()
+        self.thresholds().iter().filter(|&&t| service >= t * (1.0 - 1e-9)).count()
     }
 
     /// The moment at which a job that has just started reaches the next queue.
     fn next_jump_s(&self, turn: &Turn, id: JobId) -> Option<Seconds> {
         let service = self.service(turn, id);
-        let limit = self.options.thresholds.iter().find(|&&t| service < t * (1.0 - 1e-9))?;
+        let limit = self.thresholds().iter().find(|&&t| service < t * (1.0 - 1e-9))?;
         Some(turn.now() + (limit - service) / f64::from(turn.state.job(id).gpus()))
     }
 
@@ -105,12 +191,12 @@ impl Order for Tiresias {
     fn key(&self, turn: &Turn, id: JobId) -> Rank {
         let service = self.service(turn, id);
         let queue = self.queue(service);
-        let index = match &self.history {
-            Some(history) => {
-                let limit = self.options.thresholds.get(queue).copied().unwrap_or(f64::INFINITY);
-                -history.gittins_index(service, limit - service)
+        let index = match self.by_index {
+            true => {
+                let limit = self.thresholds().get(queue).copied().unwrap_or(f64::INFINITY);
+                -self.history.gittins_index(service, limit - service)
             }
-            None => 0.0,
+            false => 0.0,
         };
         (queue, turn.state.job(id).is_waiting(), Total(index))
     }
@@ -120,13 +206,13 @@ impl Order for Tiresias {
     fn limit(&self, turn: &Turn, id: JobId) -> (Rank, Seconds) {
         let service = self.service(turn, id);
         let queue = self.queue(service);
-        let threshold = self.options.thresholds.get(queue).copied().unwrap_or(f64::INFINITY);
-        let (rank, until) = match &self.history {
-            Some(history) => {
-                let (index, until) = history.floor(queue, service);
+        let threshold = self.thresholds().get(queue).copied().unwrap_or(f64::INFINITY);
+        let (rank, until) = match self.by_index {
+            true => {
+                let (index, until) = self.history.floor(queue, service);
                 (-index, until)
             }
-            None => (0.0, f64::INFINITY),
+            false => (0.0, f64::INFINITY),
         };
         let until = until.min(threshold * (1.0 - 1e-9));
         // A moment earlier, for rounding.
@@ -140,12 +226,8 @@ impl Order for Tiresias {
         (job.gpus(), Total(job.since_s), Total(job.held_s), Total(forgiven))
     }
 
-    /// Skewed models as close together as possible; the others on the first GPUs that are free.
-    fn place(&self, cluster: &Cluster, job: &JobState, pool: PoolId) -> Option<Placement> {
-        match job.job.profile.skew >= self.options.skew {
-            true => cluster.best_offer(job.demand(), Some(pool)),
-            false => cluster.first_fit(job.demand(), pool),
-        }
+    fn placing(&self) -> Placing {
+        self.options.placing
     }
 }
 
@@ -160,12 +242,8 @@ impl Policy for Tiresias {
         self.ranks.remove(id);
         self.forgiven.remove(&id);
         let job = turn.state.job(id);
-        if let Some(history) = &mut self.history
-            && history.add(f64::from(job.gpus()) * job.held_s)
-        {
-            history.set_floors(&self.options.thresholds);
-            self.ranks.revise_all();
-        }
+        let service = f64::from(job.gpus()) * job.held_s;
+        self.learn(turn, service);
     }
 
     fn started(&mut self, id: JobId) {
@@ -174,9 +252,7 @@ impl Policy for Tiresias {
 
     fn adopt(&mut self, turn: &mut Turn, id: JobId) {
         self.ranks.remove(id);
-        if let Some(at_s) = self.next_jump_s(turn, id) {
-            turn.set_timer(Timer::Job(id), at_s);
-        }
+        self.await_jump(turn, id);
     }
 
     fn timer(&mut self, turn: &mut Turn, timer: Timer) {
@@ -187,10 +263,8 @@ impl Policy for Tiresias {
             self.forgiven.insert(id, f64::from(job.gpus()) * job.held_s);
             let rank = self.key(turn, id);
             self.ranks.insert(turn, rank, id);
-        } else if job.run().is_some()
-            && let Some(at_s) = self.next_jump_s(turn, id)
-        {
-            turn.set_timer(timer, at_s);
+        } else if job.run().is_some() {
+            self.await_jump(turn, id);
         }
     }
 
@@ -201,9 +275,7 @@ impl Policy for Tiresias {
         let (started, preempted) = ranks.replan(turn, self);
         self.ranks = ranks;
         for id in started {
-            if let Some(at_s) = self.next_jump_s(turn, id) {
-                turn.set_timer(Timer::Job(id), at_s);
-            }
+            self.await_jump(turn, id);
         }
         for id in preempted {
             self.await_promotion(turn, id);

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Placement, PoolId};
 use crate::event::{DecisionId, Why};
-use crate::job::{Demand, Job};
+use crate::forecast::Ratio;
+use crate::job::{Demand, Job, Profile};
 use crate::order::any_float;
 
 /// The books of one job.
@@ -33,8 +34,14 @@ pub struct JobState {
     /// When the phase began: submission, preemption or start.
     pub since_s: Seconds,
     pub starts: u32,
+    /// How its iterations compare with what the forecast expects of jobs like it.
+    #[serde(default)]
+    pub(crate) own_pace: Ratio,
     /// What the next start costs before iterations go on.
     pub restart_s: Seconds,
+    /// Whether the next start reads a checkpoint, and from when on it is there.
+    #[serde(default)]
+    pub(super) reads: Option<Seconds>,
     /// The reason for the last decision about it.
     pub why: Why,
 }
@@ -130,14 +137,42 @@ pub struct Checkpoints {
     pub interval_s: Seconds,
     /// Whether a job that is preempted writes a checkpoint first, or falls back as at a failure.
     pub on_preempt: bool,
+    /// Bytes per second that the storage of the whole cluster reads and writes.
+    #[serde(default = "no_limit", with = "any_float")]
+    pub read_bytes_per_s: f64,
+    #[serde(default = "no_limit", with = "any_float")]
+    pub write_bytes_per_s: f64,
+}
+
+fn no_limit() -> f64 {
+    f64::INFINITY
 }
 
 impl Checkpoints {
+    /// Time to write a checkpoint of the job when a preemption asks for one.
+    pub fn write_s(&self, job: &Job) -> Seconds {
+        match self.on_preempt {
+            true => job.profile.checkpoint_bytes / self.write_bytes_per_s,
+            false => 0.0,
+        }
+    }
+
+    /// Time to read it.
+    pub fn read_s(&self, job: &Job) -> Seconds {
+        job.profile.checkpoint_bytes / self.read_bytes_per_s
+    }
+
+    /// What a restart of the job costs while the storage does nothing else.
+    pub fn restart_s(&self, job: &Job) -> Seconds {
+        let Profile { restart_s, restart_gpu_s, .. } = *job.profile;
+        restart_s + restart_gpu_s * f64::from(job.gpus) + self.read_s(job)
+    }
+
     /// Whether a job that stops for this reason keeps all its iterations, or falls back to its last
     /// periodic checkpoint.
     pub fn keeps_all(&self, reason: Reason) -> bool {
         match reason {
-            Reason::TimeSlice => true,
+            Reason::TimeSlice | Reason::Migration => true,
             Reason::Priority | Reason::Upgrade => self.on_preempt,
             Reason::Failure => false,
         }
@@ -146,7 +181,12 @@ impl Checkpoints {
 
 impl Default for Checkpoints {
     fn default() -> Self {
-        Self { interval_s: 1800.0, on_preempt: true }
+        Self {
+            interval_s: 1800.0,
+            on_preempt: true,
+            read_bytes_per_s: no_limit(),
+            write_bytes_per_s: no_limit(),
+        }
     }
 }
 

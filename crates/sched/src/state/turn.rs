@@ -7,6 +7,7 @@ use hither_core::Seconds;
 use hither_core::record::Reason;
 
 use crate::cluster::Placement;
+use crate::contention::Trial;
 use crate::event::{Action, Decision, Timer, Why};
 use crate::job::JobId;
 use crate::state::State;
@@ -73,12 +74,18 @@ impl<'a> Turn<'a> {
         offer
     }
 
-    /// A suspended job leaves the machines whose memory holds its state: its next start reads the
-    /// checkpoint.
-    pub fn leave_memory(&mut self, id: JobId) {
+    /// What would become of the job and of those who run if it had these GPUs, as believed.
+    pub fn trial(&mut self, id: JobId, placement: &Placement) -> Trial {
+        let State { traffic, jobs, cluster, network, .. } = &mut *self.state.0;
+        traffic.trial(id, &jobs[id].job.profile, placement, cluster, network)
+    }
+
+    /// A suspended job leaves the machines whose memory holds its state: its next start takes so
+    /// long, unless it reads a checkpoint anyway.
+    pub fn move_memory(&mut self, id: JobId, move_s: Seconds) {
         let job = &mut self.state.0.jobs[id];
         if job.starts > 0 {
-            job.restart_s = job.job.profile.restart_s;
+            job.restart_s = job.restart_s.max(move_s);
         }
     }
 
@@ -86,6 +93,11 @@ impl<'a> Turn<'a> {
     pub fn decline(&mut self, id: JobId, why: Why) {
         self.state.0.jobs[id].why = why;
         self.say(Action::Decline { job: id }, why);
+    }
+
+    /// A job that has said so before still turns an offer down, for this reason by now.
+    pub fn still_declines(&mut self, id: JobId, why: Why) {
+        self.state.0.jobs[id].why = why;
     }
 
     pub fn set_timer(&mut self, timer: Timer, at_s: Seconds) {

@@ -1,5 +1,5 @@
-//! Draws a workload. The distributions are data (`profiles/workloads.toml`, made by
-//! `profiles/fit.py` from the Philly trace and Helios' summary).
+//! Draws a workload. The distributions are data: `profiles/workloads.toml`, made by `profiles/fit.py`
+//! from the Philly trace and Helios' summary, and `profiles/llm_workloads.toml`.
 
 use std::sync::{Arc, LazyLock};
 
@@ -17,6 +17,9 @@ use crate::profile::Library;
 /// Drawn durations stay within these: a log-normal's tail has no end.
 const DURATION_S: (f64, f64) = (1.0, 1e7);
 const HOUR_S: f64 = 3600.0;
+/// Share of the gaps between bursty arrivals that are nil. A job shares its moment unless the gaps on
+/// both sides are longer: 1 − (1 − 0.1835)² is a third, as in the trace of Kalos.
+const TOGETHER: f64 = 0.1835;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -54,6 +57,28 @@ struct Helios {
     sigma: f64,
     growth: f64,
 }
+
+/// Clusters of which a few quantiles of the run time are known.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Published {
+    lingjun: Histogram,
+    kalos: Histogram,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Histogram {
+    gpus: Vec<u32>,
+    weights: Vec<f64>,
+    quantiles: Vec<f64>,
+    seconds: Vec<f64>,
+}
+
+static PUBLISHED: LazyLock<Published> = LazyLock::new(|| {
+    toml::from_str(include_str!("../../profiles/llm_workloads.toml"))
+        .expect("a test parses the shipped workloads")
+});
 
 static FITTED: LazyLock<Fitted> = LazyLock::new(|| {
     toml::from_str(include_str!("../../profiles/workloads.toml"))
@@ -166,6 +191,8 @@ fn demands(demand: &Demand, count: usize, seed: u64) -> Vec<u32> {
     let table = match demand {
         Demand::Philly => of(&FITTED.philly.gpus, &FITTED.philly.weights),
         Demand::Helios => of(&FITTED.helios.gpus, &FITTED.helios.weights),
+        Demand::Lingjun => of(&PUBLISHED.lingjun.gpus, &PUBLISHED.lingjun.weights),
+        Demand::Kalos => of(&PUBLISHED.kalos.gpus, &PUBLISHED.kalos.weights),
         Demand::Heavy => heavy(),
         Demand::Custom(weights) => weights.clone(),
     };
@@ -187,6 +214,8 @@ fn durations(duration: &Duration, demand: &[u32], seed: u64) -> Vec<f64> {
                 let median_s = fit.median_s * f64::from(gpus).powf(fit.growth);
                 log_normal(&mut draws, median_s, fit.sigma)
             }
+            Duration::Lingjun => published_duration_s(&PUBLISHED.lingjun, draws.random()),
+            Duration::Kalos => published_duration_s(&PUBLISHED.kalos, draws.random()),
             Duration::LogNormal { median_s, sigma } => log_normal(&mut draws, median_s, sigma),
         };
         milliseconds(seconds.clamp(DURATION_S.0, DURATION_S.1))
@@ -194,13 +223,21 @@ fn durations(duration: &Duration, demand: &[u32], seed: u64) -> Vec<f64> {
     demand.iter().map(draw).collect()
 }
 
-/// Between two measured quantiles the logarithm of the duration is taken as linear.
 fn philly_duration_s(gpus: u32, uniform: f64) -> f64 {
     let fit = &FITTED.philly;
     let class = fit.duration.iter().find(|class| gpus <= class.gpus_max);
-    let seconds = &class.unwrap_or(&fit.duration[fit.duration.len() - 1]).seconds;
-    let upper = fit.quantiles.partition_point(|&q| q <= uniform).clamp(1, seconds.len() - 1);
-    let (q0, q1) = (fit.quantiles[upper - 1], fit.quantiles[upper]);
+    let class = class.unwrap_or(&fit.duration[fit.duration.len() - 1]);
+    between(&fit.quantiles, &class.seconds, uniform)
+}
+
+fn published_duration_s(histogram: &Histogram, uniform: f64) -> f64 {
+    between(&histogram.quantiles, &histogram.seconds, uniform)
+}
+
+/// Between two known quantiles the logarithm of the duration is taken as linear.
+fn between(quantiles: &[f64], seconds: &[f64], uniform: f64) -> f64 {
+    let upper = quantiles.partition_point(|&q| q <= uniform).clamp(1, seconds.len() - 1);
+    let (q0, q1) = (quantiles[upper - 1], quantiles[upper]);
     let (s0, s1) = (seconds[upper - 1], seconds[upper]);
     s0 * (s1 / s0).powf((uniform - q0) / (q1 - q0))
 }
@@ -214,8 +251,13 @@ fn arrivals(arrivals: Arrivals, span_s: f64, count: usize, seed: u64) -> Vec<f64
         Arrivals::Poisson | Arrivals::Diurnal => (0..count).map(|_| draws.sample(Exp1)).collect(),
         Arrivals::Bursty => (0..count)
             .map(|_| {
-                // Most gaps are a tenth of the mean, one in twenty is long: bursts of about 20.
-                let mean = if draws.random::<f64>() < 0.95 { 0.1 } else { 18.1 };
+                // A third of the jobs arrive at the same moment as another. Most other gaps are a
+                // tenth of the mean, one in twenty is long: bursts of about 20.
+                let mean = match draws.random::<f64>() {
+                    u if u < TOGETHER => 0.0,
+                    u if u < 0.95 => 0.1,
+                    _ => 18.5,
+                };
                 mean * draws.sample::<f64, _>(Exp1)
             })
             .collect(),

@@ -49,7 +49,8 @@ pub enum Arrivals {
     /// Independent of each other.
     #[default]
     Poisson,
-    /// In bursts: the squared coefficient of variation of the gaps is about 32.
+    /// In bursts: the squared coefficient of variation of the gaps is about 34, and a third of the jobs
+    /// arrive at the same moment as another.
     Bursty,
     /// At a rate that follows Philly's hours and days of the week, from Monday midnight.
     Diurnal,
@@ -64,6 +65,10 @@ pub enum Demand {
     #[default]
     Philly,
     Helios,
+    /// Of a cluster that trains language models, 1 to 600 GPUs.
+    Lingjun,
+    /// Of another, 1 to 1,024 GPUs.
+    Kalos,
     /// Mostly 4 to 64 GPUs.
     Heavy,
     #[serde(untagged)]
@@ -87,8 +92,14 @@ pub enum Duration {
     Philly,
     /// Log-normal with a median that grows with the demand, as in Helios' summary.
     Helios,
+    /// Whatever the demand, as Lingjun's quantiles tell.
+    Lingjun,
+    Kalos,
     #[serde(untagged)]
-    LogNormal { median_s: f64, sigma: f64 },
+    LogNormal {
+        median_s: f64,
+        sigma: f64,
+    },
 }
 
 impl Default for Generate {
@@ -254,6 +265,8 @@ impl FromStr for Demand {
         match text {
             "philly" => return Ok(Self::Philly),
             "helios" => return Ok(Self::Helios),
+            "lingjun" => return Ok(Self::Lingjun),
+            "kalos" => return Ok(Self::Kalos),
             "heavy" => return Ok(Self::Heavy),
             _ => {}
         }
@@ -264,7 +277,8 @@ impl FromStr for Demand {
                 Some((gpus.trim().parse().ok()?, weight.trim().parse().ok()?))
             })
             .collect();
-        let must_be = "must be philly, helios, heavy, or GPUS:WEIGHT,… such as 1:5,8:1";
+        let must_be =
+            "must be philly, helios, lingjun, kalos, heavy, or GPUS:WEIGHT,… such as 1:5,8:1";
         let (gpus, weights) = pairs.ok_or(must_be)?.into_iter().unzip();
         let demand = Weights { gpus, weights };
         demand.check().map_err(|error| format!("{}: must be {}", error.found, error.must_be))?;
@@ -279,12 +293,14 @@ impl FromStr for Duration {
         match text {
             "philly" => return Ok(Self::Philly),
             "helios" => return Ok(Self::Helios),
+            "lingjun" => return Ok(Self::Lingjun),
+            "kalos" => return Ok(Self::Kalos),
             _ => {}
         }
         let numbers = text.split_once(':').and_then(|(median, sigma)| {
             Some((median.trim().parse().ok()?, sigma.trim().parse().ok()?))
         });
-        let must_be = "must be philly, helios, or MEDIAN_S:SIGMA such as 600:1.5";
+        let must_be = "must be philly, helios, lingjun, kalos, or MEDIAN_S:SIGMA such as 600:1.5";
         let (median_s, sigma) = numbers.ok_or(must_be)?;
         Ok(Self::LogNormal { median_s, sigma })
     }

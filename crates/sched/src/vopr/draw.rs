@@ -5,7 +5,7 @@ use hither_core::Seconds;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
-use crate::policy::{Settings, dally};
+use crate::policy::{Placing, Settings, dally};
 
 /// One option of a policy.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ macro_rules! drawn {
         &[$(Drawn { option: $option, range: $range, draw: |$s, $rng| $draw }),*]
     };
 }
+
+const PLACINGS: &[Placing] = &[Placing::Skew, Placing::Close, Placing::Strict, Placing::ByProfile];
 
 pub const OPTIONS: &[Drawn] = drawn![
     "dally.timers", "auto, fixed", |s, rng| s.dally.timers =
@@ -65,15 +67,7 @@ pub const OPTIONS: &[Drawn] = drawn![
     "dally.upgrade_evicts", "true, false", |s, rng| s.dally.upgrade_evicts = rng.random_bool(0.5);
     "dally.overdue_s", "100 to 50,000, or infinite", |s, rng| s.dally.overdue_s =
         if rng.random_bool(0.2) { f64::INFINITY } else { seconds(rng, 100.0, 5e4) };
-    "dally.tuner.window", "4 to 64", |s, rng| s.dally.tuner.window = rng.random_range(4..=64);
-    "dally.tuner.observations_min", "1 to 4", |s, rng| s.dally.tuner.observations_min =
-        rng.random_range(1..=4);
-    "dally.tuner.quantile", "0 to 1", |s, rng| s.dally.tuner.quantile = rng.random_range(0.0..=1.0);
-    "dally.tuner.initial_s", "1 to 50,000", |s, rng| s.dally.tuner.initial_s =
-        seconds(rng, 1.0, 5e4);
-    "dally.tuner.floor_s", "0 to 600", |s, rng| s.dally.tuner.floor_s = rng.random_range(0.0..600.0);
-    "dally.tuner.ceiling_s", "600 to 100,000", |s, rng| s.dally.tuner.ceiling_s =
-        seconds(rng, 600.0, 1e5);
+    "dally.anticipate", "true, false", |s, rng| s.dally.anticipate = rng.random_bool(0.8);
     "tiresias.thresholds", "none to three of 10 to 100,000", |s, rng| {
         let mut thresholds: Vec<f64> =
             (0..rng.random_range(0..4)).map(|_| seconds(rng, 10.0, 1e5)).collect();
@@ -82,11 +76,23 @@ pub const OPTIONS: &[Drawn] = drawn![
     };
     "tiresias.promote_knob", "0.5 to 10, or infinite", |s, rng| s.tiresias.promote_knob =
         if rng.random_bool(0.5) { f64::INFINITY } else { rng.random_range(0.5..10.0) };
-    "tiresias.skew", "0 to 1", |s, rng| s.tiresias.skew = rng.random_range(0.0..1.0);
+    "tiresias.quantiles", "none to three", |s, rng| {
+        let mut quantiles: Vec<f64> =
+            (0..rng.random_range(0..4)).map(|_| rng.random_range(0.0..1.0)).collect();
+        quantiles.sort_by(f64::total_cmp);
+        s.tiresias.quantiles = quantiles;
+    };
+    "tiresias.placing", "all", |s, rng| s.tiresias.placing = pick(rng, PLACINGS);
     "gandiva.slice_s", "10 to 600", |s, rng| s.gandiva.slice_s = seconds(rng, 10.0, 600.0);
     "gandiva.rebalance_s", "10 to 6,000", |s, rng| s.gandiva.rebalance_s =
         seconds(rng, 10.0, 6000.0);
+    "gandiva.racks", "true, false", |s, rng| s.gandiva.racks = rng.random_bool(0.5);
     "themis.lease_s", "40 to 6,000", |s, rng| s.themis.lease_s = seconds(rng, 40.0, 6000.0);
+    "themis.sensitive", "true, false", |s, rng| s.themis.sensitive = rng.random_bool(0.5);
+    "themis.placing", "all", |s, rng| s.themis.placing = pick(rng, PLACINGS);
+    "las.lease_s", "40 to 6,000", |s, rng| s.las.lease_s = seconds(rng, 40.0, 6000.0);
+    "las.placing", "all", |s, rng| s.las.placing = pick(rng, PLACINGS);
+    "srtf.placing", "all", |s, rng| s.srtf.placing = pick(rng, PLACINGS);
 ];
 
 /// In half of the scenarios the shipped defaults, otherwise some or all options anew.

@@ -57,6 +57,8 @@ pub fn profile(gigabytes: f64) -> Profile {
         backward_share: 0.5,
         overlap: 0.0,
         restart_s: RESTART_S,
+        restart_gpu_s: 0.0,
+        checkpoint_bytes: 0.0,
         skew: 0.0,
         table: Vec::new(),
         source: String::new(),

@@ -1,12 +1,13 @@
 //! Network-proximity scheduling: delay scheduling, network-sensitive preemption, upgrades, and an
-//! auto-tuner of the delay timers.
+//! auto-tuner of the delays.
 //!
 //! After "GPU Cluster Scheduling for Network-Sensitive Deep Learning" (Dally). The paper publishes
 //! the parts and not all their rules; what it leaves open is a reconstruction of ours, and each
 //! such point is a named field of [`Options`]. docs/policies.md tells the choices and docs/
 //! results-schedule.md the measurements behind the defaults.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use hither_core::Seconds;
 use hither_core::record::Reason;
@@ -25,14 +26,16 @@ mod score;
 mod tuner;
 mod victims;
 mod waiting;
+mod worth;
 
 pub use options::{Clock, Options, Timers};
 pub use score::Score;
-use tuner::{Tuner, Wait};
+use tuner::Tuner;
 use victims::{Candidate, Candidates};
-use waiting::{Left, Saved, Waiting};
+use waiting::{Answer, Saved, Waiting};
+use worth::{move_saves_s, place_costs_s};
 
-pub const ABOUT: &str = "delay scheduling, network-sensitive preemption, upgrades, tuned timers";
+pub const ABOUT: &str = "delay scheduling, network-sensitive preemption, upgrades, tuned delays";
 pub const ABOUT_NO_WAIT: &str = "dally that takes the best place on offer at once (timers 0)";
 pub const ABOUT_CONSOLIDATE: &str = "dally that waits for its best tier for ever (timers ∞)";
 pub const ABOUT_MANUAL: &str = "dally with timers fixed at 12 h and 24 h";
@@ -65,6 +68,13 @@ pub fn no_preempt(options: &Options) -> Box<dyn Policy> {
     auto(&Options { preempt: false, upgrade: false, ..options.clone() })
 }
 
+/// What is lost at a place counts so many times where no job is ever moved: a gang that is spread over places
+/// also keeps later gangs from finding whole ones. Measured, not derived.
+const FINAL_WEIGHT: f64 = 4.0;
+
+/// Of each demand so many jobs are asked whether they take a place.
+const ASKED_MAX: u32 = 16;
+
 #[derive(Debug, Serialize, Deserialize)]
 struct Dally {
     #[serde(skip)]
@@ -73,14 +83,15 @@ struct Dally {
     waiting: Waiting,
     round_set: bool,
     round_due: bool,
-    /// Timers last reported for each demand.
-    reported: BTreeMap<u32, Vec<Seconds>>,
+    /// The expected wait last reported for each number of GPUs.
+    #[serde(default)]
+    reported: BTreeMap<u32, Seconds>,
 }
 
 impl Dally {
     fn new(options: Options) -> Self {
         Self {
-            tuner: Tuner::new(&options.tuner),
+            tuner: Tuner::default(),
             waiting: Waiting::new(options.clock == Clock::WhileDeclining),
             options,
             round_set: false,
@@ -95,30 +106,139 @@ impl Dally {
     /// not accept yet declines, and the next is asked: no head of the line blocks the others.
     fn offer(&mut self, turn: &mut Turn) {
         let saved = self.serve_overdue(turn);
-        while let Some((id, tier, pool)) = self.waiting.first_acceptor(&turn.state.cluster, &saved)
-        {
+        match self.options.timers {
+            Timers::Auto => self.offer_to_weigh(turn, &saved),
+            Timers::Fixed => self.offer_by_timers(turn, &saved),
+        }
+    }
+
+    fn offer_by_timers(&mut self, turn: &mut Turn, saved: &Saved) {
+        while let Some((id, tier, pool)) = self.waiting.first_acceptor(&turn.state.cluster, saved) {
             let why = settles_for(turn, id, tier);
             self.accept(turn, id, tier, pool, why);
         }
-        for id in self.waiting.decline(turn, &saved) {
+        for id in self.waiting.decline(turn, saved) {
             self.hold_out(turn, id);
         }
         self.waiting.set_alarms(turn);
     }
 
+    /// Asks the first jobs of every demand, by claim over all demands, whether they take what there is.
+    fn offer_to_weigh(&mut self, turn: &mut Turn, saved: &Saved) {
+        let (asked, idle) = self.waiting.demands_to_ask(turn, saved, self.options.round_s);
+        let now = turn.now();
+        idle.into_iter().for_each(|demand| self.tuner.hold_out(demand, now, false));
+        let mut answers: BTreeMap<Class, (u32, Answer)> = BTreeMap::new();
+        let mut heads: BinaryHeap<_> =
+            asked.into_iter().map(|(d, head)| Reverse((head, d))).collect();
+        while let Some(Reverse((head, demand))) = heads.pop() {
+            let (gang, wanted) = demand;
+            let Some((tier, pool)) = turn.state.cluster.best_pool(gang, wanted) else {
+                self.tuner.hold_out(demand, now, false);
+                answers.remove(&demand);
+                continue;
+            };
+            let next = self.waiting.after(demand, head);
+            let gives_in_s = self.ask(turn, head.1, tier, pool);
+            let mut count = 0;
+            if let Some(gives_in_s) = gives_in_s {
+                let answer = Answer { tier, at_s: now, first: (head.1, gives_in_s) };
+                let (declined, earliest) = answers.entry(demand).or_insert((0, answer));
+                if gives_in_s < earliest.first.1 {
+                    *earliest = answer;
+                }
+                *declined += 1;
+                count = *declined;
+            }
+            if let Some(next) = next.filter(|_| count < ASKED_MAX) {
+                heads.push(Reverse((next, demand)));
+            }
+        }
+        for (demand, (_, answer)) in answers {
+            self.tuner.hold_out(demand, now, true);
+            self.waiting.answered(turn, demand, answer);
+            self.report_wait(turn, demand);
+        }
+    }
+
+    /// Says how long a demand expects to wait, when that has changed by a quarter.
+    fn report_wait(&mut self, turn: &mut Turn, demand: Class) {
+        let wait_s = self.tuner.wait_s(demand, turn.now());
+        let gpus = demand.0.gpus;
+        let reported_s = self.reported.get(&gpus).copied().unwrap_or(0.0);
+        if (wait_s - reported_s).abs() > 0.25 * reported_s {
+            self.reported.insert(gpus, wait_s);
+            let timers_s = vec![wait_s; turn.state.cluster.levels.len() - 1];
+            turn.say(Action::Tuned { gpus, timers_s }, Why::Learned);
+        }
+    }
+
+    /// Offers a place to a job. Returns when it gives in, if it declines.
+    fn ask(&mut self, turn: &mut Turn, id: JobId, tier: Tier, pool: PoolId) -> Option<Seconds> {
+        let job = turn.state.job(id);
+        let (demand, best) = (class_of(job), job.best);
+        // Inside a machine nobody shares links: nothing to weigh.
+        if tier <= best && tier == Tier::MACHINE {
+            self.accept(turn, id, tier, pool, Why::Turn { tier });
+            return None;
+        }
+        let place = turn.state.cluster.place_at(demand.0, pool, tier).expect("it was on offer");
+        let lost_s = place_costs_s(turn, id, &place, self.options.anticipate);
+        let wait_s = self.tuner.wait_s(demand, turn.now());
+        let enough_s = self.worth_waiting_s(turn, id, tier, lost_s);
+        if wait_s >= enough_s {
+            let why = match tier > best || lost_s.is_none_or(|lost_s| lost_s > 0.0) {
+                true => Why::Settles { tier, lost_s, wait_s },
+                false => Why::Turn { tier },
+            };
+            self.accept(turn, id, tier, pool, why);
+            return None;
+        }
+        let why = Why::Weighs { tier, lost_s, wait_s };
+        match turn.state.job(id).why {
+            Why::Weighs { .. } => turn.still_declines(id, why),
+            _ => turn.decline(id, why),
+        }
+        // What the place costs changes all the time: looking again more often than once a round is in vain.
+        let again_s = turn.now() + self.options.round_s;
+        Some(self.tuner.grown_at_s(demand, turn.now(), enough_s).max(again_s))
+    }
+
+    /// The expected wait from which on it is better to take the place. A job without a profile holds out as
+    /// if its timer were fixed.
+    fn worth_waiting_s(
+        &self,
+        turn: &Turn,
+        id: JobId,
+        tier: Tier,
+        lost_s: Option<Seconds>,
+    ) -> Seconds {
+        let is_best = tier <= turn.state.job(id).best;
+        let is_final = !self.options.preempt && !self.options.upgrade;
+        match (lost_s, tier.level().checked_sub(1)) {
+            (Some(lost_s), _) => lost_s * if is_final { FINAL_WEIGHT } else { 1.0 },
+            (None, Some(level)) if !is_best => {
+                self.options.fixed_s(level, &turn.state.cluster.levels[level])
+            }
+            (None, _) => 0.0,
+        }
+    }
+
     fn accept(&mut self, turn: &mut Turn, id: JobId, tier: Tier, pool: PoolId, why: Why) {
-        let gang = turn.state.job(id).demand();
-        let placement = turn.state.cluster.place_at(gang, pool, tier).expect("it was on offer");
-        let left = self.waiting.leave(turn, id).expect("it waits");
-        // A wait that ended because others made room says only that the tier takes longer to come.
-        let got = tier <= left.allowed && !matches!(why, Why::RoomMade { .. });
-        self.note_wait(gang.gpus, left, got);
+        let demand = class_of(turn.state.job(id));
+        let placement = turn.state.cluster.place_at(demand.0, pool, tier).expect("it was on offer");
+        self.waiting.leave(turn, id);
+        if tier <= turn.state.job(id).best {
+            self.tuner.got_place(demand, turn.now());
+        }
+        self.settle_demand(turn, demand);
         turn.start(id, placement, why);
     }
 
-    fn note_wait(&mut self, gpus: u32, left: Left, got: bool) {
-        if let Some(waited_s) = left.held_out_s {
-            self.tuner.observe(gpus, left.allowed, Wait { waited_s, got });
+    /// A demand of which nobody waits does not hold out.
+    fn settle_demand(&mut self, turn: &Turn, demand: Class) {
+        if !self.waiting.has(demand) {
+            self.tuner.hold_out(demand, turn.now(), false);
         }
     }
 
@@ -126,8 +246,6 @@ impl Dally {
     fn hold_out(&mut self, turn: &mut Turn, id: JobId) {
         let tier = self.waiting.allowed(id);
         let job = turn.state.job(id);
-        let gpus = job.gpus();
-        let timers_s = self.timers_s(turn, gpus);
         // Holding out longer than the worse tier would cost the job cannot pay for itself.
         let forecast = &turn.state.forecast;
         let cost = forecast.step_cost(job, tier.wider());
@@ -136,31 +254,16 @@ impl Dally {
             _ => f64::INFINITY,
         };
         let cost = cost.map(|(_, share)| share);
-        let until_s = self.waiting.start_clock(turn, id, timers_s[tier.level()].min(worth_s));
+        let name = &turn.state.cluster.levels[tier.level()];
+        let timer_s = self.options.fixed_s(tier.level(), name);
+        let until_s = self.waiting.start_clock(turn, id, timer_s.min(worth_s));
         turn.decline(id, Why::HoldsOut { tier, until_s, cost });
-        if self.options.timers == Timers::Auto && self.reported.get(&gpus) != Some(&timers_s) {
-            self.reported.insert(gpus, timers_s.clone());
-            turn.say(Action::Tuned { gpus, timers_s }, Why::Learned);
-        }
-    }
-
-    /// How long a job of this demand holds out for each tier but the widest.
-    fn timers_s(&self, turn: &Turn, gpus: u32) -> Vec<Seconds> {
-        let levels = &turn.state.cluster.levels;
-        let below_widest = Tier::all(levels.len() - 1).zip(levels);
-        below_widest
-            .map(|(tier, name)| match self.options.timers {
-                Timers::Fixed => self.options.fixed_s(tier.level(), name),
-                Timers::Auto => self.tuner.timer_s(gpus, tier),
-            })
-            .collect()
     }
 
     /// The job has held out long enough for its tier and accepts the next one.
     fn relent(&mut self, turn: &mut Turn, id: JobId) {
         let left = self.waiting.leave(turn, id).expect("it waits");
-        self.note_wait(turn.state.job(id).gpus(), left, false);
-        let allowed = left.allowed.wider();
+        let allowed = left.wider();
         self.join(turn, id, allowed);
         if allowed < turn.state.cluster.widest() {
             self.hold_out(turn, id);
@@ -292,14 +395,12 @@ impl Dally {
             let Some(run) = job.run().filter(|run| settled && run.placement.tier > job.best) else {
                 continue;
             };
-            let (tier, restart_s) = (run.placement.tier, job.job.profile.restart_s);
+            let (tier, restart_s) = (run.placement.tier, turn.state.move_s(id));
             let pays = |saved_s: &Seconds| *saved_s > self.options.upgrade_gain * restart_s;
-            let forecast = &turn.state.forecast;
-            let Some(saved_s) = forecast.saving_s(&turn.state, id, None).filter(pays) else {
-                continue;
-            };
+            let saved_s = turn.state.forecast.saving_s(job, turn.now(), self.options.anticipate);
+            let Some(saved_s) = saved_s.filter(pays) else { continue };
             if let Some(offer) = turn.offer_instead(id).filter(|offer| offer.tier < tier) {
-                let saved_s = turn.state.forecast.saving_s(&turn.state, id, Some(&offer));
+                let saved_s = move_saves_s(turn, id, &offer, self.options.anticipate);
                 if let Some(saved_s) = saved_s.filter(pays) {
                     move_to(turn, &mut candidates, id, offer, saved_s);
                     continue;
@@ -362,14 +463,16 @@ impl Policy for Dally {
     fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
         let best = turn.state.job(id).best;
         self.join(turn, id, best);
-        if self.options.clock == Clock::SinceReleased && best < turn.state.cluster.widest() {
+        let at_once =
+            self.options.timers == Timers::Fixed && self.options.clock == Clock::SinceReleased;
+        if at_once && best < turn.state.cluster.widest() {
             self.hold_out(turn, id);
         }
     }
 
     fn forget(&mut self, turn: &mut Turn, id: JobId) {
-        if let Some(left) = self.waiting.leave(turn, id) {
-            self.note_wait(turn.state.job(id).gpus(), left, false);
+        if self.waiting.leave(turn, id).is_some() {
+            self.settle_demand(turn, class_of(turn.state.job(id)));
         }
     }
 
@@ -386,7 +489,8 @@ impl Policy for Dally {
                 self.round_due = true;
             }
             Timer::Job(id) => {
-                if self.waiting.is_time(turn, id) {
+                let by_timers = self.options.timers == Timers::Fixed;
+                if by_timers && self.waiting.is_time(turn, id) {
                     self.relent(turn, id);
                 }
             }
@@ -416,11 +520,10 @@ impl Policy for Dally {
     }
 
     fn load(&mut self, saved: serde_json::Value) -> Result<(), serde_json::Error> {
-        let Self { tuner, waiting, .. } = Self::new(self.options.clone());
+        let pausing = self.waiting.pausing;
         let options = std::mem::take(&mut self.options);
         *self = Self { options, ..serde_json::from_value(saved)? };
-        self.tuner.options = tuner.options;
-        self.waiting.pausing = waiting.pausing;
+        self.waiting.pausing = pausing;
         Ok(())
     }
 

@@ -6,11 +6,11 @@ use hither_core::Seconds;
 use serde::{Deserialize, Serialize};
 
 use super::score::Score;
-use super::tuner;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
+    /// How a job decides whether to take a place or to wait for a better one.
     pub timers: Timers,
     /// The timers where `timers` is "fixed": how long a job holds out for one place of the lowest
     /// level, and for one of each level above it.
@@ -19,7 +19,8 @@ pub struct Options {
     /// Other fixed timers for levels of the cluster, by name.
     pub level_s: BTreeMap<String, Seconds>,
     pub clock: Clock,
-    /// Let a job wait no longer for a better tier than running on the worse one would cost it.
+    /// With fixed timers: let a job wait no longer for a better tier than running on the worse one would
+    /// cost it on idle links.
     pub wait_while_worth: bool,
     pub score: Score,
     pub preempt: bool,
@@ -36,13 +37,16 @@ pub struct Options {
     pub upgrade_evicts: bool,
     /// A job that has waited so long goes before all younger ones, at any tier.
     pub overdue_s: Seconds,
-    pub tuner: tuner::Options,
+    /// Weigh a place by what links carry now and what the tier has usually cost, or by idle links alone.
+    pub anticipate: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Timers {
+    /// It takes a place if it would lose less there than waiting for a better one takes.
     Auto,
+    /// It accepts a worse tier when its timer has run out.
     Fixed,
 }
 
@@ -85,7 +89,7 @@ impl Default for Options {
             upgrade_gain: 2.0,
             upgrade_evicts: false,
             overdue_s: 30.0 * 86_400.0,
-            tuner: tuner::Options::default(),
+            anticipate: true,
         }
     }
 }

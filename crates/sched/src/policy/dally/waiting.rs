@@ -3,6 +3,7 @@
 //! heads. Their clocks are deadlines on a stopwatch that the line's jobs share.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use hither_core::Seconds;
 use hither_core::topology::Tier;
@@ -33,6 +34,30 @@ pub struct Waiting {
 #[derive(Debug, Serialize, Deserialize)]
 struct Line {
     levels: Vec<Level>,
+    /// The last answer, where jobs weigh each offer: all that were asked declined.
+    #[serde(default)]
+    answer: Option<Answer>,
+}
+
+/// A claim, and whose it is.
+pub type Head = (Total, JobId);
+
+/// The jobs of a line declined a place of this tier.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Answer {
+    pub tier: Tier,
+    pub at_s: Seconds,
+    /// The job that gives in first, and when, if nothing better comes.
+    pub first: (JobId, Seconds),
+}
+
+impl Line {
+    /// The next job by claim.
+    fn after(&self, last: Option<Head>) -> Option<Head> {
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = |level: &Level| level.by_claim.range((from, Bound::Unbounded)).next().copied();
+        self.levels.iter().filter_map(next).min()
+    }
 }
 
 /// Those of them that accept the same tiers now.
@@ -75,16 +100,8 @@ struct Patience {
     /// Since when it waits.
     since: Total,
     allowed: Tier,
-    /// Since when it holds out for the tier, and until when, on its level's watch.
-    clock: Option<(Seconds, Total)>,
-}
-
-/// What is known of a job that no longer waits.
-#[derive(Debug, Clone, Copy)]
-pub struct Left {
-    pub allowed: Tier,
-    /// How long it held out for that tier; none if it was never offered a worse one.
-    pub held_out_s: Option<Seconds>,
+    /// Until when it holds out for the tier, on its level's watch.
+    until: Option<Total>,
 }
 
 impl Waiting {
@@ -124,6 +141,57 @@ impl Waiting {
         first.map(|(_, id, tier, pool)| (id, tier, pool))
     }
 
+    /// The demands that are offered something and have to be asked, each with its best claim; and those that
+    /// are offered nothing. An answer holds for `again_s`, unless the offer gets better, a job joins or
+    /// the first job gives in.
+    pub fn demands_to_ask(
+        &mut self,
+        turn: &Turn,
+        saved: &Saved,
+        again_s: Seconds,
+    ) -> (Vec<(Class, Head)>, Vec<Class>) {
+        let (mut asked, mut idle) = (Vec::new(), Vec::new());
+        for (&(gang, wanted), line) in &mut self.lines {
+            let offered =
+                turn.state.cluster.best_pool(gang, wanted).filter(|_| saved.leaves(wanted));
+            let Some((tier, _)) = offered else {
+                line.answer = None;
+                idle.push((gang, wanted));
+                continue;
+            };
+            let now = turn.now();
+            let holds = |answer: &Answer| {
+                tier >= answer.tier && now < answer.at_s + again_s && now < answer.first.1 - 1e-6
+            };
+            if !line.answer.as_ref().is_some_and(holds) {
+                line.answer = None;
+                asked.extend(line.after(None).map(|head| ((gang, wanted), head)));
+            }
+        }
+        (asked, idle)
+    }
+
+    /// The next job of the demand by claim.
+    pub fn after(&self, demand: Class, last: Head) -> Option<Head> {
+        self.lines.get(&demand)?.after(Some(last))
+    }
+
+    /// All of the demand that were asked have declined. Sets the alarm for the first that gives in.
+    pub fn answered(&mut self, turn: &mut Turn, demand: Class, answer: Answer) {
+        if let Some(line) = self.lines.get_mut(&demand) {
+            line.answer = Some(answer);
+            let (id, at_s) = answer.first;
+            if at_s.is_finite() {
+                turn.set_timer(Timer::Job(id), at_s);
+            }
+        }
+    }
+
+    /// Whether anybody of the demand waits.
+    pub fn has(&self, demand: Class) -> bool {
+        self.lines.contains_key(&demand)
+    }
+
     /// The best claim but for demands, by the worst tier accepted, that are hopeless.
     pub fn first_claimant(&self, hopeless: &BTreeSet<(Class, Tier)>) -> Option<(f64, JobId)> {
         let heads = self.lines.iter().flat_map(|(&class, line)| {
@@ -159,7 +227,7 @@ impl Waiting {
         let line = self.lines.get_mut(&class_of(turn.state.job(id))).expect("it is in line");
         let level = &mut line.levels[patience.allowed.level()];
         let from_s = level.watch.read(turn.now());
-        patience.clock = Some((from_s, Total(from_s + hold_out_s)));
+        patience.until = Some(Total(from_s + hold_out_s));
         level.unoffered.remove(&id);
         level.deadlines.insert((Total(from_s + hold_out_s), id));
         hold_out_s.is_finite().then_some(turn.now() + hold_out_s)
@@ -191,7 +259,7 @@ impl Waiting {
         let level = &mut line.levels[patience.allowed.level()];
         level.alarm = None;
         let now_s = level.watch.read(turn.now());
-        patience.clock.is_some_and(|(_, until)| now_s >= until.0 - 1e-6)
+        patience.until.is_some_and(|until| now_s >= until.0 - 1e-6)
     }
 
     pub fn join(&mut self, turn: &Turn, id: JobId, claim: f64, allowed: Tier) {
@@ -200,33 +268,35 @@ impl Waiting {
         let line = self.lines.entry(class_of(job)).or_insert_with(|| {
             let mut level = Level::default();
             level.watch.run(now, !pausing);
-            Line { levels: vec![level; turn.state.cluster.levels.len()] }
+            Line { levels: vec![level; turn.state.cluster.levels.len()], answer: None }
         });
         let claim = Total(claim);
+        line.answer = None;
         line.levels[allowed.level()].by_claim.insert((claim, id));
         line.levels[allowed.level()].unoffered.insert(id);
         let since = Total(job.since_s);
         self.by_release.insert((since, id));
-        self.patience.insert(id, Patience { claim, since, allowed, clock: None });
+        self.patience.insert(id, Patience { claim, since, allowed, until: None });
     }
 
-    pub fn leave(&mut self, turn: &Turn, id: JobId) -> Option<Left> {
+    /// The job waits no more. Returns the worst tier that it accepted.
+    pub fn leave(&mut self, turn: &Turn, id: JobId) -> Option<Tier> {
         let patience = self.patience.remove(&id)?;
         let job = turn.state.job(id);
         let line = self.lines.get_mut(&class_of(job)).expect("it is in line");
         let level = &mut line.levels[patience.allowed.level()];
         level.by_claim.remove(&(patience.claim, id));
         level.unoffered.remove(&id);
-        let held_out_s = patience.clock.map(|(from_s, until)| {
+        line.answer = line.answer.filter(|answer| answer.first.0 != id);
+        if let Some(until) = patience.until {
             level.deadlines.remove(&(until, id));
-            level.watch.read(turn.now()) - from_s
-        });
+        }
         if line.levels.iter().all(|l| l.by_claim.is_empty()) {
             self.lines.remove(&class_of(job));
         }
         self.by_release.remove(&(patience.since, id));
         self.overdue.remove(&id);
-        Some(Left { allowed: patience.allowed, held_out_s })
+        Some(patience.allowed)
     }
 
     /// Of the jobs that have waited for so long, the first with an id of at least `from`.

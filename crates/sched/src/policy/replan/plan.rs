@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 
 use crate::cluster::{Placement, PoolId, Slot};
 use crate::job::JobId;
-use crate::policy::queue::Queue;
+use crate::policy::placing::Placing;
+use crate::policy::queue::{Class, Queue};
 use crate::policy::replan::Order;
 use crate::policy::replan::running::{Ascent, Running, may_stop};
 use crate::state::Turn;
@@ -113,7 +114,7 @@ pub fn choose_plainly<K: Ord + Copy>(
     let pools = 0..cluster.pool_count() as PoolId;
     let mut room: Vec<u32> = pools.map(|pool| cluster.free_gpus(pool)).collect();
     let mut ranks: Vec<(K, JobId)> = Vec::new();
-    for &id in state.running.iter().filter(|&&id| may_stop(turn, id)) {
+    for &id in state.running.iter().filter(|&&id| may_stop(turn, id) && order.may_lose(turn, id)) {
         room[state.pool_of_run(id) as usize] += state.would_free(id);
         ranks.push((order.key(turn, id), id));
     }
@@ -145,8 +146,8 @@ pub fn choose_plainly<K: Ord + Copy>(
     (preempted, chosen)
 }
 
-/// The plan where some gangs may not be split freely: counted GPUs do not tell whether such a gang
-/// fits, so the plan is made on a copy of the cluster. A waiting job takes what is free; else running
+/// The plan where counted GPUs do not tell whether a gang fits, because some may not be split freely or
+/// turn GPUs down that are too far apart. It is made on a copy of the cluster. A waiting job takes what is free; else running
 /// jobs that rank after it leave, the last first, until it fits. This ranks all running jobs.
 pub fn choose_on_paper<K: Ord + Copy>(
     turn: &Turn,
@@ -155,19 +156,28 @@ pub fn choose_on_paper<K: Ord + Copy>(
 ) -> Plan {
     let mut paper = turn.state.cluster.clone();
     let held = |id: JobId| &turn.state.job(id).run().expect("it runs").placement;
-    let stoppable = turn.state.running.iter().copied().filter(|&id| may_stop(turn, id));
+    let may_go = |id: &JobId| may_stop(turn, *id) && order.may_lose(turn, *id);
+    let stoppable = turn.state.running.iter().copied().filter(may_go);
     let mut ranks: Vec<(K, JobId)> = stoppable.map(|id| (order.key(turn, id), id)).collect();
     ranks.sort_unstable();
     let mut left = ranks.len();
     let mut chosen = Vec::new();
+    let (placing, forecast) = (order.placing(), &turn.state.forecast);
+    // Classes of which the jobs that take their best tier or nothing wait in vain.
+    let mut hopeless: BTreeSet<Class> = BTreeSet::new();
     let mut walk = waiting.walk();
-    while let Some((rank, _)) = walk.advance() {
+    while let Some((rank, class)) = walk.advance() {
         let id = rank.1;
         let job = turn.state.job(id);
+        let is_strict = placing.is_strict(forecast, job);
+        if is_strict && hopeless.contains(&class) {
+            continue;
+        }
         let before = left;
         let offer = loop {
             let mut pools = paper.pools_for(job.pool);
-            let offer = pools.find_map(|pool| Some((pool, order.place(&paper, job, pool)?)));
+            let offer =
+                pools.find_map(|pool| Some((pool, placing.place(forecast, &paper, job, pool)?)));
             if offer.is_some() || left == 0 || ranks[left - 1] < rank {
                 break offer;
             }
@@ -182,7 +192,11 @@ pub fn choose_on_paper<K: Ord + Copy>(
             None => {
                 ranks[left..before].iter().for_each(|&(_, id)| paper.take(held(id)));
                 left = before;
-                walk.leave_class(); // the others of its class rank after it and fare no better
+                // The others of its class rank after it and fare no better, if they want the same.
+                match is_strict && placing == Placing::ByProfile {
+                    true => drop(hopeless.insert(class)),
+                    false => walk.leave_class(),
+                }
             }
         }
     }
@@ -207,10 +221,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cluster::{Cluster, Status};
+    use crate::cluster::Status;
     use crate::fixture::{gang, running_on};
     use crate::policy::queue::class_of;
-    use crate::state::JobState;
 
     /// Keys that fall with time, each at its own pace, and limits that are more or less tight.
     struct Falling {
@@ -236,8 +249,8 @@ mod tests {
             self.jobs[id as usize]
         }
 
-        fn place(&self, cluster: &Cluster, job: &JobState, pool: PoolId) -> Option<Placement> {
-            cluster.best_offer(job.demand(), Some(pool))
+        fn placing(&self) -> Placing {
+            Placing::Close
         }
     }
 

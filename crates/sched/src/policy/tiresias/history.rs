@@ -9,7 +9,7 @@ const SERVICES_MAX: usize = 1 << 17;
 /// Points of the history that share a floor of the index.
 const BLOCK: usize = 16;
 
-/// Services of finished jobs: the distribution that the Gittins index is about.
+/// Services of ended jobs: the distribution that thresholds and the Gittins index come from.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct History {
     /// Sorted, and the sums of its prefixes.
@@ -41,6 +41,16 @@ impl History {
             self.prefix.push(self.prefix[self.prefix.len() - 1] + s);
         }
         true
+    }
+
+    /// How many ended jobs the distribution is of.
+    pub fn len(&self) -> usize {
+        self.services.len()
+    }
+
+    /// The service that this share of the ended jobs had at most.
+    pub fn quantile(&self, share: f64) -> f64 {
+        hither_core::summary::quantile(&self.services, share)
     }
 
     /// Chance that a job of this age ends within the quantum, over the service that it then

@@ -1,0 +1,77 @@
+//! What a place costs: the price that waiting, preemption and upgrades share.
+//!
+//! A job that takes a place loses the time by which its iterations take longer there than at its best
+//! tier, over what is left of it, and slows the jobs whose links it shares. Both count in seconds on the
+//! job's own GPUs. A trial start among the running jobs, as the scheduler believes them to be, tells what
+//! the links do today; the forecast tells what the tier and the place have usually cost.
+
+use hither_core::Seconds;
+
+use crate::cluster::Placement;
+use crate::contention::Trial;
+use crate::job::JobId;
+use crate::state::Turn;
+
+/// What the place would cost the job if it stayed there to its end: the time by which it ends later, and
+/// what it takes from the others; `None` if nobody knows its profile.
+pub fn place_costs_s(
+    turn: &mut Turn,
+    id: JobId,
+    place: &Placement,
+    anticipate: bool,
+) -> Option<Seconds> {
+    let job = turn.state.job(id);
+    let alone_s = job.iteration_s?[job.best.level()];
+    let at = iteration_at(turn, id, place, anticipate);
+    let (job, forecast) = (turn.state.job(id), &turn.state.forecast);
+    let usually = match anticipate {
+        true => forecast.slowdown_at(&job.job.profile.name, job.best),
+        false => 1.0,
+    };
+    let left_s = forecast.left_s(job, turn.now());
+    let run_s = left_s * (at.iteration_s / (alone_s * usually)).max(1.0);
+    Some(run_s - left_s + others_lose_s(turn, id, &at, run_s))
+}
+
+/// Time that a running job and its neighbours, old and new, save if it goes on at the place, in seconds on
+/// its GPUs; `None`: nobody knows.
+pub fn move_saves_s(
+    turn: &mut Turn,
+    id: JobId,
+    place: &Placement,
+    anticipate: bool,
+) -> Option<Seconds> {
+    let job = turn.state.job(id);
+    let rate = job.run().map(|run| run.pace.rate).filter(|&rate| rate > 0.0)?;
+    let left = turn.state.forecast.left(job, turn.now())?;
+    let own = if anticipate { job.own_pace.value() } else { 1.0 };
+    let at = iteration_at(turn, id, place, anticipate);
+    let there_s = own * at.iteration_s;
+    let others_s = others_lose_s(turn, id, &at, left * there_s);
+    Some(left * (1.0 / rate - there_s) - others_s)
+}
+
+/// An iteration of the job at the place, and what becomes of the others.
+fn iteration_at(turn: &mut Turn, id: JobId, place: &Placement, anticipate: bool) -> Trial {
+    let trial = anticipate.then(|| turn.trial(id, place));
+    let state = &turn.state;
+    let profile = &state.job(id).job.profile;
+    let shape = state.network.shape(&state.cluster, place);
+    let alone_s = state.network.iteration_s(profile, &shape);
+    let Some(trial) = trial else { return Trial { iteration_s: alone_s, others: Vec::new() } };
+    let domain = state.cluster.domain_of(place);
+    let usual_s = alone_s * state.forecast.slowdown(&profile.name, place.tier, domain);
+    Trial { iteration_s: usual_s.max(trial.iteration_s), ..trial }
+}
+
+/// What the others lose over a run of this length, in seconds on the job's GPUs.
+fn others_lose_s(turn: &Turn, id: JobId, at: &Trial, run_s: Seconds) -> Seconds {
+    let state = &turn.state;
+    let gpus = f64::from(state.job(id).gpus());
+    let lose_s = |&(other, before_s, after_s): &(JobId, Seconds, Seconds)| {
+        let other = state.job(other);
+        let together_s = state.forecast.left_s(other, state.now).min(run_s);
+        f64::from(other.gpus()) / gpus * (1.0 - before_s / after_s) * together_s
+    };
+    at.others.iter().map(lose_s).sum()
+}
