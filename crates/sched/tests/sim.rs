@@ -68,8 +68,11 @@ fn a_preempted_job_keeps_its_progress_and_pays_one_restart() {
 #[test]
 fn writing_a_checkpoint_holds_the_gpus_and_reading_it_delays_the_restart() {
     let mut long = job(0.0, 1, 100.0);
-    let costly =
-        Profile { checkpoint_bytes: 10.0 * GB, restart_gpu_s: 3.0, ..Profile::clone(&long.profile) };
+    let costly = Profile {
+        checkpoint_bytes: 10.0 * GB,
+        restart_gpu_s: 3.0,
+        ..Profile::clone(&long.profile)
+    };
     long.profile = Arc::new(costly);
     let jobs = scenario(vec![long, job(20.0, 1, 10.0)]);
     let one = topology(&[(0, 1)]);
