@@ -12,6 +12,7 @@ use hither_gnn::local::{Learner, Pace, Steps, Until};
 use hither_gnn::model::{Kind, Model, Spec};
 use hither_gnn::optim::{Method, Optimiser};
 use hither_gnn::sample::Fanout;
+use hither_gnn::task::Task;
 use serde_json::json;
 
 use crate::machine;
@@ -66,11 +67,10 @@ pub fn run(args: &Args) -> Result<()> {
         steps: 1,
         alpha: 0.0,
     })?;
-    let train = data.split.train.clone();
-    let count = batch.map_or(1, |size| train.len().div_ceil(size)) as u32;
+    let count = batch.map_or(1, |size| data.split.train.len().div_ceil(size)) as u32;
     let optimiser = Optimiser::new(Method::Adam, 0.0, model.params_len());
-    let mut learner = Learner::new(data, train, optimiser);
-    let pace = Pace { batch, fanout: Fanout::AtMost(FANOUT), rate: RATE };
+    let mut learner = Learner::new(data, Task::Nodes, optimiser);
+    let pace = Pace { batch, fanout: Fanout::AtMost(FANOUT), rate: RATE, clip: None };
     let mut weights = model.start(args.seed);
     let (mut seconds, mut cpu_seconds, mut loss) = (vec![], vec![], 0.0);
     for round in 1..=args.epochs {

@@ -158,7 +158,7 @@ pub fn settings(table: &Table) -> anyhow::Result<Settings> {
     Ok(settings)
 }
 
-/// Calls `tell` with each value under its path, such as dally.tuner.window.
+/// Calls `tell` with each value under its path, such as dally.level_s.pod.
 pub fn flatten(path: &str, value: &Value, tell: &mut impl FnMut(&str, &str)) {
     match value {
         Value::Table(table) => {

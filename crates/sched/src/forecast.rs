@@ -2,8 +2,9 @@
 //! would cost it. Policies ask here and nowhere else.
 //!
 //! The cost of a place begins with a prior: the closed forms of an idle network and the job's profile, as
-//! told. What jobs of the same model took at that tier, and what all jobs took at that place, corrects it:
-//! so traffic that nobody declared is anticipated, and so is what neighbours usually do to each other.
+//! told. What runs of the same model and size took at that tier, and what all runs took at that place,
+//! corrects it: so traffic that nobody declared is anticipated, and so is what neighbours usually do to each
+//! other.
 //! Lengths come from the user if the user gave one; otherwise, and once a job has run past what was told,
 //! from jobs of the same size that ended lately.
 
@@ -82,41 +83,69 @@ pub struct Forecast {
     /// By power of two that holds the demand.
     of_size: BTreeMap<u32, Ended>,
     all: Ended,
-    /// What iterations took, over what they take on idle links: by model and tier.
+    /// How much longer runs took than on idle links, by model, size of the gang and tier.
     #[serde(default)]
-    by_model: BTreeMap<String, [Ratio; LEVELS_MAX]>,
-    /// The same by tier and place, over what the model's average explains.
+    by_model: BTreeMap<String, BTreeMap<u32, [Excess; LEVELS_MAX]>>,
+    /// The same by tier and place, beyond what the model explains.
     #[serde(default, with = "pairs")]
-    by_place: BTreeMap<(Tier, PlaceId), Ratio>,
+    by_place: BTreeMap<(Tier, PlaceId), Excess>,
 }
 
 /// Models whose pace is remembered.
 const MODELS_MAX: usize = 4096;
-/// The prior weighs as much as so much running time that agreed with it.
-const PRIOR_S: Seconds = 3600.0;
-/// Beyond this running time, what was seen earlier counts ever less.
-const MEMORY_S: Seconds = 10.0 * 86_400.0;
+/// Each run makes what earlier ones showed count less by one part in so many.
+const MEMORY_RUNS: f64 = 32.0;
+/// Fewer runs show nothing.
+const RUNS_MIN: f64 = 3.0;
+/// Runs that are shorter say nothing about their place.
+const RUN_MIN_S: Seconds = 600.0;
 
-/// Time that iterations took, and what it was expected to be. Their quotient begins at 1.
+/// Running time, and what it was expected to be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Ratio {
+pub struct Spent {
     spent_s: Seconds,
     expected_s: Seconds,
 }
 
-impl Ratio {
+impl Spent {
     pub(crate) fn add(&mut self, spent_s: Seconds, expected_s: Seconds) {
         self.spent_s += spent_s;
         self.expected_s += expected_s;
-        let fade = MEMORY_S / self.spent_s.max(self.expected_s);
-        if fade < 1.0 {
-            self.spent_s *= fade;
-            self.expected_s *= fade;
-        }
     }
 
-    pub fn value(&self) -> f64 {
-        (PRIOR_S + self.spent_s) / (PRIOR_S + self.expected_s)
+    /// How many times as long as expected it took, if it was long enough to say.
+    pub(crate) fn ratio(&self) -> Option<f64> {
+        let is_long = self.spent_s >= RUN_MIN_S && self.expected_s > 0.0;
+        is_long.then(|| self.spent_s / self.expected_s)
+    }
+}
+
+/// By how much runs took longer than expected. Profiles may be wrong, each by another factor, so the mean
+/// counts only as far as the spread of the runs leaves no doubt.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+struct Excess {
+    runs: f64,
+    /// Mean and variance of the logarithm of the ratio.
+    mean: f64,
+    variance: f64,
+}
+
+impl Excess {
+    fn add(&mut self, log_ratio: f64) {
+        self.runs = self.runs * (1.0 - 1.0 / MEMORY_RUNS) + 1.0;
+        let share = 1.0 / self.runs;
+        let off = log_ratio - self.mean;
+        self.mean += share * off;
+        self.variance = (1.0 - share) * (self.variance + share * off * off);
+    }
+
+    /// The factor that the runs show beyond doubt: two standard errors below their mean, and at least 1.
+    fn factor(&self) -> f64 {
+        if self.runs < RUNS_MIN {
+            return 1.0;
+        }
+        let error = (self.variance / (self.runs - 1.0)).sqrt();
+        (self.mean - 2.0 * error).max(0.0).exp()
     }
 }
 
@@ -183,52 +212,42 @@ impl Forecast {
         let Phase::Running(run) = &job.phase else { return None };
         let alone_s = job.iteration_s?[job.best.level()];
         let slowdown = match learned {
-            true => self.slowdown_at(&job.job.profile.name, job.best) * job.own_pace.value(),
+            true => self.slowdown_at(&job.job, job.best) * job.own_pace(self),
             false => 1.0,
         };
         let left = self.left(job, now).filter(|_| run.pace.rate > 0.0)?;
         Some(left * (1.0 / run.pace.rate - alone_s * slowdown))
     }
 
-    /// How much longer an iteration takes at a place than on idle links, as far as was seen.
-    pub fn slowdown(&self, model: &str, tier: Tier, place: PlaceId) -> f64 {
-        let of_place = self.by_place.get(&(tier, place)).map_or(1.0, Ratio::value);
-        self.slowdown_at(model, tier) * of_place
+    /// How much longer an iteration of the job takes at a place than on idle links, as far as runs have shown.
+    pub fn slowdown(&self, job: &Job, tier: Tier, place: PlaceId) -> f64 {
+        let of_place = self.by_place.get(&(tier, place)).map_or(1.0, Excess::factor);
+        self.slowdown_at(job, tier) * of_place
     }
 
-    /// The same at any place of the tier.
-    pub fn slowdown_at(&self, model: &str, tier: Tier) -> f64 {
-        self.by_model.get(model).map_or(1.0, |by_tier| by_tier[tier.level()].value())
+    /// The same at any place of the tier. Nobody is slowed less at a wider tier, nor in a larger gang: where
+    /// those have shown nothing, the narrower and the smaller count.
+    pub fn slowdown_at(&self, job: &Job, tier: Tier) -> f64 {
+        let Some(by_size) = self.by_model.get(&job.profile.name) else { return 1.0 };
+        let up_to = by_size.range(..=job.gpus.next_power_of_two());
+        let factors = up_to.flat_map(|(_, by_tier)| by_tier[..=tier.level()].iter());
+        factors.map(Excess::factor).fold(1.0, f64::max)
     }
 
-    /// Iterations of the model took `spent_s` there instead of `ideal_s` on idle links.
-    pub(crate) fn learn_pace(
-        &mut self,
-        model: &str,
-        tier: Tier,
-        place: PlaceId,
-        spent_s: Seconds,
-        ideal_s: Seconds,
-    ) {
-        let expected_s = ideal_s * self.slowdown_at(model, tier);
-        self.by_place.entry((tier, place)).or_default().add(spent_s, expected_s);
+    /// A run of the job there took so many times as long as on idle links.
+    pub(crate) fn learn_pace(&mut self, job: &Job, tier: Tier, place: PlaceId, ratio: f64) {
+        let explained = self.slowdown_at(job, tier);
+        self.by_place.entry((tier, place)).or_default().add((ratio / explained).ln());
+        let model = &job.profile.name;
         if !self.by_model.contains_key(model) {
             if self.by_model.len() == MODELS_MAX {
-                self.forget_a_model();
+                self.by_model.pop_first();
             }
-            self.by_model.insert(model.to_owned(), Default::default());
+            self.by_model.insert(model.clone(), BTreeMap::new());
         }
-        let by_tier = self.by_model.get_mut(model).expect("inserted above");
-        by_tier[tier.level()].add(spent_s, ideal_s);
-    }
-
-    /// Forgets the model that least was seen of.
-    fn forget_a_model(&mut self) {
-        let seen_s = |by_tier: &[Ratio; LEVELS_MAX]| by_tier.iter().map(|r| r.spent_s).sum::<f64>();
-        let least = self.by_model.iter().min_by(|a, b| seen_s(a.1).total_cmp(&seen_s(b.1)));
-        if let Some(name) = least.map(|(name, _)| name.clone()) {
-            self.by_model.remove(&name);
-        }
+        let by_size = self.by_model.get_mut(model).expect("inserted above");
+        let by_tier = by_size.entry(job.gpus.next_power_of_two()).or_default();
+        by_tier[tier.level()].add(ratio.ln());
     }
 
     /// A job ended after having held its GPUs for so long.
@@ -302,6 +321,20 @@ impl Ended {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slowdown_counts_once_runs_agree_on_it() {
+        let mut excess = Excess::default();
+        for n in 0..20 {
+            assert!(n >= 3 || excess.factor() == 1.0, "too few to say");
+            excess.add(2f64.ln());
+        }
+        assert!((excess.factor() - 2.0).abs() < 1e-9);
+        // Runs that are wrong by any factor, and right on average, show nothing.
+        let mut noise = Excess::default();
+        (0..100).for_each(|n| noise.add(if n % 2 == 0 { 0.5 } else { -0.5 }));
+        assert_eq!(noise.factor(), 1.0);
+    }
 
     #[test]
     fn the_residual_is_the_mean_of_those_that_lasted_longer() {

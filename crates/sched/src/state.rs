@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{Cluster, MachineId, PlaceId, Placement, PoolId};
 use crate::contention::Contention;
 use crate::event::{Action, Decision, DecisionId, Timer, Why};
-use crate::forecast::{Estimate, Forecast, Ratio};
+use crate::forecast::{Estimate, Forecast, Spent};
 use crate::job::{Job, JobId};
 use crate::jobs::Jobs;
 use crate::network::Network;
@@ -113,7 +113,7 @@ impl State {
             held_s: 0.0,
             since_s: self.now,
             starts: 0,
-            own_pace: Ratio::default(),
+            paced: Spent::default(),
             restart_s: 0.0,
             reads: None,
             why: Why::Submitted,
@@ -242,7 +242,7 @@ impl State {
 
     /// A running job has done so many iterations by now and does `rate` per second from now on.
     pub(crate) fn progress(&mut self, id: JobId, done: f64, rate: f64) {
-        self.learn_pace(id, done);
+        self.note_pace(id, done);
         let (now, interval_s) = (self.now, self.checkpoints.interval_s);
         let job = &mut self.jobs[id];
         if let Phase::Running(run) = &mut job.phase {
@@ -253,22 +253,27 @@ impl State {
         }
     }
 
-    /// A running job has done so many iterations by now. The forecast compares them with what they should
-    /// have taken on idle links.
-    fn learn_pace(&mut self, id: JobId, done: f64) {
+    /// A running job has done so many iterations by now: what did they take, and what on idle links?
+    fn note_pace(&mut self, id: JobId, done: f64) {
         let job = &self.jobs[id];
         let Phase::Running(Run { placement, pace }) = &job.phase else { return };
         let (spent_s, iterations) = (self.now - pace.since_s, done - pace.done);
-        if spent_s <= 0.0 || iterations <= 0.0 || !job.job.profile.is_known() {
-            return;
+        if spent_s > 0.0 && iterations > 0.0 && job.job.profile.is_known() {
+            let shape = self.network.shape(&self.cluster, placement);
+            let ideal_s = iterations * self.network.iteration_s(&job.job.profile, &shape);
+            self.jobs[id].paced.add(spent_s, ideal_s);
         }
-        let shape = self.network.shape(&self.cluster, placement);
-        let ideal_s = iterations * self.network.iteration_s(&job.job.profile, &shape);
-        let place = self.cluster.domain_of(placement);
-        let name = &job.job.profile.name;
-        let expected_s = ideal_s * self.forecast.slowdown(name, placement.tier, place);
-        self.forecast.learn_pace(name, placement.tier, place, spent_s, ideal_s);
-        self.jobs[id].own_pace.add(spent_s, expected_s);
+    }
+
+    /// A run is over: the forecast learns what the place cost it.
+    fn learn_pace(&mut self, id: JobId) {
+        self.note_pace(id, self.job(id).done_at(self.now));
+        let paced = std::mem::take(&mut self.jobs[id].paced);
+        let job = &self.jobs[id];
+        if let (Phase::Running(run), Some(ratio)) = (&job.phase, paced.ratio()) {
+            let place = self.cluster.domain_of(&run.placement);
+            self.forecast.learn_pace(&job.job, run.placement.tier, place, ratio);
+        }
     }
 
     /// What a running job would keep if it stopped now, and what its next start would cost.
@@ -288,7 +293,7 @@ impl State {
     /// A running job leaves its GPUs with `done` iterations kept. Returns the run that ends.
     fn leave(&mut self, id: JobId, done: f64, next: Phase) -> Option<Run> {
         let now = self.now;
-        self.learn_pace(id, self.job(id).done_at(now));
+        self.learn_pace(id);
         let job = &mut self.jobs[id];
         job.held_s = job.held_at(now);
         job.done = done;

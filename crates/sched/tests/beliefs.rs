@@ -126,6 +126,28 @@ fn with_lengths_dally_uses_them() {
 }
 
 #[test]
+fn congestion_that_nobody_declared_is_learned() {
+    // Pairs that talk: a rack costs half of their time with a tenth of the bandwidth, and hardly anything
+    // without. One after the other finds a single GPU free on either machine.
+    let longest_wait_s = |anticipate: bool| {
+        let mut all = vec![job(0.0, 1, 1e7), job(0.0, 1, 0.5), job(0.0, 1, 1e7), job(0.0, 1, 0.5)];
+        let pairs = (0..12).map(|n| talking_job(1e5 * f64::from(n) + 1.0, 2, 10_000.0, 0.1));
+        all.extend(pairs);
+        let beliefs = Beliefs { congestion: false, ..unknown() };
+        let options = Options { beliefs, congestion: 10.0, ..Options::default() };
+        let mut settings = Settings::default();
+        settings.dally.anticipate = anticipate;
+        let two = topology(&[(0, 2), (0, 2)]);
+        let run = try_run("dally-no-preempt", &settings, &two, &scenario(all), &options);
+        let run = run.expect("it keeps all invariants");
+        let wait_s = |n: u32| starts(&run, n + 4)[0].0 - (1e5 * f64::from(n) + 1.0);
+        (0..12).map(wait_s).fold(0.0, f64::max)
+    };
+    let (idle_s, learned_s) = (longest_wait_s(false), longest_wait_s(true));
+    assert!(learned_s > 2.0 * idle_s, "it holds out longer: {learned_s} s against {idle_s} s");
+}
+
+#[test]
 fn the_errors_depend_on_the_seed_and_the_job_alone() {
     let noisy = Beliefs { lengths: Lengths::Noisy(1.0), ..Beliefs::default() };
     let run = |seed| {

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use common::*;
 use hither_core::record::{Reason, RunRecord};
 use hither_core::topology::Topology;
-use hither_sched::job::Job;
+use hither_sched::cluster::Cluster;
+use hither_sched::job::{Job, Profile};
 use hither_sched::policy::{Settings, dally};
+use hither_sched::sim::{Options, Scenario};
 
 fn machine(gpus: u32) -> Topology {
     topology(&[(0, gpus)])
@@ -306,6 +308,47 @@ fn dally_waits_no_longer_than_waiting_is_worth() {
     // Who does not talk has nothing to wait for.
     let silent = with_blockers(&settings, "dally", [LONG; 4], job(10.0, 2, 300.0));
     assert_eq!(starts(&silent, 4), [(10.0, 1)]);
+}
+
+/// No preemption and no upgrades: places are final.
+fn weighs() -> Settings {
+    let mut settings = Settings::default();
+    (settings.dally.preempt, settings.dally.upgrade) = (false, false);
+    settings
+}
+
+#[test]
+fn dally_holds_out_as_long_as_accepting_would_cost() {
+    // 300 iterations take 1 s each on a machine and 2 s in a rack: 300 s to lose, which count four times where
+    // places are final.
+    let talks = talking_job(10.0, 2, 300.0, 1.0);
+    let record = with_blockers(&weighs(), "dally", [LONG; 4], talks.clone());
+    assert_eq!(starts(&record, 4), [(1210.0, 1)]);
+    // The best tier is taken as soon as it falls free.
+    let record = with_blockers(&weighs(), "dally", [LONG, LONG, 50.0, LONG], talks);
+    assert_eq!(starts(&record, 4), [(50.0, 0)]);
+    // Who does not talk has nothing to wait for.
+    let silent = with_blockers(&weighs(), "dally", [LONG; 4], job(10.0, 2, 300.0));
+    assert_eq!(starts(&silent, 4), [(10.0, 1)]);
+}
+
+#[test]
+fn dally_declines_a_place_where_it_would_slow_others() {
+    // The pair loses nothing across racks: its 2 s of communication hide behind 4 s of computing. But a
+    // neighbour that runs across the same uplinks would take 4 s for each iteration instead of 3.
+    let start = |neighbour: Job| {
+        let mut pair = talking_job(10.0, 2, 50.0, 1.0);
+        let hides = Profile { compute_s: 4.0, overlap: 1.0, backward_share: 1.0, ..profile(1.0) };
+        pair.profile = Arc::new(hides);
+        let two = topology(&[(0, 2), (1, 2)]);
+        let across = placed(&Cluster::new(&two), &[(0, 1), (1, 1)]);
+        let running = vec![Arc::new(across)];
+        let jobs = Scenario { running, ..scenario(vec![neighbour, pair]) };
+        let run = try_run("dally", &weighs(), &two, &jobs, &Options::default());
+        starts(&run.expect("it keeps all invariants"), 1)[0]
+    };
+    assert_eq!(start(job(0.0, 2, 300.0)), (10.0, 2), "nobody to slow");
+    assert_eq!(start(talking_job(0.0, 2, 100.0, 1.0)), (300.0, 0), "it lets the neighbour end");
 }
 
 /// When a pair that arrives at 10 starts: the cluster is full until 1000, then offers a rack; from

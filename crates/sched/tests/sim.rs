@@ -66,6 +66,31 @@ fn a_preempted_job_keeps_its_progress_and_pays_one_restart() {
 }
 
 #[test]
+fn writing_a_checkpoint_holds_the_gpus_and_reading_it_delays_the_restart() {
+    let mut long = job(0.0, 1, 100.0);
+    let costly = Profile {
+        checkpoint_bytes: 10.0 * GB,
+        restart_gpu_s: 3.0,
+        ..Profile::clone(&long.profile)
+    };
+    long.profile = Arc::new(costly);
+    let jobs = scenario(vec![long, job(20.0, 1, 10.0)]);
+    let one = topology(&[(0, 1)]);
+    let stored = |read: f64, write: f64| {
+        let checkpoints = Checkpoints {
+            read_bytes_per_s: read * GB,
+            write_bytes_per_s: write * GB,
+            ..Checkpoints::default()
+        };
+        ends("srtf", &one, &jobs, &Options { checkpoints, ..Options::default() })
+    };
+    // 20 done; written by 25; the other until 35; 10 s to read, 10 + 3 s to restart; 80 more.
+    assert_eq!(stored(1.0, 2.0), [138.0, 35.0]);
+    // A storage without limits takes no time.
+    assert_eq!(stored(f64::INFINITY, f64::INFINITY), [123.0, 30.0]);
+}
+
+#[test]
 fn without_a_checkpoint_at_preemption_it_falls_back_to_the_last_periodic_one() {
     let jobs = scenario(vec![job(0.0, 1, 100.0), job(20.0, 1, 10.0)]);
     let one = topology(&[(0, 1)]);

@@ -98,7 +98,7 @@ fn flags_of_simulate() {
         (&["--set", "dally.round_s.x=1"], ""),
         (&["--set", "gandiva.slice_s=0"], "gandiva.slice_s"),
         (&["--set", "tiresias.thresholds=[5,1]"], "thresholds"),
-        (&["--set", "dally.tuner.ceiling_s=inf"], "dally.tuner"),
+        (&["--set", "dally.damping=0.5"], "dally.damping"),
         (&["--congestion", "0"], "--congestion"),
         (&["--congestion", "NaN"], "--congestion"),
         (&["--load", "inf"], "--load"),

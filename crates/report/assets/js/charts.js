@@ -57,7 +57,7 @@ function timersChart() {
     if (!timed.includes(run)) {
       section.dataset.visible = "0";
       $(".keys", section).replaceChildren();
-      return empty($(".frame", section), `${RUNS[run].label} sets no delay timers.`);
+      return empty($(".frame", section), `${RUNS[run].label} expects no waits: nobody weighs them.`);
     }
     const { timers } = RUNS[run], demand = (timer) => `${timer.gpus} GPU${timer.gpus === 1 ? "" : "s"}`;
     const { levels } = DATA.groups[RUNS[run].group];

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Placement, PoolId};
 use crate::event::{DecisionId, Why};
-use crate::forecast::Ratio;
+use crate::forecast::{Forecast, Spent};
 use crate::job::{Demand, Job, Profile};
 use crate::order::any_float;
 
@@ -34,9 +34,9 @@ pub struct JobState {
     /// When the phase began: submission, preemption or start.
     pub since_s: Seconds,
     pub starts: u32,
-    /// How its iterations compare with what the forecast expects of jobs like it.
+    /// What its iterations have taken since the last start, and what they take on idle links.
     #[serde(default)]
-    pub(crate) own_pace: Ratio,
+    pub(crate) paced: Spent,
     /// What the next start costs before iterations go on.
     pub restart_s: Seconds,
     /// Whether the next start reads a checkpoint, and from when on it is there.
@@ -198,6 +198,14 @@ impl JobState {
             Phase::Stopping(stop) => stop.next.as_ref().map(|next| &next.run),
             Phase::Waiting | Phase::Over => None,
         }
+    }
+
+    /// How many times as long as the forecast expects its iterations take where it runs: its profile may be
+    /// wrong.
+    pub(crate) fn own_pace(&self, forecast: &Forecast) -> f64 {
+        let Some(Run { placement, .. }) = self.run() else { return 1.0 };
+        let expected = forecast.slowdown_at(&self.job, placement.tier);
+        self.paced.ratio().map_or(1.0, |ratio| ratio / expected)
     }
 
     /// Whether a policy may start it.

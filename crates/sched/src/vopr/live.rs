@@ -27,7 +27,7 @@ use crate::state::State;
 
 /// Trouble comes until then; afterwards the world is good and all jobs must end.
 const TROUBLE_S: Seconds = 10_000.0;
-/// No scenario needs as long as this once the trouble is over.
+/// No scenario needs as long as this once the trouble is over: jobs may hold out until they are overdue.
 const END_S: Seconds = 5e6;
 const STEPS_MAX: u32 = 400_000;
 /// How often the driver compares the scheduler's decisions in flight with the world.

@@ -30,8 +30,8 @@ struct Patience {
     places_got: f64,
     /// Since when it holds out; `None`: nothing is on offer, or nobody waits.
     since_s: Option<Seconds>,
-    /// Whether it has held out since it last got a good place.
-    has_held_out: bool,
+    /// What the time held out was when it last got a good place.
+    when_got_s: Seconds,
 }
 
 impl Patience {
@@ -43,7 +43,6 @@ impl Patience {
         if holds_out != self.since_s.is_some() {
             self.held_out_s = self.held_out_s(now);
             self.since_s = holds_out.then_some(now);
-            self.has_held_out |= holds_out;
         }
     }
 }
@@ -63,16 +62,13 @@ impl Tuner {
     /// A job of the demand got a good place. Places that came before anybody held out do not count:
     /// the question is how long it takes when there is none.
     pub fn got_place(&mut self, demand: Class, now: Seconds) {
-        let Some(patience) = self.by_demand.get_mut(&demand).filter(|p| p.has_held_out) else {
-            return;
-        };
-        let holds_out = patience.since_s.is_some();
-        patience.run(now, false);
+        let has_held_out = |p: &&mut Patience| p.held_out_s(now) > p.when_got_s;
+        let Some(patience) = self.by_demand.get_mut(&demand).filter(has_held_out) else { return };
         let fade = 1.0 - 1.0 / MEMORY_PLACES;
-        patience.held_out_s *= fade;
+        patience.held_out_s = patience.held_out_s(now) * fade;
+        patience.since_s = patience.since_s.map(|_| now);
+        patience.when_got_s = patience.held_out_s;
         patience.places_got = patience.places_got * fade + 1.0;
-        patience.has_held_out = false;
-        patience.run(now, holds_out);
     }
 
     /// The wait that a job of the demand expects. Before any good place was got it is the time held out so
@@ -87,5 +83,59 @@ impl Tuner {
     pub fn grown_at_s(&self, demand: Class, now: Seconds, wait_s: Seconds) -> Seconds {
         let patience = self.by_demand.get(&demand).copied().unwrap_or_default();
         now + (wait_s * (patience.places_got + 1.0) - patience.held_out_s(now)).max(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Demand;
+
+    fn eight() -> Class {
+        (Demand::from(8), None)
+    }
+
+    #[test]
+    fn before_any_place_was_got_the_wait_is_the_time_held_out() {
+        let mut tuner = Tuner::default();
+        assert_eq!(tuner.wait_s(eight(), 50.0), 0.0);
+        tuner.hold_out(eight(), 100.0, true);
+        assert_eq!(tuner.wait_s(eight(), 160.0), 60.0);
+        assert_eq!(tuner.grown_at_s(eight(), 160.0, 100.0), 200.0);
+    }
+
+    #[test]
+    fn the_clock_stands_still_while_nothing_is_on_offer() {
+        let mut tuner = Tuner::default();
+        tuner.hold_out(eight(), 0.0, true);
+        tuner.hold_out(eight(), 10.0, false);
+        tuner.hold_out(eight(), 500.0, true);
+        assert_eq!(tuner.wait_s(eight(), 505.0), 15.0);
+    }
+
+    #[test]
+    fn giving_in_does_not_make_waits_look_short() {
+        // The feedback trap: a mean over the ends of waits would fall with each job that gives in.
+        let mut tuner = Tuner::default();
+        for n in 0..100 {
+            tuner.hold_out(eight(), f64::from(n) * 100.0, true);
+            tuner.hold_out(eight(), f64::from(n) * 100.0 + 10.0, false);
+        }
+        assert_eq!(tuner.wait_s(eight(), 1e6), 1000.0);
+    }
+
+    #[test]
+    fn the_wait_settles_at_the_mean_time_between_places() {
+        let mut tuner = Tuner::default();
+        for n in 0..200 {
+            tuner.hold_out(eight(), f64::from(n) * 300.0, true);
+            tuner.got_place(eight(), f64::from(n) * 300.0 + 100.0);
+            tuner.hold_out(eight(), f64::from(n) * 300.0 + 100.0, false);
+        }
+        let wait_s = tuner.wait_s(eight(), 1e6);
+        assert!((80.0..100.0).contains(&wait_s), "{wait_s}");
+        // A place that comes before anybody held out says nothing.
+        tuner.got_place(eight(), 1e6);
+        assert_eq!(tuner.wait_s(eight(), 1e6), wait_s);
     }
 }

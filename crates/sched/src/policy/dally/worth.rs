@@ -25,7 +25,7 @@ pub fn place_costs_s(
     let at = iteration_at(turn, id, place, anticipate);
     let (job, forecast) = (turn.state.job(id), &turn.state.forecast);
     let usually = match anticipate {
-        true => forecast.slowdown_at(&job.job.profile.name, job.best),
+        true => forecast.slowdown_at(&job.job, job.best),
         false => 1.0,
     };
     let left_s = forecast.left_s(job, turn.now());
@@ -44,7 +44,7 @@ pub fn move_saves_s(
     let job = turn.state.job(id);
     let rate = job.run().map(|run| run.pace.rate).filter(|&rate| rate > 0.0)?;
     let left = turn.state.forecast.left(job, turn.now())?;
-    let own = if anticipate { job.own_pace.value() } else { 1.0 };
+    let own = if anticipate { job.own_pace(&turn.state.forecast) } else { 1.0 };
     let at = iteration_at(turn, id, place, anticipate);
     let there_s = own * at.iteration_s;
     let others_s = others_lose_s(turn, id, &at, left * there_s);
@@ -55,12 +55,12 @@ pub fn move_saves_s(
 fn iteration_at(turn: &mut Turn, id: JobId, place: &Placement, anticipate: bool) -> Trial {
     let trial = anticipate.then(|| turn.trial(id, place));
     let state = &turn.state;
-    let profile = &state.job(id).job.profile;
+    let job = &state.job(id).job;
     let shape = state.network.shape(&state.cluster, place);
-    let alone_s = state.network.iteration_s(profile, &shape);
+    let alone_s = state.network.iteration_s(&job.profile, &shape);
     let Some(trial) = trial else { return Trial { iteration_s: alone_s, others: Vec::new() } };
     let domain = state.cluster.domain_of(place);
-    let usual_s = alone_s * state.forecast.slowdown(&profile.name, place.tier, domain);
+    let usual_s = alone_s * state.forecast.slowdown(job, place.tier, domain);
     Trial { iteration_s: usual_s.max(trial.iteration_s), ..trial }
 }
 
