@@ -121,6 +121,8 @@ fn workload(args: &Args) -> Vec<Job> {
             backward_share: 0.0,
             overlap: 0.0,
             restart_s: 0.0,
+            restart_gpu_s: 0.0,
+            checkpoint_bytes: 0.0,
             skew: 0.0,
             table: Vec::new(),
             source: String::new(),
