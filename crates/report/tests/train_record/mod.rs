@@ -1,5 +1,7 @@
 //! Made-up runs whose curves have the shape of real ones.
 
+use std::collections::BTreeMap;
+
 use hither_core::record::train::{
     Bytes, CriticalPath, Drift, Header, Round, RunRecord, Summary, Times, Work, Works,
 };
@@ -100,6 +102,7 @@ fn row(mode: &str, seed: u64, round: u32, rounds: u32) -> Round {
         loss: 0.7 + 3.0 * (1.0 - learnt) + 0.03 * noise(seed + 5, round),
         valid: scored.then_some(valid),
         test: scored.then_some(valid - 0.004),
+        further: BTreeMap::new(),
         bytes: Bytes {
             model_down_bytes: model,
             model_up_bytes: model,
