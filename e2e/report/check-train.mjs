@@ -114,11 +114,11 @@ await visit(asked, asked.flags.none ? "main" : "body[data-ready]", async (page) 
   const rows = await page.$$eval("#comparison tbody tr", (all) => all.length);
   check("every mode has a row", rows > 0 && rows === modes, `${rows} rows`);
   await checkPlots(page, modes);
-  await checkTicks(page);
   if (asked.flags.bare) {
     await page.click("#comparison .policy[data-run='0']");
     return checkPlots(page, modes);
   }
+  await checkTicks(page);
   const rounds = await page.evaluate(() => JSON.parse(document.getElementById("data").textContent).rounds.length);
   if (rounds > 20) await checkRange(page);
   await checkToggle(page);

@@ -46,7 +46,7 @@ fn gangs_wait_are_placed_preempted_upgraded_and_all_complete() {
 
     // Only n3 and n7 are free: the job holds out for one rack, gives in, and spans both. Its links are as fast
     // there; what a rack saves is latency, which counts over this many iterations.
-    let model = "--comment=night run hither: model=bert iterations=1e8 signal=USR1 grace=0.5";
+    let model = "--comment=night run hither: model=vgg16 iterations=1e9 signal=USR1 grace=0.5";
     let upgraded = bed.submit(8, 100, &[model]);
     assert_eq!(bed.first_start(&upgraded).nodes, "n[3,7]");
     // The others end; one rack has room; the job moves there and goes on from its checkpoint.
