@@ -21,7 +21,8 @@ use crate::engine::Key;
 use crate::learn::Learnt;
 
 const FORMAT: &str = "hither journal 2";
-const CACHE_BYTES: usize = 8 << 20;
+/// Bytes of the file that stay in memory. The scheduler reads back only what somebody asks about.
+const CACHE_BYTES: usize = 1 << 20;
 
 const ABOUT: TableDefinition<&str, &str> = TableDefinition::new("about");
 /// Segments by the number of their first turn.

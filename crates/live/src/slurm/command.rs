@@ -1,11 +1,17 @@
 //! Runs Slurm's commands, each with a time limit.
+//!
+//! A command is talked to on the caller's thread, with pipes that never block. Threads that read the
+//! pipes would each allocate from an arena of their own, and a scheduler that runs for months would
+//! keep what every arena once held.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ioctl_fionbio};
 
 use crate::engine::Error;
 
@@ -39,7 +45,7 @@ impl Commands {
             .stderr(Stdio::piped())
             .spawn();
         let mut child = spawned.map_err(|error| Error::Absent { command: name.into(), error })?;
-        let answer = converse(&mut child, input.to_owned(), self.limit);
+        let answer = converse(&mut child, input.as_bytes(), self.limit);
         if answer.is_none() {
             let _ = child.kill();
         }
@@ -76,29 +82,105 @@ pub fn one_line(text: &str) -> String {
 }
 
 /// Writes the input and reads all output; `None`: it took too long.
-fn converse(child: &mut Child, input: String, limit: Duration) -> Option<(String, String)> {
-    let (mut stdin, stdout, stderr) =
-        (child.stdin.take()?, child.stdout.take()?, child.stderr.take()?);
-    let (send, receive) = mpsc::channel();
-    if !input.is_empty() {
-        // A command that ends before it has read everything is judged by its output.
-        thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
-    } else {
-        drop(stdin);
+fn converse(child: &mut Child, mut input: &[u8], limit: Duration) -> Option<(String, String)> {
+    let deadline = Instant::now() + limit;
+    let mut stdin = child.stdin.take();
+    let mut out = Output::new(child.stdout.take()?)?;
+    let mut err = Output::new(child.stderr.take()?)?;
+    if let Some(stdin) = &stdin {
+        ioctl_fionbio(stdin, true).ok()?;
     }
-    let read_all = |mut pipe: Box<dyn Read + Send>, send: mpsc::Sender<(bool, String)>, is_err| {
-        thread::spawn(move || {
-            let mut bytes = Vec::new();
-            let _ = pipe.read_to_end(&mut bytes);
-            let _ = send.send((is_err, String::from_utf8_lossy(&bytes).into_owned()));
-        });
-    };
-    read_all(Box::new(stdout), send.clone(), false);
-    read_all(Box::new(stderr), send, true);
-    let (mut out, mut err) = (String::new(), String::new());
-    for _ in 0..2 {
-        let (is_err, text) = receive.recv_timeout(limit).ok()?;
-        *(if is_err { &mut err } else { &mut out }) = text;
+    loop {
+        if let Some(to) = &mut stdin {
+            match to.write(input) {
+                Ok(written) => input = &input[written..],
+                Err(error) if is_early(&error) => {}
+                // A command that ends before it has read everything is judged by its output.
+                Err(_) => input = &[],
+            }
+        }
+        if input.is_empty() {
+            // Closed, so that the command knows that there is no more.
+            stdin = None;
+        }
+        out.read();
+        err.read();
+        let mut open: Vec<PollFd> = Vec::with_capacity(3);
+        open.extend(stdin.iter().map(|pipe| PollFd::new(pipe, PollFlags::OUT)));
+        open.extend(out.pipe.iter().map(|pipe| PollFd::new(pipe, PollFlags::IN)));
+        open.extend(err.pipe.iter().map(|pipe| PollFd::new(pipe, PollFlags::IN)));
+        if out.pipe.is_none() && err.pipe.is_none() {
+            break;
+        }
+        let left = deadline.checked_duration_since(Instant::now())?;
+        match poll(&mut open, Some(&Timespec::try_from(left).ok()?)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return None,
+        }
     }
-    Some((out, err))
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Some((text(out.bytes), text(err.bytes)))
+}
+
+/// What a command has printed so far; its end of the pipe is open while `pipe` is there.
+struct Output<P> {
+    pipe: Option<P>,
+    bytes: Vec<u8>,
+}
+
+impl<P: Read + AsFd> Output<P> {
+    fn new(pipe: P) -> Option<Self> {
+        ioctl_fionbio(&pipe, true).ok()?;
+        Some(Self { pipe: Some(pipe), bytes: Vec::new() })
+    }
+
+    /// Takes what is there now.
+    fn read(&mut self) {
+        let Some(pipe) = &mut self.pipe else { return };
+        match pipe.read_to_end(&mut self.bytes) {
+            Err(error) if is_early(&error) => {}
+            _ => self.pipe = None,
+        }
+    }
+}
+
+/// Whether a pipe is only not ready yet.
+fn is_early(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, input: &str, limit: Duration) -> Result<Printed, Error> {
+        let commands = Commands { bin: Some("/bin".into()), limit };
+        commands.run("sh", &["-c", script], input)
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn both_outputs_are_read_beside_a_large_input() {
+        // Far more than a pipe holds, each way: whoever waits for the other end waits for ever.
+        let input = "line of input\n".repeat(50_000);
+        let printed = shell("tee /dev/stderr", &input, MINUTE).expect("an answer");
+        assert!(printed.ok);
+        assert!(printed.out == input && printed.err == input, "every byte of both");
+    }
+
+    #[test]
+    fn a_command_that_does_not_read_its_input_is_judged_by_its_output() {
+        let input = "x".repeat(1 << 20);
+        let printed = shell("exec 0<&-; echo done; exit 3", &input, MINUTE).expect("an answer");
+        assert_eq!((printed.out.as_str(), printed.ok), ("done\n", false));
+    }
+
+    #[test]
+    fn a_command_that_takes_too_long_is_ended() {
+        let begin = Instant::now();
+        let error = shell("exec sleep 600", "", Duration::from_millis(200)).expect_err("too long");
+        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+        assert!(begin.elapsed() < MINUTE);
+    }
 }
