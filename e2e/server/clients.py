@@ -19,6 +19,7 @@ import tritonclient.grpc as grpc
 import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http as http
 import tritonclient.http.aio as http_aio
+import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
 HTTP, GRPC, METRICS, EXPECTED = sys.argv[1:]
@@ -135,6 +136,7 @@ def over_http():
     for one in pending:
         same("http: async", one.get_result().as_numpy("scores"))
     bad(http, client, "400", "404")
+    shared_memory(http, client, "404")
     client.close()
 
 
@@ -170,11 +172,44 @@ def over_grpc():
         same("grpc: stream", results[-1])
     client.stop_stream()
     bad(grpc, client, "INVALID_ARGUMENT", "NOT_FOUND")
+    shared_memory(grpc, client, "NOT_FOUND")
     stats = client.get_inference_statistics(MODEL).model_stats[0]
     check("grpc: statistics", stats.inference_count > 100 and stats.inference_stats.success.count > 20)
     check("grpc: failures are counted", stats.inference_stats.fail.count >= 4)
     repository(client)
     client.close()
+
+
+def shared_memory(module, client, missing):
+    """Inputs and scores in one object of shared memory; only names and places are sent."""
+    arrays = [("dense", DENSE), ("values", IDS), ("lengths", np.diff(OFFSETS))]
+    places = np.cumsum([0] + [array.nbytes for _, array in arrays])
+    region = shm.create_shared_memory_region("tensors", f"/hither-{module.__name__}", int(places[-1]) + SCORES.nbytes)
+    try:
+        shm.set_shared_memory_region(region, [array.view(np.uint8).reshape(-1) for _, array in arrays])
+        client.register_system_shared_memory("tensors", f"/hither-{module.__name__}", int(places[-1]) + SCORES.nbytes)
+        refused("shared memory: twice", lambda: client.register_system_shared_memory("tensors", f"/hither-{module.__name__}", 8), "already in manager")
+        refused("shared memory: no object", lambda: client.register_system_shared_memory("other", "/no-such-object", 8), "Unable to open shared memory region")
+        inputs = joined(module)
+        for one, (_, array), place in zip(inputs, arrays, places):
+            one.set_shared_memory("tensors", array.nbytes, int(place))
+        output = module.InferRequestedOutput("scores")
+        output.set_shared_memory("tensors", SCORES.nbytes, int(places[-1]))
+        client.infer(MODEL, inputs, outputs=[output])
+        scores = shm.get_contents_as_numpy(region, np.float32, SCORES.shape, int(places[-1]))
+        same(f"{module.__name__}: shared memory", scores)
+        same(f"{module.__name__}: shared inputs alone", client.infer(MODEL, inputs).as_numpy("scores"))
+        mixed = joined(module)
+        mixed[1] = inputs[1]
+        same(f"{module.__name__}: one shared input", client.infer(MODEL, mixed).as_numpy("scores"))
+        inputs[0].set_shared_memory("tensors", DENSE.nbytes, int(places[-1]) + SCORES.nbytes)
+        refused("shared memory: past the end", lambda: client.infer(MODEL, inputs), "Invalid offset + byte size")
+        check("shared memory: status", "tensors" in str(client.get_system_shared_memory_status()))
+        client.unregister_system_shared_memory()
+        client.unregister_cuda_shared_memory()
+        refused("shared memory: gone", lambda: client.infer(MODEL, mixed), "Unable to find shared memory region: 'tensors'", status=missing)
+    finally:
+        shm.destroy_shared_memory_region(region)
 
 
 def as_dict(message):

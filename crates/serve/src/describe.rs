@@ -8,12 +8,13 @@ use serde::Serialize;
 use crate::backend::Served;
 use crate::config::VersionPolicy;
 use crate::inputs::TensorInfo;
+use crate::server::Server;
 use crate::stats::Total;
 
 pub const SERVER_NAME: &str = "hither";
 pub const SERVER_VERSION: &str = env!("CARGO_PKG_VERSION");
 pub const PLATFORM: &str = "hither_dlrm";
-/// The extensions that work.
+/// The extensions that always work.
 pub const EXTENSIONS: [&str; 7] = [
     "model_repository",
     "model_repository(unload_dependents)",
@@ -28,7 +29,7 @@ pub const EXTENSIONS: [&str; 7] = [
 pub struct ServerMetadata {
     pub name: &'static str,
     pub version: &'static str,
-    pub extensions: [&'static str; 7],
+    pub extensions: Vec<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -121,8 +122,10 @@ pub struct BatchStatistics {
     pub compute_output: Total,
 }
 
-pub fn server() -> ServerMetadata {
-    ServerMetadata { name: SERVER_NAME, version: SERVER_VERSION, extensions: EXTENSIONS }
+pub fn server(server: &Server) -> ServerMetadata {
+    let shared_memory = server.regions.is_offered().then_some("system_shared_memory");
+    let extensions = EXTENSIONS.into_iter().chain(shared_memory).collect();
+    ServerMetadata { name: SERVER_NAME, version: SERVER_VERSION, extensions }
 }
 
 /// `versions` are all that are served, whichever was asked for.

@@ -24,6 +24,8 @@ pub enum Error {
     UnknownVersion { model: String, version: String },
     #[error("Request for unknown model: '{model}' has no available versions")]
     NoVersions { model: String },
+    #[error("Unable to find shared memory region: '{name}'")]
+    UnknownRegion { name: String },
     #[error("failed to load '{model}': {reason}")]
     Load { model: String, reason: String },
     #[error(
@@ -60,7 +62,7 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Self::UnknownModel { .. } | Self::UnknownVersion { .. } => Kind::NotFound,
-            Self::NoVersions { .. } => Kind::NotFound,
+            Self::NoVersions { .. } | Self::UnknownRegion { .. } => Kind::NotFound,
             Self::Load { .. }
             | Self::Shape { .. }
             | Self::Datatype { .. }

@@ -18,6 +18,7 @@ use crate::describe;
 use crate::error::{Error, Kind};
 use crate::http::TRACE;
 use crate::infer::ClientId;
+use crate::inputs::SCORES;
 use crate::server::Server;
 
 /// Messages and services, generated from `proto/`.
@@ -92,11 +93,11 @@ impl GrpcInferenceService for Inference {
         &self,
         _: Request<ServerMetadataRequest>,
     ) -> Answer<ServerMetadataResponse> {
-        let server = describe::server();
+        let server = describe::server(&self.0);
         answer(ServerMetadataResponse {
             name: server.name.into(),
             version: server.version.into(),
-            extensions: server.extensions.map(Into::into).into(),
+            extensions: server.extensions.into_iter().map(Into::into).collect(),
         })
     }
 
@@ -113,10 +114,10 @@ impl GrpcInferenceService for Inference {
         let client = client(request.extensions());
         let trace = request.metadata().get(TRACE).cloned();
         let text = trace.as_ref().and_then(|trace| trace.to_str().ok());
-        let request = translate::request(request.into_inner())?;
-        let result = self.0.infer(client, request, text).await?;
-        let is_small = result.scores.bytes.len() < COMPRESSED_BYTES_MIN;
-        let mut response = Response::new(translate::response(result));
+        let result = self.0.infer_message(client, request.into_inner(), text).await?;
+        let bytes: usize = result.raw_output_contents.iter().map(bytes::Bytes::len).sum();
+        let is_small = bytes < COMPRESSED_BYTES_MIN;
+        let mut response = Response::new(result);
         if let Some(trace) = trace {
             response.metadata_mut().insert(TRACE, trace);
         }
@@ -140,15 +141,10 @@ impl GrpcInferenceService for Inference {
             let server = Arc::clone(&server);
             async move {
                 let id = request.as_ref().map_or(String::new(), |request| request.id.clone());
-                let request = translate::request(request?);
-                let result = match request {
-                    Ok(request) => server.infer(client, request, None).await,
-                    Err(error) => Err(error),
-                };
-                Ok(match result {
+                Ok(match server.infer_message(client, request?, None).await {
                     Ok(result) => ModelStreamInferResponse {
                         error_message: String::new(),
-                        infer_response: Some(translate::response(result)),
+                        infer_response: Some(result),
                     },
                     Err(error) => ModelStreamInferResponse {
                         error_message: error.to_string(),
@@ -210,6 +206,58 @@ impl GrpcInferenceService for Inference {
     ) -> Answer<RepositoryModelUnloadResponse> {
         self.0.repository.unload(&request.get_ref().model_name).await?;
         answer(RepositoryModelUnloadResponse {})
+    }
+
+    async fn system_shared_memory_status(
+        &self,
+        request: Request<SystemSharedMemoryStatusRequest>,
+    ) -> Answer<SystemSharedMemoryStatusResponse> {
+        let regions = self.0.regions.status(&request.get_ref().name)?;
+        let regions = regions.into_iter().map(translate::region).collect();
+        answer(SystemSharedMemoryStatusResponse { regions })
+    }
+
+    async fn system_shared_memory_register(
+        &self,
+        request: Request<SystemSharedMemoryRegisterRequest>,
+    ) -> Answer<SystemSharedMemoryRegisterResponse> {
+        let asked = request.get_ref();
+        self.0.regions.register(&asked.name, &asked.key, asked.offset, asked.byte_size)?;
+        answer(SystemSharedMemoryRegisterResponse {})
+    }
+
+    async fn system_shared_memory_unregister(
+        &self,
+        request: Request<SystemSharedMemoryUnregisterRequest>,
+    ) -> Answer<SystemSharedMemoryUnregisterResponse> {
+        self.0.regions.unregister(&request.get_ref().name);
+        answer(SystemSharedMemoryUnregisterResponse {})
+    }
+
+    /// Clients call it to clean up. No such region is ever registered.
+    async fn cuda_shared_memory_unregister(
+        &self,
+        _: Request<CudaSharedMemoryUnregisterRequest>,
+    ) -> Answer<CudaSharedMemoryUnregisterResponse> {
+        answer(CudaSharedMemoryUnregisterResponse {})
+    }
+}
+
+impl Server {
+    /// Answers a message with a message.
+    async fn infer_message(
+        &self,
+        client: ClientId,
+        request: ModelInferRequest,
+        trace: Option<&str>,
+    ) -> Result<ModelInferResponse, Error> {
+        let mut shared = self.regions.reader(self.limits.request_bytes_max);
+        let (request, range) = translate::request(request, &mut shared)?;
+        let answer = self.infer(client, request, trace).await?;
+        if let Some(range) = &range {
+            self.regions.write(range, SCORES, &answer.scores.bytes)?;
+        }
+        Ok(translate::response(answer, range.is_some()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod body;
 mod json;
+mod regions;
 
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use serde::Serialize;
 use crate::describe;
 use crate::error::{Error, Kind};
 use crate::infer::ClientId;
+use crate::inputs::SCORES;
 use crate::server::Server;
 
 /// The length of the JSON in front of binary tensors.
@@ -53,6 +55,7 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v2/repository/index", post(index))
         .route("/v2/repository/models/{model}/load", post(load))
         .route("/v2/repository/models/{model}/unload", post(unload))
+        .merge(regions::router())
         .fallback(|| async { nothing(StatusCode::NOT_FOUND) })
         .method_not_allowed_fallback(|| async { nothing(StatusCode::METHOD_NOT_ALLOWED) })
         .with_state(server)
@@ -66,8 +69,8 @@ struct Named {
     version: String,
 }
 
-async fn server_metadata() -> Answer {
-    Ok(json(&describe::server()))
+async fn server_metadata(State(server): Shared) -> Answer {
+    Ok(json(&describe::server(&server)))
 }
 
 async fn ready(State(server): Shared) -> StatusCode {
@@ -131,8 +134,12 @@ async fn infer(State(server): Shared, Path(named): Path<Named>, request: Request
     let client = request.extensions().get().copied().unwrap_or(ClientId(0));
     let (head, body) = body::read(request, &server.limits).await?;
     let trace = head.get(TRACE).and_then(|value| value.to_str().ok());
-    let (request, wanted) = json::request(named.model, named.version, &body)?;
+    let mut shared = server.regions.reader(server.limits.request_bytes_max);
+    let (request, wanted) = json::request(named.model, named.version, &body, &mut shared)?;
     let answer = server.infer(client, request, trace).await?;
+    if let Some(range) = &wanted.range {
+        server.regions.write(range, SCORES, &answer.scores.bytes)?;
+    }
     let (json_bytes, content_type, length) = json::response(&answer, &wanted);
     let mut response =
         body::respond(&head, json_bytes, wanted.is_binary.then_some(answer.scores.bytes));

@@ -5,8 +5,8 @@
 //! - the [`queue`] of each model cuts batches, fairly between clients and within bounds;
 //! - the [`backend`] computes them on the engine's threads, which all models share.
 //!
-//! Around them: the [`repository`] loads and exchanges models, [`settle`] moves their tables, and
-//! [`stats`] and [`metrics`] count.
+//! Around them: the [`repository`] loads and exchanges models, [`settle`] moves their tables, [`shm`]
+//! reads tensors that are not sent, and [`stats`] and [`metrics`] count.
 
 pub mod backend;
 pub mod config;
@@ -24,6 +24,7 @@ pub mod repository;
 pub mod run;
 pub mod server;
 pub mod settle;
+pub mod shm;
 pub mod stats;
 pub mod tensor;
 pub mod tls;

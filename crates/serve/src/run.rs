@@ -14,6 +14,7 @@ use crate::listen::Port;
 use crate::receive::Budget;
 use crate::repository::{Layout, Repository};
 use crate::server::{Limits, Server};
+use crate::shm::Regions;
 use crate::{grpc, http, metrics, tls};
 
 /// What a server is told.
@@ -62,8 +63,11 @@ pub async fn start(options: Options) -> Result<Running, String> {
     let threads = threads.map_err(|error| format!("cannot start threads: {error}"))?;
     let repository = Repository::new(options.layout, Arc::new(threads), options.memory_bytes_max);
     let repository = Arc::new(repository);
+    let is_local = [options.http, options.grpc].iter().all(|address| address.ip().is_loopback());
+    let regions = Regions::new(is_local);
     let server =
-        Arc::new(Server::new(Arc::clone(&repository), options.limits, options.token.clone()));
+        Server::new(Arc::clone(&repository), options.limits, options.token.clone(), regions);
+    let server = Arc::new(server);
     // Before the ports open: a client that connects finds the models.
     for (model, error) in repository.refresh().await? {
         warn!(model, %error, "not served");

@@ -10,12 +10,14 @@ use crate::describe::{self, ModelStatistics};
 use crate::error::{Error, Kind};
 use crate::infer::{ClientId, InferRequest, InferResponse};
 use crate::repository::Repository;
+use crate::shm::Regions;
 
 pub struct Server {
     pub repository: Arc<Repository>,
     pub limits: Limits,
     /// Requests must name it, except for health.
     pub token: Option<String>,
+    pub regions: Regions,
     is_draining: AtomicBool,
     /// Requests by how they ended.
     pub answered: Answered,
@@ -43,9 +45,14 @@ impl Default for Limits {
 }
 
 impl Server {
-    pub fn new(repository: Arc<Repository>, limits: Limits, token: Option<String>) -> Self {
+    pub fn new(
+        repository: Arc<Repository>,
+        limits: Limits,
+        token: Option<String>,
+        regions: Regions,
+    ) -> Self {
         let is_draining = AtomicBool::new(false);
-        Self { repository, limits, token, is_draining, answered: Answered::default() }
+        Self { repository, limits, token, regions, is_draining, answered: Answered::default() }
     }
 
     /// From now on the server is not ready; requests that arrive are still answered.

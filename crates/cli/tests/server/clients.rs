@@ -72,10 +72,17 @@ fn perf_analyzer_measures_it() {
         .collect();
     let data = server.output.with_extension("json");
     std::fs::write(&data, json!({ "data": samples }).to_string()).expect("written");
-    for (protocol, address) in [("grpc", &server.grpc), ("http", &server.http)] {
-        let csv = server.output.with_extension(protocol);
+    let ways = [
+        ("grpc", &server.grpc, "none"),
+        ("http", &server.http, "none"),
+        ("grpc", &server.grpc, "system"),
+        ("http", &server.http, "system"),
+    ];
+    for (protocol, address, shared_memory) in ways {
+        let csv = server.output.with_extension(format!("{protocol}-{shared_memory}"));
         let output = Command::new(&binary)
             .args(["-m", "demo", "-i", protocol, "-u", address, "-b", "16"])
+            .args(["--shared-memory", shared_memory])
             .args(["--concurrency-range", "2", "-p", "500", "-s", "999", "-r", "3", "-f"])
             .arg(&csv)
             .arg("--input-data")

@@ -43,7 +43,6 @@ const HTTP_DIFFERENCES: &[(&str, u16, &str)] = &[
     ("sequence id", 400, "requests are independent; a sequence would be scored without its state"),
     ("id that is a number", 400, BLAME),
     ("parameters that are a list", 400, BLAME),
-    ("unknown shared memory", 400, "shared memory is not offered"),
     ("binary size negative", 400, BLAME),
     ("binary size as text", 400, BLAME),
     ("header length too small", 400, BLAME),
@@ -78,6 +77,7 @@ const SAME_TEXT: &[&str] = &[
     "infer with an unknown version",
     "wrong type",
     "too many samples",
+    "unknown shared memory",
     "unknown path",
     "infer by GET",
 ];

@@ -1,6 +1,10 @@
 //! Messages to requests, and answers to messages.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
+
+use bytes::Bytes;
 
 use super::proto::inference::infer_parameter::ParameterChoice;
 use super::proto::inference::model_infer_request::InferInputTensor;
@@ -15,10 +19,15 @@ use crate::error::{Error, shown_id};
 use crate::infer::{InferRequest, InferResponse, parse_numbering};
 use crate::inputs::SCORES;
 use crate::repository::IndexEntry;
+use crate::shm::{Reader, Region, SharedRange};
 use crate::stats::Total;
 use crate::tensor::{Data, Datatype, Tensor};
 
-pub(super) fn request(request: message::ModelInferRequest) -> Result<InferRequest, Error> {
+/// Translates an inference request. Returns also the shared memory that the scores go to, if any.
+pub(super) fn request(
+    request: message::ModelInferRequest,
+    shared: &mut Reader<'_>,
+) -> Result<(InferRequest, Option<SharedRange>), Error> {
     let message::ModelInferRequest {
         model_name,
         model_version,
@@ -33,44 +42,46 @@ pub(super) fn request(request: message::ModelInferRequest) -> Result<InferReques
     if choice("sequence_id").is_some_and(|sequence| number(sequence) != Some(0)) {
         return Err(refuse("sequences are not supported: requests are independent".into()));
     }
-    let is_shared = |parameters: &std::collections::HashMap<String, InferParameter>| {
-        parameters.contains_key("shared_memory_region")
-    };
-    if inputs.iter().any(|input| is_shared(&input.parameters))
-        || outputs.iter().any(|output| is_shared(&output.parameters))
-    {
-        return Err(refuse("shared memory is not supported".into()));
-    }
     if outputs.iter().any(|output| output.parameters.contains_key("classification")) {
         return Err(refuse("classification is not supported: scores are returned".into()));
     }
     let is_raw = !raw_input_contents.is_empty();
-    if is_raw && raw_input_contents.len() != inputs.len() {
-        let (raw, inputs) = (raw_input_contents.len(), inputs.len());
+    let sent = inputs.iter().filter(|input| range(&input.parameters).is_none()).count();
+    if is_raw && raw_input_contents.len() != sent {
+        let raw = raw_input_contents.len();
         return Err(refuse(format!(
-            "expected one raw_input_contents for each of {inputs} inputs, got {raw}"
+            "expected one raw_input_contents for each of {sent} inputs, got {raw}"
         )));
     }
     let mut raw = raw_input_contents.into_iter();
     let tensor = |input: InferInputTensor| {
-        let InferInputTensor { name, datatype, shape, contents, .. } = input;
-        let data = match (raw.next(), contents) {
-            (Some(_), Some(_)) => Err(format!(
-                "contents field must not be specified when using raw_input_contents for '{name}'"
-            )),
-            (Some(bytes), None) => Ok(Data::Raw(bytes)),
-            (None, contents) => Ok(typed(&datatype, contents.unwrap_or_default())),
+        let InferInputTensor { name, datatype, shape, contents, parameters } = input;
+        let data = match range(&parameters) {
+            Some(_) if contents.is_some() => {
+                return Err(refuse(format!("input '{name}' has both contents and shared memory")));
+            }
+            Some(range) => Data::Raw(shared.read(&range)?),
+            None => match (raw.next(), contents) {
+                (Some(_), Some(_)) => {
+                    return Err(refuse(format!(
+                        "contents field must not be specified when using raw_input_contents for '{name}'"
+                    )));
+                }
+                (Some(bytes), None) => Data::Raw(bytes),
+                (None, contents) => typed(&datatype, contents.unwrap_or_default()),
+            },
         };
-        data.map(|data| Tensor { name, datatype, shape, data })
+        Ok(Tensor { name, datatype, shape, data })
     };
-    let inputs: Result<Vec<Tensor>, String> = inputs.into_iter().map(tensor).collect();
+    let inputs: Result<Vec<Tensor>, Error> = inputs.into_iter().map(tensor).collect();
     let timeout = choice("timeout").and_then(number).filter(|us| *us > 0);
     let numbering = match choice("numbering") {
         Some(ParameterChoice::StringParam(text)) => Some(parse_numbering(text).map_err(refuse)?),
         _ => None,
     };
-    let inputs = inputs.map_err(refuse)?;
-    Ok(InferRequest {
+    let inputs = inputs?;
+    let scores_to = outputs.iter().find_map(|output| range(&output.parameters));
+    let request = InferRequest {
         model: model_name,
         version: model_version,
         inputs,
@@ -78,7 +89,35 @@ pub(super) fn request(request: message::ModelInferRequest) -> Result<InferReques
         timeout: timeout.map(Duration::from_micros),
         numbering,
         id,
+    };
+    Ok((request, scores_to))
+}
+
+/// The shared memory that a tensor lies in.
+fn range(parameters: &HashMap<String, InferParameter>) -> Option<SharedRange> {
+    let choice = |name: &str| parameters.get(name).and_then(|p| p.parameter_choice.as_ref());
+    let Some(ParameterChoice::StringParam(region)) = choice("shared_memory_region") else {
+        return None;
+    };
+    let number = |name: &str| choice(name).and_then(number).unwrap_or(0);
+    Some(SharedRange {
+        region: region.clone(),
+        offset: number("shared_memory_offset"),
+        byte_size: number("shared_memory_byte_size"),
     })
+}
+
+/// A registered region as its status shows it.
+pub(super) fn region(
+    (name, region): (String, Arc<Region>),
+) -> (String, message::system_shared_memory_status_response::RegionStatus) {
+    let status = message::system_shared_memory_status_response::RegionStatus {
+        name: name.clone(),
+        key: region.key.clone(),
+        offset: region.offset,
+        byte_size: region.byte_size,
+    };
+    (name, status)
 }
 
 /// A whole number that is not negative, however it was sent.
@@ -100,7 +139,9 @@ fn typed(datatype: &str, contents: InferTensorContents) -> Data {
     }
 }
 
-pub(super) fn response(answer: InferResponse) -> message::ModelInferResponse {
+/// The scores as a message. Where they lie in shared memory an empty entry stands for them: clients
+/// expect one for each output.
+pub(super) fn response(answer: InferResponse, is_shared: bool) -> message::ModelInferResponse {
     let output = InferOutputTensor {
         name: SCORES.into(),
         datatype: Datatype::Fp32.name().into(),
@@ -112,7 +153,7 @@ pub(super) fn response(answer: InferResponse) -> message::ModelInferResponse {
         id: answer.id,
         parameters: Default::default(),
         outputs: vec![output],
-        raw_output_contents: vec![answer.scores.bytes],
+        raw_output_contents: vec![if is_shared { Bytes::new() } else { answer.scores.bytes }],
     }
 }
 

@@ -11,6 +11,7 @@ use super::body::Received;
 use crate::error::{Error, shown_id};
 use crate::infer::{InferRequest, InferResponse};
 use crate::inputs::SCORES;
+use crate::shm::{Reader, SharedRange};
 use crate::tensor::{Data, Datatype, Tensor};
 
 #[derive(Deserialize)]
@@ -52,15 +53,32 @@ struct Parameters {
     binary_data_output: Option<bool>,
     classification: Option<u64>,
     shared_memory_region: Option<String>,
+    #[serde(default)]
+    shared_memory_offset: u64,
+    #[serde(default)]
+    shared_memory_byte_size: u64,
     sequence_id: Option<serde_json::Value>,
     /// Microseconds.
     timeout: Option<u64>,
     numbering: Option<String>,
 }
 
+impl Parameters {
+    /// The shared memory that a tensor lies in.
+    fn range(&self) -> Option<SharedRange> {
+        self.shared_memory_region.as_ref().map(|region| SharedRange {
+            region: region.clone(),
+            offset: self.shared_memory_offset,
+            byte_size: self.shared_memory_byte_size,
+        })
+    }
+}
+
 /// How a client wants its answer.
 pub(super) struct Wanted {
     pub is_binary: bool,
+    /// Where the scores go, if they are not to be sent.
+    pub range: Option<SharedRange>,
 }
 
 pub(super) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Error> {
@@ -74,6 +92,7 @@ pub(super) fn request(
     model: String,
     version: String,
     body: &Received,
+    shared: &mut Reader<'_>,
 ) -> Result<(InferRequest, Wanted), Error> {
     let header_length = body.header_length.unwrap_or(body.bytes.len());
     let head: Head = parse(&body.bytes[..header_length])?;
@@ -86,11 +105,9 @@ pub(super) fn request(
     let mut inputs = Vec::with_capacity(head.inputs.len());
     for input in head.inputs {
         let Input { name, datatype, shape, parameters, data } = input;
-        if parameters.shared_memory_region.is_some() {
-            return Err(refuse("shared memory is not supported".into()));
-        }
-        let data = match (parameters.binary_data_size, data) {
-            (Some(size), None) => {
+        let data = match (parameters.binary_data_size, data, parameters.range()) {
+            (None, None, Some(range)) => Data::Raw(shared.read(&range)?),
+            (Some(size), None, None) => {
                 let end = usize::try_from(size).ok().and_then(|size| start.checked_add(size));
                 let Some(end) = end.filter(|end| *end <= body.bytes.len()) else {
                     let left = body.bytes.len() - start;
@@ -105,11 +122,18 @@ pub(super) fn request(
                 start = end;
                 Data::Raw(data)
             }
-            (None, Some(data)) => numbers(&name, &datatype, data).map_err(|e| refuse(e.into()))?,
-            (Some(_), Some(_)) => {
-                return Err(refuse(format!("input '{name}' has both data and binary data").into()));
+            (None, Some(data), None) => {
+                numbers(&name, &datatype, data).map_err(|e| refuse(e.into()))?
             }
-            (None, None) => return Err(refuse(format!("input '{name}' has no data").into())),
+            (None, None, None) => return Err(refuse(format!("input '{name}' has no data").into())),
+            _ => {
+                return Err(refuse(
+                    format!(
+                        "input '{name}' has more than one of data, binary data and shared memory"
+                    )
+                    .into(),
+                ));
+            }
         };
         inputs.push(Tensor { name, datatype, shape, data });
     }
@@ -117,15 +141,15 @@ pub(super) fn request(
         let left = body.bytes.len() - start;
         return Err(refuse(format!("{left} bytes of the body belong to no input").into()));
     }
-    let mut wanted = Wanted { is_binary: head.parameters.binary_data_output.unwrap_or(false) };
+    let is_binary = head.parameters.binary_data_output.unwrap_or(false);
+    let mut wanted = Wanted { is_binary, range: None };
     for output in &head.outputs {
         if output.parameters.classification.is_some_and(|count| count > 0) {
             return Err(refuse("classification is not supported: scores are returned".into()));
         }
-        if output.parameters.shared_memory_region.is_some() {
-            return Err(refuse("shared memory is not supported".into()));
-        }
-        wanted.is_binary = output.parameters.binary_data.unwrap_or(wanted.is_binary);
+        wanted.range = output.parameters.range();
+        wanted.is_binary =
+            wanted.range.is_none() && output.parameters.binary_data.unwrap_or(wanted.is_binary);
     }
     let numbering = head.parameters.numbering.as_deref().map(crate::infer::parse_numbering);
     let numbering = numbering.transpose().map_err(|problem| refuse(problem.into()))?;
@@ -266,12 +290,14 @@ pub(super) fn response(
     }
     let scores = &answer.scores;
     let size = Size { binary_data_size: scores.bytes.len() };
+    // As Triton: nothing says that values lie in shared memory, where the client asked for them.
+    let is_json = !wanted.is_binary && wanted.range.is_none();
     let output = Output {
         name: SCORES,
         datatype: Datatype::Fp32.name(),
         shape: scores.shape(),
         parameters: wanted.is_binary.then_some(size),
-        data: (!wanted.is_binary).then(|| scores.values().collect()),
+        data: is_json.then(|| scores.values().collect()),
     };
     let answer = Answer {
         id: &answer.id,
