@@ -51,6 +51,29 @@ def caches(lines):
              f"{forecast['pinned_bytes'] / 1e6:.1f} MB", f"{forecast['pinned_share']:.1%}"])
 
 
+def by_variant(lines):
+    """L1 hits, L2 hits and DRAM bytes per lookup of each variant, at its better register cap."""
+    names = list(dict.fromkeys(v["variant"] for v in lines[0]["forecast"]["variants"]))
+    head(["GPU", "ids"] + names)
+    for line in lines:
+        variants = line["forecast"]["variants"]
+        best = [min((v for v in variants if v["variant"] == name), key=ns)["traffic"] for name in names]
+        row([line["forecast"]["gpu"], line["ids"]]
+            + [f"{t['l1_hits']:.0%} / {t['l2_hits']:.0%} / {t['dram_bytes']:.0f}" for t in best])
+
+
+def agreement(lines):
+    """The largest difference between machine code and ids, over all variants and register caps."""
+    head(["GPU", "ids", "L1 hits, points", "L2 hits, points", "DRAM bytes", "choice by code", "choice by ids"])
+    for line in lines:
+        code, ids = line["forecast"], line["by_ids"]
+        pairs = [(a["traffic"], b["traffic"]) for a, b in zip(code["variants"], ids["variants"])]
+        points = lambda what: max(abs(a[what] - b[what]) for a, b in pairs) * 100
+        dram = max(abs(b["dram_bytes"] / max(a["dram_bytes"], 1) - 1) for a, b in pairs if a["dram_bytes"] > 1)
+        chosen = [f"{v['variant']}, {v['min_blocks']}" for v in (f["variants"][f["chosen"]] for f in (code, ids))]
+        row([code["gpu"], line["ids"], f"{points('l1_hits'):.1f}", f"{points('l2_hits'):.1f}", f"{dram:.1%}"] + chosen)
+
+
 def gains(lines):
     """The bound of each variant's best register cap against base without a cap."""
     names = list(dict.fromkeys(v["variant"] for v in lines[0]["forecast"]["variants"]))
@@ -77,7 +100,7 @@ def in_flight(lines):
 
 def main():
     lines = [json.loads(line) for line in open(sys.argv[1])]
-    for table in (resources, caches, in_flight, gains):
+    for table in (resources, caches, by_variant, agreement, in_flight, gains):
         print(f"\n{table.__name__.replace('_', ' ')}\n")
         table(lines)
 

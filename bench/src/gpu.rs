@@ -1,6 +1,12 @@
 //! Forecasts for GPUs: resources of every variant, hit rates and bounds by hotness. No GPU is used and
 //! nothing is measured; the same numbers come out on every machine.
+//!
+//! The machine code of every variant runs in the emulator, and its requests pass the cache model. `by_ids`
+//! is what `hither plan --device cuda:GPU` says of the same ids without compilers and emulator.
 
+mod emulate;
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -8,10 +14,15 @@ use hither_data::IdTrace;
 use hither_dlrm::generate::Shape;
 use hither_dlrm::lookups::{self, Hotness, Lookups};
 use hither_dlrm::model::Spec;
-use hither_dlrm::plan::gpu::forecast;
+use hither_dlrm::plan::gpu::cache::Traffic;
+use hither_dlrm::plan::gpu::{GpuForecast, forecast, forecast_from};
 use hither_dlrm::workload::{Reading, Workload};
-use hither_kernels::cuda::gpu::Gpu;
+use hither_kernels::cuda::gpu::{Gpu, planned_builds};
+use hither_kernels::cuda::{Build, Variant};
+use rayon::prelude::*;
 use serde_json::json;
+
+use self::emulate::{Programs, Template};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -48,16 +59,52 @@ pub fn run(args: &Args) -> Result<()> {
         }
     }
     for gpu in &args.gpus {
+        let builds = planned_builds(&gpu.arch).filter(|build| build.min_blocks == 0);
+        let builds: Vec<Build> = builds.collect();
+        let programs = Programs::new(gpu, builds.iter().copied())?;
+        let (_, any) = cases.first().context("ids to look up")?;
+        let templates: Result<BTreeMap<&str, Template>> = (builds.par_iter())
+            .map(|build| {
+                let template = programs.template(gpu, &spec, any, build)?;
+                eprintln!("{gpu}: {} is emulated", build.variant);
+                Ok((build.variant.name, template))
+            })
+            .collect();
+        let templates = templates?;
         for (ids, lookups) in &cases {
-            let judged = forecast(gpu, &spec, lookups);
             let line = json!({
                 "model": args.preset, "batch": args.batch, "ids": ids, "lookups": lookups.ids(),
-                "forecast": judged,
+                "forecast": emulated(gpu, &templates, &spec, lookups)?,
+                "by_ids": forecast(gpu, &spec, lookups),
             });
             println!("{line}");
         }
     }
     Ok(())
+}
+
+/// A forecast from the requests of emulated machine code. A register cap changes what is spilled, not
+/// what is asked of global memory, so both caps of a variant share one run.
+fn emulated(
+    gpu: &Gpu,
+    templates: &BTreeMap<&str, Template>,
+    spec: &Spec,
+    lookups: &Lookups,
+) -> Result<GpuForecast> {
+    let mut failed = None;
+    let judged = forecast_from(gpu, spec, lookups, &mut |build, hot, setting| {
+        // Two forms of pinning run the code of vec4.
+        let variant = if build.variant.has_own_code() { build.variant } else { Variant::VEC4 };
+        let is_pinned = setting.pinned_bytes.is_some();
+        match templates[variant.name].with_ids(spec, lookups, hot, is_pinned) {
+            Ok(launch) => launch.traffic(gpu, setting),
+            Err(error) => {
+                failed.get_or_insert(error);
+                Traffic::default()
+            }
+        }
+    });
+    failed.map_or(Ok(judged), Err)
 }
 
 fn read(path: &Path, spec: &Spec, batch: usize, pooling: usize) -> Result<Lookups> {

@@ -1,6 +1,7 @@
 //! What machine code can address: global memory in regions, each access inside of one; shared and
 //! local memory that knows which bytes were written.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use crate::Fault;
@@ -11,6 +12,8 @@ pub struct Memory {
     regions: Vec<Region>,
     /// Who wrote each address in the present launch.
     writers: HashMap<u64, u64>,
+    /// The region of the last access: the next one is mostly there as well.
+    last: Cell<usize>,
 }
 
 pub struct Region {
@@ -51,9 +54,16 @@ impl Memory {
     }
 
     fn region(&self, at: u64, len: usize) -> Option<usize> {
+        let holds = |region: &Region| {
+            region.base <= at && at + len as u64 <= region.base + region.bytes.len() as u64
+        };
+        if self.regions.get(self.last.get()).is_some_and(holds) {
+            return Some(self.last.get());
+        }
         let next = self.regions.partition_point(|region| region.base <= at);
-        let region = self.regions.get(next.checked_sub(1)?)?;
-        (at + len as u64 <= region.base + region.bytes.len() as u64).then(|| next - 1)
+        let found = next.checked_sub(1).filter(|found| holds(&self.regions[*found]))?;
+        self.last.set(found);
+        Some(found)
     }
 
     /// The bytes of a range that lies in one region.

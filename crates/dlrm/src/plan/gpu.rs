@@ -5,7 +5,9 @@
 //! delivers, and the bytes in flight over the latency (Little's law). The slowest of them is what a
 //! variant can reach at best. Nothing here is measured.
 
-mod cache;
+pub mod cache;
+
+use std::collections::BTreeMap;
 
 use hither_kernels::bag::{Dtype, Pooling};
 use hither_kernels::cuda::gpu::{Gpu, planned_builds, resources};
@@ -15,16 +17,15 @@ use hither_kernels::cuda::{
 };
 use serde::Serialize;
 
-use self::cache::Caches;
-pub use self::cache::Traffic;
+use self::cache::{Launch, Setting, Traffic};
 use super::{CudaPlan, Packing, Plan};
 use crate::hotness::Histogram;
 use crate::lookups::Lookups;
 use crate::model::Spec;
 use crate::run::Device;
 
-/// Lookups that the cache model walks through at most: enough for the rates to settle.
-const LOOKUPS_MAX: usize = 3_000_000;
+/// The cache model takes batches until it has so many lookups: enough for the rates to settle.
+const LOOKUPS_ENOUGH: usize = 3_000_000;
 /// Of two forecasts this near, the simpler variant is taken.
 const CLOSE: f64 = 1.02;
 
@@ -85,21 +86,52 @@ pub struct GpuForecast {
     pub reason: String,
 }
 
-/// Judges every variant for a model and a trace.
+/// Judges every variant for a model and a trace, by what the ids say that it reads.
 pub fn forecast(gpu: &Gpu, spec: &Spec, lookups: &Lookups) -> GpuForecast {
-    let hot: Vec<Histogram> = (0..spec.tables.len()).map(|t| lookups.histogram(t)).collect();
-    let (hot_rows, pinned_bytes) = pinned(gpu, spec, &hot);
-    let all: u64 = hot.iter().map(Histogram::lookups).sum();
-    let taken: f64 = hot.iter().zip(&hot_rows).map(|(h, n)| h.share(*n) * h.lookups() as f64).sum();
+    let (mut launches, mut known) = (BTreeMap::new(), BTreeMap::new());
+    forecast_from(gpu, spec, lookups, &mut |build, hot, setting| {
+        // Variants that cut rows alike and prefetch into the same cache make the same requests.
+        let prefetches = match build.variant.ahead {
+            Ahead::L1 => 1,
+            Ahead::L2 => 2,
+            _ => 0,
+        };
+        let kind = (build.slice_elements(), prefetches);
+        let launch = launches
+            .entry(kind)
+            .or_insert_with(|| Launch::from_ids(gpu, spec, lookups, hot, build, LOOKUPS_ENOUGH));
+        *known.entry((kind, *setting)).or_insert_with(|| launch.traffic(gpu, setting))
+    })
+}
+
+/// Says what becomes of the requests of a build, given the hot rows of each table.
+pub type TrafficSource<'a> = dyn FnMut(&Build, &[Vec<u32>], &Setting) -> Traffic + 'a;
+
+/// Judges every variant for a model and a trace; `traffic` says what it reads.
+pub fn forecast_from(
+    gpu: &Gpu,
+    spec: &Spec,
+    lookups: &Lookups,
+    traffic: &mut TrafficSource<'_>,
+) -> GpuForecast {
+    let histograms: Vec<Histogram> = (0..spec.tables.len()).map(|t| lookups.histogram(t)).collect();
+    let (hot_rows, pinned_bytes) = pinned(gpu, spec, &histograms);
+    let hot: Vec<Vec<u32>> =
+        histograms.iter().zip(&hot_rows).map(|(h, n)| h.hottest(*n).to_vec()).collect();
+    let all: u64 = histograms.iter().map(Histogram::lookups).sum();
+    let taken: f64 =
+        histograms.iter().zip(&hot_rows).map(|(h, n)| h.share(*n) * h.lookups() as f64).sum();
     let table_bytes: u64 = (spec.tables.iter())
         .map(|table| (table.rows * row_stride(device_dtype(table.dtype), table.dim)) as u64)
         .sum();
-    let caches = Caches::new(gpu, spec, lookups, &hot, &hot_rows, LOOKUPS_MAX);
     let kernel = kernel(spec);
     let mut variants: Vec<Forecast> = Vec::new();
     for build in builds(gpu) {
         if let Some(taken) = resources(&gpu.arch, &build, &kernel) {
-            variants.push(judge(gpu, build, &taken, &caches));
+            let occupancy = occupancy(&gpu.arch, &taken, THREADS);
+            let setting = setting(gpu, &build, &taken, &occupancy, pinned_bytes);
+            let traffic = traffic(&build, &hot, &setting);
+            variants.push(judge(gpu, build, &taken, &occupancy, traffic));
         }
     }
     let chosen = choose(&variants);
@@ -222,12 +254,30 @@ fn row_ns(gpu: &Gpu, build: &Build, traffic: &Traffic) -> f64 {
     }
 }
 
-fn judge(gpu: &Gpu, build: Build, taken: &Resources, caches: &Caches) -> Forecast {
-    let Occupancy { warps, limit, blocks } = occupancy(&gpu.arch, taken, THREADS);
-    let shared = blocks * (taken.shared_bytes + 1024);
-    let l1_bytes = gpu.l1_bytes.saturating_sub(shared as usize);
-    let is_pinned = build.variant.pinning != Pinning::None;
-    let traffic = caches.traffic(l1_bytes, warps as usize, is_pinned);
+/// The caches that a build leaves to its rows.
+fn setting(
+    gpu: &Gpu,
+    build: &Build,
+    taken: &Resources,
+    occupancy: &Occupancy,
+    pinned_bytes: usize,
+) -> Setting {
+    let shared = occupancy.blocks * (taken.shared_bytes + 1024);
+    Setting {
+        l1_bytes: gpu.l1_bytes.saturating_sub(shared as usize),
+        blocks: occupancy.blocks as usize,
+        pinned_bytes: (build.variant.pinning != Pinning::None).then_some(pinned_bytes),
+    }
+}
+
+fn judge(
+    gpu: &Gpu,
+    build: Build,
+    taken: &Resources,
+    occupancy: &Occupancy,
+    traffic: Traffic,
+) -> Forecast {
+    let Occupancy { warps, limit, .. } = *occupancy;
     // A thread of the baseline loads one element: four warps share what one reads elsewhere.
     let passes = 4.0 / f64::from(build.variant.vec);
     let warps_at_once = f64::from(warps).max(1.0) * gpu.sms as f64;

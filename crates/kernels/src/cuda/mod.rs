@@ -290,6 +290,25 @@ pub struct Slice {
     pub unused: u32,
 }
 
+impl Slice {
+    /// Cuts the rows of a table into slices, each for one group of threads of a build. `self` holds the
+    /// addresses and the column of the table's first element.
+    pub fn cut(self, dim: usize, build: &Build) -> impl Iterator<Item = Self> {
+        let element_bytes = self.stride as usize / dim.next_multiple_of(4).max(1);
+        let elements = build.slice_elements();
+        (0..dim).step_by(elements).map(move |first| {
+            let offset = (first * element_bytes) as u64;
+            Self {
+                hot: self.hot.wrapping_add(offset),
+                cold: self.cold.wrapping_add(offset),
+                width: elements.min(dim - first) as u32,
+                column: self.column + first as u32,
+                ..self
+            }
+        })
+    }
+}
+
 /// `struct Batch` of the source: the bags of one launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
@@ -309,4 +328,11 @@ pub struct Batch {
 pub fn blocks_for(build: &Build, bags: u32, bags_per_group: u32) -> u32 {
     let groups = bags.div_ceil(bags_per_group.max(1));
     groups.div_ceil(THREADS / build.lanes)
+}
+
+/// As many consecutive bags per group of threads as still leave work for every warp of a device:
+/// prefetching crosses bags, but only within a run.
+pub fn bags_per_group(build: &Build, sms: usize, bags: usize, slices: usize) -> u32 {
+    let groups_at_once = sms * (2048 / build.lanes as usize);
+    (bags * slices / groups_at_once.max(1)).clamp(1, 64) as u32
 }

@@ -176,20 +176,17 @@ impl Problem {
             let cold = memory.add("cold rows", cold, false) - (table.hot_rows * stride) as u64;
             let params = table.params.iter().flatten().flat_map(|p| p.to_le_bytes()).collect();
             let params = memory.add("params", params, false);
-            for first in (0..table.dim).step_by(build.slice_elements()) {
-                let offset = (first * stride / table.dim.next_multiple_of(4)) as u64;
-                slices.push(Slice {
-                    hot: hot_base + hot_offsets[t] as u64 + offset,
-                    cold: cold.wrapping_add(offset),
-                    params,
-                    hot_rows: table.hot_rows as u32,
-                    stride: stride as u32,
-                    width: build.slice_elements().min(table.dim - first) as u32,
-                    table: t as u32,
-                    column: (column + first) as u32,
-                    unused: 0,
-                });
-            }
+            let whole = Slice {
+                hot: hot_base + hot_offsets[t] as u64,
+                cold,
+                params,
+                hot_rows: table.hot_rows as u32,
+                stride: stride as u32,
+                table: t as u32,
+                column: column as u32,
+                ..Slice::default()
+            };
+            slices.extend(whole.cut(table.dim, build));
             column += table.dim;
         }
         let bytes = |values: &[u32]| bytemuck::cast_slice(values).to_vec();

@@ -1,152 +1,334 @@
-//! How lookups meet a GPU's caches: an L1 for each SM and one L2, with a part for pinned rows.
+//! How a launch meets a GPU's caches: an L1 for each SM and one L2, with a part for pinned rows.
 //!
-//! Rows are read in the order in which the device would read them: blocks go to SMs in turn, and the
-//! resident warps of all SMs advance by one row each. Lines are replaced least recently used first.
+//! A [`Launch`] is what each group of threads asks of global memory, in order. [`Launch::from_ids`]
+//! derives it from ids; the bench program records it from emulated machine code. Blocks go to SMs as
+//! these have room, and all resident groups issue one request each in turn. Lines are replaced least
+//! recently used first.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-
-use hither_kernels::bag::Ids;
+use hither_kernels::bag::{Bags, Ids};
 use hither_kernels::cuda::gpu::Gpu;
-use hither_kernels::cuda::row_stride;
+use hither_kernels::cuda::{Ahead, Build, THREADS, bags_per_group, row_stride};
 use serde::Serialize;
 
 use super::device_dtype;
-use crate::hotness::Histogram;
 use crate::lookups::Lookups;
 use crate::model::Spec;
 
-const LINE: usize = 128;
+/// Bytes of a line, in both caches.
+pub const LINE: usize = 128;
 const WAYS: usize = 16;
 
 /// What becomes of a lookup's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Traffic {
     /// Bytes of a row, on average over lookups.
     pub row_bytes: f64,
-    /// The share of lines found in L1, and of the others the share found in L2.
+    /// The share of rows' lines that L2 was not asked for.
     pub l1_hits: f64,
+    /// Of the lines that L2 was asked for, the share that DRAM was not asked for.
     pub l2_hits: f64,
-    /// Bytes from DRAM per lookup.
+    /// Bytes that DRAM moves per lookup: rows, ids and sums.
     pub dram_bytes: f64,
 }
 
-/// The lookups of a trace, in the form that the caches see.
-pub struct Caches {
-    sms: usize,
-    l2_bytes: usize,
-    pinned_bytes: usize,
-    /// Runs of lookups, each read by one warp: first line, lines, and whether the row is hot.
-    runs: Vec<Vec<Read>>,
-    row_bytes: f64,
-    /// Variants with equal caches meet equal traffic: it is counted once.
-    known: RefCell<BTreeMap<(usize, usize, bool), Traffic>>,
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    Row,
+    /// A row that is pinned where the variant pins.
+    HotRow,
+    /// Ids, bounds of bags, sums.
+    Other,
 }
 
-#[derive(Clone, Copy)]
-struct Read {
-    line: u64,
-    lines: u16,
-    is_hot: bool,
+/// How a request passes the caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Load,
+    PrefetchL1,
+    /// Fills L2 and passes L1 by.
+    PrefetchL2,
+    /// Passes L1 by; L2 keeps the line and writes it back later.
+    Store,
 }
 
-impl Caches {
-    /// Takes at most `most` lookups of the trace.
-    pub fn new(
+/// One request of a group of threads: adjacent lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The address of the first line divided by [`LINE`].
+    pub line: u64,
+    pub lines: u16,
+    pub content: Content,
+    pub way: Way,
+}
+
+/// What a variant leaves of the caches, and how much of it runs at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Setting {
+    pub l1_bytes: usize,
+    /// Blocks that an SM runs at once.
+    pub blocks: usize,
+    /// Bytes of L2 that hold the hot rows; `None` where nothing is pinned.
+    pub pinned_bytes: Option<usize>,
+}
+
+/// The requests of one or more batches.
+#[derive(Clone, Debug, Default)]
+pub struct Launch {
+    /// The requests of each group of threads, block after block.
+    pub groups: Vec<Vec<Request>>,
+    pub groups_per_block: usize,
+    pub lookups: usize,
+    /// Bytes of the rows that were looked up, all together.
+    pub row_bytes: f64,
+}
+
+impl Launch {
+    /// The requests that a build makes for as many batches as have `enough` lookups: for each row its
+    /// number and then the row, for each bag one store.
+    pub fn from_ids(
         gpu: &Gpu,
         spec: &Spec,
         lookups: &Lookups,
-        hot: &[Histogram],
-        hot_rows: &[usize],
-        most: usize,
+        hot: &[Vec<u32>],
+        build: &Build,
+        enough: usize,
     ) -> Self {
-        let strides: Vec<usize> = (spec.tables.iter())
-            .map(|table| row_stride(device_dtype(table.dtype), table.dim))
+        let widest = spec.tables.iter().map(|table| table.dim).max().unwrap_or(1);
+        let build = Build { lanes: Build::lanes_for(build.variant, widest), ..*build };
+        let places = Places::new(spec, hot, &build);
+        let groups_per_block = (THREADS / build.lanes) as usize;
+        let mut launch = Self { groups_per_block, ..Self::default() };
+        for k in 0..lookups.len() {
+            let bags = lookups.bags(k);
+            let run = bags_per_group(&build, gpu.sms, bags.batch, places.slices.len()) as usize;
+            for slice in &places.slices {
+                for first in (0..bags.batch).step_by(run) {
+                    let bags_of_group = slice.table * bags.batch + first
+                        ..slice.table * bags.batch + (first + run).min(bags.batch);
+                    let requests = places.group(slice, &bags, bags_of_group, &build);
+                    launch.groups.push(requests);
+                }
+                // Each slice begins with a block of its own.
+                let whole = launch.groups.len().next_multiple_of(groups_per_block);
+                launch.groups.resize(whole, Vec::new());
+            }
+            launch.lookups += bags.offsets[places.strides.len() * bags.batch] as usize;
+            for (t, stride) in places.strides.iter().enumerate() {
+                let ids = bags.offsets[(t + 1) * bags.batch] - bags.offsets[t * bags.batch];
+                launch.row_bytes += ids as f64 * *stride as f64;
+            }
+            if launch.lookups >= enough {
+                break;
+            }
+        }
+        launch
+    }
+
+    /// What becomes of all requests on a GPU.
+    pub fn traffic(&self, gpu: &Gpu, setting: &Setting) -> Traffic {
+        let mut caches = Caches::new(gpu, setting);
+        let mut waiting = self.groups.chunks(self.groups_per_block.max(1));
+        let mut resident: Vec<Resident> = (0..gpu.sms * setting.blocks.max(1))
+            .map_while(|place| Some(Resident::new(place % gpu.sms, waiting.next()?)))
             .collect();
-        let is_hot: Vec<Vec<bool>> = (0..spec.tables.len())
-            .map(|t| {
-                let mut rows = vec![false; spec.tables[t].rows];
-                hot[t].hottest(hot_rows[t]).iter().for_each(|row| rows[*row as usize] = true);
+        while !resident.is_empty() {
+            resident.retain_mut(|block| {
+                let requests = block.groups.iter().filter_map(|group| group.get(block.step));
+                requests.for_each(|request| caches.serve(block.sm, request));
+                block.step += 1;
+                if block.step < block.steps {
+                    return true;
+                }
+                let next = waiting.next().map(|groups| Resident::new(block.sm, groups));
+                next.map(|next| *block = next).is_some()
+            });
+        }
+        let row_bytes = self.row_bytes / self.lookups.max(1) as f64;
+        caches.traffic(row_bytes, self.lookups)
+    }
+}
+
+/// A block on an SM.
+struct Resident<'a> {
+    sm: usize,
+    groups: &'a [Vec<Request>],
+    step: usize,
+    /// Requests of the group that has most.
+    steps: usize,
+}
+
+impl<'a> Resident<'a> {
+    fn new(sm: usize, groups: &'a [Vec<Request>]) -> Self {
+        let steps = groups.iter().map(Vec::len).max().unwrap_or(0);
+        Self { sm, groups, step: 0, steps }
+    }
+}
+
+/// Where rows, ids and sums lie: tables one after the other, then ids, then sums.
+struct Places {
+    slices: Vec<Slice>,
+    /// Bytes of a row, by table.
+    strides: Vec<usize>,
+    is_hot: Vec<Vec<bool>>,
+    ids: usize,
+    sums: usize,
+    sum_bytes: usize,
+}
+
+/// The elements of a table's rows that one group of threads reads.
+struct Slice {
+    table: usize,
+    /// Address of the slice's part of row 0.
+    address: usize,
+    bytes: usize,
+    /// Its place in a row of sums, in bytes.
+    column: usize,
+    sum_bytes: usize,
+}
+
+impl Places {
+    fn new(spec: &Spec, hot: &[Vec<u32>], build: &Build) -> Self {
+        let (mut slices, mut strides, mut end, mut column) = (Vec::new(), Vec::new(), 0, 0);
+        for (t, table) in spec.tables.iter().enumerate() {
+            let stride = row_stride(device_dtype(table.dtype), table.dim);
+            let element = stride / table.dim.next_multiple_of(4);
+            for first in (0..table.dim).step_by(build.slice_elements()) {
+                let width = build.slice_elements().min(table.dim - first);
+                let (address, bytes) = (end + first * element, width * element);
+                let column = (column + first) * 4;
+                slices.push(Slice { table: t, address, bytes, column, sum_bytes: width * 4 });
+            }
+            strides.push(stride);
+            column += table.dim;
+            end = (end + table.rows * stride).next_multiple_of(LINE);
+        }
+        let is_hot = (spec.tables.iter().zip(hot))
+            .map(|(table, hot)| {
+                let mut rows = vec![false; table.rows];
+                hot.iter().for_each(|row| rows[*row as usize] = true);
                 rows
             })
             .collect();
-        let mut first_line = vec![0u64];
-        for (table, stride) in spec.tables.iter().zip(&strides) {
-            let lines = (table.rows * stride).div_ceil(LINE) as u64;
-            first_line.push(first_line[first_line.len() - 1] + lines);
-        }
-        let (mut runs, mut count, mut bytes) = (Vec::new(), 0, 0.0);
-        'all: for k in 0..lookups.len() {
-            let bags = lookups.bags(k);
-            for (index, ends) in bags.offsets.windows(2).enumerate() {
-                let t = index / bags.batch.max(1);
-                let mut run = Vec::new();
-                for position in ends[0] as usize..ends[1] as usize {
-                    let id = match bags.ids {
-                        Ids::U32(ids) => u64::from(ids[position]),
-                        Ids::I64(ids) => ids[position] as u64,
-                    };
-                    let Some(is_hot) = is_hot[t].get(id as usize) else { continue };
-                    let start = id as usize * strides[t];
-                    let lines = (start + strides[t]).div_ceil(LINE) - start / LINE;
-                    let line = first_line[t] + (start / LINE) as u64;
-                    run.push(Read { line, lines: lines as u16, is_hot: *is_hot });
-                    bytes += strides[t] as f64;
-                }
-                count += run.len();
-                runs.push(run);
-                if count >= most {
-                    break 'all;
+        // Far enough apart for any batch.
+        Self { slices, strides, is_hot, ids: end, sums: end + (1 << 40), sum_bytes: column * 4 }
+    }
+
+    /// The requests of one group of threads for a run of bags.
+    fn group(
+        &self,
+        slice: &Slice,
+        bags: &Bags<'_>,
+        run: std::ops::Range<usize>,
+        build: &Build,
+    ) -> Vec<Request> {
+        let end = bags.offsets[run.end] as usize;
+        let ahead = match build.variant.ahead {
+            Ahead::L1 => Some(Way::PrefetchL1),
+            Ahead::L2 => Some(Way::PrefetchL2),
+            // Rows that are fetched elsewhere are asked for once, in the same order.
+            _ => None,
+        };
+        let row = |position: usize, way| {
+            let row = self.row(slice, bags, position, way);
+            let number = request(self.ids + position * 4, 4, Content::Other, Way::Load);
+            row.map(|row| [number, row])
+        };
+        let mut requests = Vec::new();
+        let mut fetched = bags.offsets[run.start] as usize;
+        for bag in run {
+            for position in bags.offsets[bag] as usize..bags.offsets[bag + 1] as usize {
+                if let Some(way) = ahead {
+                    let until = (position + 1 + build.distance as usize).min(end);
+                    let next = fetched.max(position + 1)..until;
+                    requests.extend(next.filter_map(|next| row(next, way)).flatten());
+                    fetched = until;
+                    requests.extend(self.row(slice, bags, position, Way::Load));
+                } else {
+                    requests.extend(row(position, Way::Load).into_iter().flatten());
                 }
             }
+            requests.push(self.sum(slice, bag));
         }
-        let pinned_bytes = hot_rows.iter().zip(&strides).map(|(rows, stride)| rows * stride).sum();
-        let row_bytes = bytes / (count.max(1)) as f64;
+        requests
+    }
+
+    /// The request for one row; `None` where the table has no such row.
+    fn row(&self, slice: &Slice, bags: &Bags<'_>, position: usize, way: Way) -> Option<Request> {
+        let id = match bags.ids {
+            Ids::U32(ids) => u64::from(ids[position]),
+            Ids::I64(ids) => ids[position] as u64,
+        };
+        let is_hot = *self.is_hot[slice.table].get(usize::try_from(id).ok()?)?;
+        let content = if is_hot { Content::HotRow } else { Content::Row };
+        let address = slice.address + id as usize * self.strides[slice.table];
+        Some(request(address, slice.bytes, content, way))
+    }
+
+    fn sum(&self, slice: &Slice, bag: usize) -> Request {
+        let address = self.sums + bag * self.sum_bytes + slice.column;
+        request(address, slice.sum_bytes, Content::Other, Way::Store)
+    }
+}
+
+fn request(address: usize, bytes: usize, content: Content, way: Way) -> Request {
+    let lines = (address + bytes).div_ceil(LINE) - address / LINE;
+    Request { line: (address / LINE) as u64, lines: lines as u16, content, way }
+}
+
+/// The caches of a GPU, and what they were asked for.
+struct Caches {
+    l1: Vec<Lru>,
+    l2: Lru,
+    is_pinned: bool,
+    /// Lines of rows that were loaded, and that L2 and DRAM were asked for.
+    loaded: u64,
+    from_l2: u64,
+    from_dram: u64,
+    /// Lines of other things that DRAM moved.
+    others: u64,
+}
+
+impl Caches {
+    fn new(gpu: &Gpu, setting: &Setting) -> Self {
+        let l2_bytes = gpu.l2_bytes.saturating_sub(setting.pinned_bytes.unwrap_or(0));
         Self {
-            sms: gpu.sms,
-            l2_bytes: gpu.l2_bytes,
-            pinned_bytes,
-            runs,
-            row_bytes,
-            known: RefCell::default(),
+            l1: (0..gpu.sms).map(|_| Lru::new(setting.l1_bytes)).collect(),
+            l2: Lru::new(l2_bytes),
+            is_pinned: setting.pinned_bytes.is_some(),
+            loaded: 0,
+            from_l2: 0,
+            from_dram: 0,
+            others: 0,
         }
     }
 
-    /// What becomes of all lookups with `warps` resident warps per SM.
-    pub fn traffic(&self, l1_bytes: usize, warps: usize, is_pinned: bool) -> Traffic {
-        let key = (l1_bytes, warps, is_pinned);
-        *self.known.borrow_mut().entry(key).or_insert_with(|| self.walk(l1_bytes, warps, is_pinned))
-    }
-
-    fn walk(&self, l1_bytes: usize, warps: usize, is_pinned: bool) -> Traffic {
-        let mut l1: Vec<Lru> = (0..self.sms).map(|_| Lru::new(l1_bytes)).collect();
-        let l2_bytes =
-            if is_pinned { self.l2_bytes.saturating_sub(self.pinned_bytes) } else { self.l2_bytes };
-        let mut l2 = Lru::new(l2_bytes);
-        let (mut lines, mut l1_hits, mut l2_hits) = (0u64, 0u64, 0u64);
-        let resident = (self.sms * warps.max(1)).max(1);
-        for wave in self.runs.chunks(resident) {
-            let longest = wave.iter().map(Vec::len).max().unwrap_or(0);
-            for step in 0..longest {
-                for (place, run) in wave.iter().enumerate() {
-                    let Some(read) = run.get(step) else { continue };
-                    // Eight warps to a block, blocks to SMs in turn.
-                    let l1 = &mut l1[place / 8 % self.sms];
-                    for line in read.line..read.line + u64::from(read.lines) {
-                        lines += 1;
-                        if l1.touch(line) {
-                            l1_hits += 1;
-                        } else if is_pinned && read.is_hot || l2.touch(line) {
-                            l2_hits += 1;
-                        }
-                    }
-                }
+    fn serve(&mut self, sm: usize, request: &Request) {
+        let Request { content, way, .. } = *request;
+        let is_row = content != Content::Other;
+        let enters_l1 = matches!(way, Way::Load | Way::PrefetchL1);
+        let stays_in_l2 = self.is_pinned && content == Content::HotRow;
+        for line in request.line..request.line + u64::from(request.lines) {
+            self.loaded += u64::from(is_row && way == Way::Load);
+            if enters_l1 && self.l1[sm].touch(line) {
+                continue;
+            }
+            self.from_l2 += u64::from(is_row && enters_l1);
+            if !stays_in_l2 && !self.l2.touch(line) {
+                self.from_dram += u64::from(is_row);
+                self.others += u64::from(!is_row);
             }
         }
-        let share = |part: u64, all: u64| if all == 0 { 0.0 } else { part as f64 / all as f64 };
-        let (l1_share, l2_share) = (share(l1_hits, lines), share(l2_hits, lines - l1_hits));
-        let dram_bytes = self.row_bytes * (1.0 - l1_share) * (1.0 - l2_share);
-        Traffic { row_bytes: self.row_bytes, l1_hits: l1_share, l2_hits: l2_share, dram_bytes }
+    }
+
+    fn traffic(&self, row_bytes: f64, lookups: usize) -> Traffic {
+        // A line that was fetched ahead and lost before its use is asked for twice.
+        let spared = |asked: u64, of: u64| (1.0 - asked as f64 / of.max(1) as f64).max(0.0);
+        let (l1_hits, l2_hits) =
+            (spared(self.from_l2, self.loaded), spared(self.from_dram, self.from_l2));
+        let others = (self.others * LINE as u64) as f64 / lookups.max(1) as f64;
+        let rows = row_bytes * self.from_dram as f64 / self.loaded.max(1) as f64;
+        Traffic { row_bytes, l1_hits, l2_hits, dram_bytes: rows + others }
     }
 }
 
@@ -187,5 +369,56 @@ mod tests {
         assert!(cache.touch(0), "still there");
         assert!(!cache.touch(99), "new, and line 1 leaves");
         assert!(cache.touch(0) && !cache.touch(1));
+    }
+
+    const SETTING: Setting = Setting { l1_bytes: 192 << 10, blocks: 2, pinned_bytes: None };
+
+    /// One group of threads that asks for these lines of rows, a line per row.
+    fn launch(requests: &[(u64, Content, Way)]) -> Launch {
+        let request =
+            |&(line, content, way): &(u64, Content, Way)| Request { line, lines: 1, content, way };
+        let lookups = requests.iter().filter(|(_, _, way)| *way == Way::Load).count();
+        Launch {
+            groups: vec![requests.iter().map(request).collect()],
+            groups_per_block: 8,
+            lookups,
+            row_bytes: (lookups * LINE) as f64,
+        }
+    }
+
+    #[test]
+    fn a_prefetched_line_is_fetched_once() {
+        let gpu: Gpu = "a100".parse().expect("a GPU");
+        let rows = |way| launch(&[(1, Content::Row, way), (1, Content::Row, Way::Load)]);
+        let l1 = rows(Way::PrefetchL1).traffic(&gpu, &SETTING);
+        assert_eq!((l1.l1_hits, l1.l2_hits, l1.dram_bytes), (0.0, 0.0, 128.0), "one of one line");
+        let l2 = rows(Way::PrefetchL2).traffic(&gpu, &SETTING);
+        assert_eq!(l2.dram_bytes, 128.0, "the load finds in L2 what was fetched");
+        let twice = launch(&[(1, Content::Row, Way::Load); 2]).traffic(&gpu, &SETTING);
+        assert_eq!((twice.l1_hits, twice.dram_bytes), (0.5, 64.0));
+    }
+
+    #[test]
+    fn pinned_rows_come_from_l2_and_sums_count_as_traffic() {
+        let gpu: Gpu = "a100".parse().expect("a GPU");
+        let launch = launch(&[(1, Content::HotRow, Way::Load), (9, Content::Other, Way::Store)]);
+        let pinned = Setting { pinned_bytes: Some(128), ..SETTING };
+        assert_eq!(launch.traffic(&gpu, &SETTING).dram_bytes, 256.0);
+        let traffic = launch.traffic(&gpu, &pinned);
+        assert_eq!((traffic.l2_hits, traffic.dram_bytes), (1.0, 128.0));
+    }
+
+    #[test]
+    fn blocks_share_the_l1_of_their_sm_alone() {
+        let gpu: Gpu = "a100".parse().expect("a GPU");
+        let row = Request { line: 7, lines: 1, content: Content::Row, way: Way::Load };
+        let blocks = |count: usize| Launch {
+            groups: vec![vec![row]; count],
+            groups_per_block: 1,
+            lookups: count,
+            row_bytes: (count * LINE) as f64,
+        };
+        assert_eq!(blocks(gpu.sms).traffic(&gpu, &SETTING).l1_hits, 0.0, "one on each SM");
+        assert_eq!(blocks(4 * gpu.sms).traffic(&gpu, &SETTING).l1_hits, 0.75);
     }
 }

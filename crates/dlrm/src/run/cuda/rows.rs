@@ -100,27 +100,22 @@ impl DeviceRows {
     /// A table as slices that a group of threads can sum; `column` is where it stands in the output.
     pub fn slices(&self, table: usize, dim: usize, column: usize, build: &Build) -> Vec<Slice> {
         let from = &self.tables[table];
-        let element = from.stride / dim.next_multiple_of(4);
         let cold = match &from.cold {
             Cold::Device(buffer) => buffer.address(),
             Cold::Host(buffer) => buffer.address(),
         };
-        let slice = |first: usize| {
-            let offset = (first * element) as u64;
-            Slice {
-                hot: self.hot.address() + from.hot_offset as u64 + offset,
-                cold: cold.wrapping_sub((from.hot_rows * from.stride) as u64).wrapping_add(offset),
-                params: from.params.as_ref().map_or(0, Buffer::address),
-                hot_rows: from.hot_rows as u32,
-                stride: from.stride as u32,
-                width: build.slice_elements().min(dim - first) as u32,
-                table: table as u32,
-                column: (column + first) as u32,
-                unused: 0,
-            }
-        };
         debug_assert!(from.dtype == Dtype::Int8 || from.params.is_none());
-        (0..dim).step_by(build.slice_elements()).map(slice).collect()
+        let whole = Slice {
+            hot: self.hot.address() + from.hot_offset as u64,
+            cold: cold.wrapping_sub((from.hot_rows * from.stride) as u64),
+            params: from.params.as_ref().map_or(0, Buffer::address),
+            hot_rows: from.hot_rows as u32,
+            stride: from.stride as u32,
+            table: table as u32,
+            column: column as u32,
+            ..Slice::default()
+        };
+        whole.cut(dim, build).collect()
     }
 }
 

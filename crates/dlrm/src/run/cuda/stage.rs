@@ -6,7 +6,7 @@ use hither_kernels::bag::{Dtype, Pooling, Table};
 use hither_kernels::cuda::device::{Buffer, Device, HostBuffer, Module, Queue};
 use hither_kernels::cuda::{
     Batch, Build, Error as CudaError, Mode, PIN_KERNEL, PIN_STEP_BYTES, Pinning, SOURCE, Slice,
-    THREADS, blocks_for, kernel_name,
+    THREADS, bags_per_group, blocks_for, kernel_name,
 };
 
 use super::resolve::Resolved;
@@ -163,6 +163,7 @@ impl Stage {
             bytes(&resolved.scales),
         ];
         let [rows, starts, weights, scales] = scratch.ids.send(&self.device, parts, Queue::Copy)?;
+        let slices: usize = self.groups.iter().map(|group| group.slice_count as usize).sum();
         let out = room(&mut scratch.pooled, &self.device, samples * self.width * 4)?.address();
         Ok(Batch {
             rows,
@@ -172,7 +173,7 @@ impl Stage {
             out,
             bags: samples as u32,
             out_stride: self.width as u32,
-            bags_per_group: self.bags_per_group(samples),
+            bags_per_group: bags_per_group(&self.build, self.device.limits().sms, samples, slices),
             unused: 0,
         })
     }
@@ -200,14 +201,6 @@ impl Stage {
             [blocks_for(&self.build, batch.bags, batch.bags_per_group), group.slice_count, 1];
         self.device.launch(kernel, grid, [THREADS, 1, 1], &parameters, Queue::Compute)?;
         Ok(())
-    }
-
-    /// As many bags in a row as still leave work for every warp of the device: prefetching crosses
-    /// bags, but only within a run.
-    fn bags_per_group(&self, samples: usize) -> u32 {
-        let slices: usize = self.groups.iter().map(|group| group.slice_count as usize).sum();
-        let groups_at_once = self.device.limits().sms * (2048 / self.build.lanes as usize);
-        (samples * slices / groups_at_once.max(1)).clamp(1, 64) as u32
     }
 }
 
