@@ -8,6 +8,7 @@ use anyhow::bail;
 use clap::Parser as _;
 use hither_gnn::model::Kind;
 use hither_gnn::parts::stored::{self, FolderFacts};
+use hither_gnn::transport::Lost;
 
 use crate::outputs::{self, Force};
 use crate::train::TrainArgs;
@@ -117,11 +118,16 @@ fn script(args: &Args, train: &TrainArgs, folder: &FolderFacts) -> anyhow::Resul
     let words = args.command.iter().filter(|word| *word != "--resume");
     let command: Vec<String> = words.map(|word| quoted(word)).collect();
     let threads = args.cores_per_rank;
+    // Without --lost skip a lost rank must end the step: the others would wait for it.
+    let srun = match train.exchange.lost {
+        Lost::Wait => "srun --mpi=pmix --kill-on-bad-exit=1",
+        Lost::Skip { .. } => "srun --mpi=pmix --kill-on-bad-exit=0 --no-kill",
+    };
     write!(
         script,
         "
 # srun passes the signal on. The run writes a checkpoint at the end of its round, and ends.
-srun --mpi=pmix --kill-on-bad-exit=1 hither --threads {threads} {} --resume &
+{srun} hither --threads {threads} {} --resume &
 run=$!
 trap 'kill -USR1 $run' USR1 TERM
 # A signal interrupts the wait, not the run.

@@ -1,0 +1,117 @@
+//! Kills at random moments: a worker, the server or the whole job. Every run goes on, and ends with the bytes of
+//! one that nobody disturbed.
+
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use super::{Bed, PATIENCE, ended, finished, mpirun, signal, started};
+
+/// Number of seeds; `HITHER_KILL_SEEDS=30` for more.
+const SEEDS: u64 = 3;
+const KILLS: usize = 3;
+const RANKS: u32 = 5;
+/// Marks all processes of a job in their environment.
+const MARK: &str = "HITHER_TEST_JOB";
+
+/// Splitmix64: the moments differ by machine anyway, the choices do not.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+/// Whom to kill.
+#[derive(Debug)]
+enum Victim {
+    Rank(u64),
+    Job,
+}
+
+/// The processes whose environment has all of these words.
+fn processes_with(words: &[String]) -> Vec<u32> {
+    let pid = |entry: fs::DirEntry| {
+        let environ = fs::read(entry.path().join("environ")).ok()?;
+        let has =
+            |word: &String| environ.split(|byte| *byte == 0).any(|var| var == word.as_bytes());
+        let is_one = words.iter().all(has);
+        is_one.then(|| entry.file_name().to_string_lossy().parse().ok())?
+    };
+    fs::read_dir("/proc").expect("processes").flatten().filter_map(pid).collect()
+}
+
+fn kill(pid: u32) {
+    // It may have ended by itself.
+    let _ = Command::new("kill")
+        .args(["-KILL", &pid.to_string()])
+        .stderr(std::process::Stdio::null())
+        .status();
+}
+
+/// Starts the job and kills some of it after a while.
+fn disturbed(words: &[String], mark: &str, victim: &Victim, after: Duration) {
+    let job = started(mpirun(RANKS, words).env(MARK, mark));
+    sleep(after);
+    let marked = format!("{MARK}={mark}");
+    match victim {
+        Victim::Rank(rank) => {
+            let rank = format!("OMPI_COMM_WORLD_RANK={rank}");
+            processes_with(&[marked.clone(), rank]).into_iter().for_each(kill);
+        }
+        Victim::Job => {
+            // The launcher first: it would end the others in its own way.
+            signal(job.id(), "KILL");
+            processes_with(&[marked.clone()]).into_iter().for_each(kill);
+        }
+    }
+    ended(job);
+    // The output directory is locked until the last of them is gone.
+    let start = Instant::now();
+    while !processes_with(&[marked.clone()]).is_empty() {
+        assert!(start.elapsed() < PATIENCE, "ranks outlive their job");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn killed_at_any_moment_a_run_ends_as_if_nothing_had_happened() {
+    let seeds = env::var("HITHER_KILL_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    let bed = Bed::new(4);
+    let more = ["--rounds", "60", "--hidden", "32", "--updates", "top-k:0.1"];
+    let started_s = Instant::now();
+    bed.alone(&bed.train("alone", &more));
+    let alone = started_s.elapsed();
+    let expected = bed.model("alone");
+    for seed in 0..seeds.unwrap_or(SEEDS) {
+        let mut random = Random(seed);
+        let out = format!("seed-{seed}");
+        let every = (1 + random.below(4)).to_string();
+        let words =
+            bed.train(&out, &[&more[..], &["--checkpoint-every", &every, "--resume"]].concat());
+        for kill in 0..KILLS {
+            let victim = match random.below(3) {
+                0 => Victim::Rank(0),
+                1 => Victim::Rank(1 + random.below(u64::from(RANKS) - 1)),
+                _ => Victim::Job,
+            };
+            let most_ms = alone.as_millis() as u64 + 1000;
+            let after = Duration::from_millis(random.below(most_ms));
+            let before = bed.rounds(&out);
+            disturbed(&words, &format!("{}-{seed}-{kill}", std::process::id()), &victim, after);
+            println!(
+                "seed {seed}: {victim:?} after {after:?}, rounds {before} to {}",
+                bed.rounds(&out)
+            );
+        }
+        finished(RANKS, &words);
+        assert!(bed.model(&out) == expected, "seed {seed}");
+        assert_eq!(bed.rounds(&out), 60, "seed {seed}");
+    }
+}
