@@ -75,6 +75,12 @@ pub fn run(args: &Args, _: &Common) -> anyhow::Result<ExitCode> {
             "the command has no -o DIR, which keeps the checkpoints that a restarted job goes on from"
         );
     }
+    if train.exchange.lost != Lost::Wait {
+        bail!(
+            "--lost skip: srun ends the job with its first lost rank; leave it out, the job then goes on from its \
+             last checkpoint when Slurm starts it again"
+        );
+    }
     let folder = stored::facts(train.data.path())?;
     outputs::write_or_print(args.script.as_deref(), &script(args, train, &folder)?)?;
     Ok(ExitCode::SUCCESS)
@@ -118,16 +124,11 @@ fn script(args: &Args, train: &TrainArgs, folder: &FolderFacts) -> anyhow::Resul
     let words = args.command.iter().filter(|word| *word != "--resume");
     let command: Vec<String> = words.map(|word| quoted(word)).collect();
     let threads = args.cores_per_rank;
-    // Without --lost skip a lost rank must end the step: the others would wait for it.
-    let srun = match train.exchange.lost {
-        Lost::Wait => "srun --mpi=pmix --kill-on-bad-exit=1",
-        Lost::Skip { .. } => "srun --mpi=pmix --kill-on-bad-exit=0 --no-kill",
-    };
     write!(
         script,
         "
 # srun passes the signal on. The run writes a checkpoint at the end of its round, and ends.
-{srun} hither --threads {threads} {} --resume &
+srun --mpi=pmix --kill-on-bad-exit=1 hither --threads {threads} {} --resume &
 run=$!
 trap 'kill -USR1 $run' USR1 TERM
 # A signal interrupts the wait, not the run.

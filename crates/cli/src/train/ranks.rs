@@ -166,9 +166,8 @@ fn check(args: &TrainArgs, mode: Mode) -> anyhow::Result<()> {
             mode.name()
         );
     }
-    // mpirun ends the job with its first dead rank, unless told otherwise.
-    let is_ended = env::var_os("OMPI_COMM_WORLD_RANK").is_some()
-        && env::var("OMPI_MCA_orte_enable_recovery").map_or(true, |value| value != "1");
+    // What `mpirun --enable-recovery` tells its ranks. Other launchers end the job with its first dead rank.
+    let is_ended = env::var("OMPI_MCA_orte_enable_recovery").map_or(true, |value| value != "1");
     if args.exchange.lost != Lost::Wait && is_ended {
         bail!(
             "--lost skip: start the job with `mpirun --enable-recovery`, or it ends with the first lost rank"

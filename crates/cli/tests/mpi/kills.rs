@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use super::{Bed, PATIENCE, ended, finished, mpirun, signal, started};
+use super::{Bed, PATIENCE, ended, finished, mpirun, started};
 
 /// Number of seeds; `HITHER_KILL_SEEDS=30` for more.
 const SEEDS: u64 = 3;
@@ -55,26 +55,41 @@ fn kill(pid: u32) {
         .status();
 }
 
-/// Starts the job and kills some of it after a while.
-fn disturbed(words: &[String], mark: &str, victim: &Victim, after: Duration) {
-    let job = started(mpirun(RANKS, words).env(MARK, mark));
-    sleep(after);
-    let marked = format!("{MARK}={mark}");
-    match victim {
+/// When to strike: so long after a round has ended.
+#[derive(Debug)]
+struct Moment {
+    round: usize,
+    after: Duration,
+}
+
+/// Starts the job and kills some of it at a moment, unless it has ended by then.
+fn disturbed(bed: &Bed, out: &str, words: &[String], victim: &Victim, moment: &Moment) {
+    let mark = format!("{MARK}={out}-{:?}", bed.parts());
+    let mut job = started(mpirun(RANKS, words).env(MARK, &mark[MARK.len() + 1..]));
+    let victims = || match victim {
         Victim::Rank(rank) => {
-            let rank = format!("OMPI_COMM_WORLD_RANK={rank}");
-            processes_with(&[marked.clone(), rank]).into_iter().for_each(kill);
+            processes_with(&[mark.clone(), format!("OMPI_COMM_WORLD_RANK={rank}")])
         }
-        Victim::Job => {
-            // The launcher first: it would end the others in its own way.
-            signal(job.id(), "KILL");
-            processes_with(&[marked.clone()]).into_iter().for_each(kill);
+        Victim::Job => processes_with(&[mark.clone()]),
+    };
+    let start = Instant::now();
+    while bed.rounds(out) < moment.round || victims().is_empty() {
+        assert!(start.elapsed() < PATIENCE, "{moment:?} does not come");
+        if job.try_wait().expect("a state").is_some() {
+            break;
         }
+        sleep(Duration::from_millis(2));
     }
+    sleep(moment.after);
+    if let Victim::Job = victim {
+        // First, as it would end the others in its own way.
+        kill(job.id());
+    }
+    victims().into_iter().for_each(kill);
     ended(job);
     // The output directory is locked until the last of them is gone.
     let start = Instant::now();
-    while !processes_with(&[marked.clone()]).is_empty() {
+    while !processes_with(&[mark.clone()]).is_empty() {
         assert!(start.elapsed() < PATIENCE, "ranks outlive their job");
         sleep(Duration::from_millis(10));
     }
@@ -84,34 +99,30 @@ fn disturbed(words: &[String], mark: &str, victim: &Victim, after: Duration) {
 fn killed_at_any_moment_a_run_ends_as_if_nothing_had_happened() {
     let seeds = env::var("HITHER_KILL_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
     let bed = Bed::new(4);
-    let more = ["--rounds", "60", "--hidden", "32", "--updates", "top-k:0.1"];
-    let started_s = Instant::now();
+    let more = ["--rounds", "30", "--hidden", "32", "--updates", "top-k:0.1"];
     bed.alone(&bed.train("alone", &more));
-    let alone = started_s.elapsed();
     let expected = bed.model("alone");
     for seed in 0..seeds.unwrap_or(SEEDS) {
         let mut random = Random(seed);
         let out = format!("seed-{seed}");
         let every = (1 + random.below(4)).to_string();
-        let words =
-            bed.train(&out, &[&more[..], &["--checkpoint-every", &every, "--resume"]].concat());
-        for kill in 0..KILLS {
+        let options = [&more[..], &["--checkpoint-every", &every, "--resume"]].concat();
+        let words = bed.train(&out, &options);
+        for _ in 0..KILLS {
             let victim = match random.below(3) {
                 0 => Victim::Rank(0),
                 1 => Victim::Rank(1 + random.below(u64::from(RANKS) - 1)),
                 _ => Victim::Job,
             };
-            let most_ms = alone.as_millis() as u64 + 1000;
-            let after = Duration::from_millis(random.below(most_ms));
             let before = bed.rounds(&out);
-            disturbed(&words, &format!("{}-{seed}-{kill}", std::process::id()), &victim, after);
-            println!(
-                "seed {seed}: {victim:?} after {after:?}, rounds {before} to {}",
-                bed.rounds(&out)
-            );
+            let after = Duration::from_millis(random.below(60));
+            let moment = Moment { round: before + random.below(10) as usize, after };
+            disturbed(&bed, &out, &words, &victim, &moment);
+            let rounds = bed.rounds(&out);
+            println!("seed {seed}: {victim:?}, {moment:?}, rounds {before} to {rounds}");
         }
         finished(RANKS, &words);
         assert!(bed.model(&out) == expected, "seed {seed}");
-        assert_eq!(bed.rounds(&out), 60, "seed {seed}");
+        assert_eq!(bed.rounds(&out), 30, "seed {seed}");
     }
 }

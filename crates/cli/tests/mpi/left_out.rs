@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Bed, ENDLESS, PATIENCE, ended, json as read_json, mpirun, rank_pid, signal, started};
+use super::{
+    Bed, ENDLESS, HITHER, PATIENCE, ended, json as read_json, mpirun, rank_pid, signal, started,
+    text,
+};
 
 /// Parts that each round so far was without.
 fn left_out(bed: &Bed, out: &str) -> Vec<Vec<u64>> {
@@ -100,4 +103,15 @@ fn workers_end_if_the_server_is_dead() {
     let (_, said) = ended(job);
     assert!(said.contains("the server stopped: it is silent for 1 s"), "{said}");
     bed.ends_as_undisturbed("headless", &more[2..]);
+}
+
+/// Slurm's PMIx ends a step with its first lost task, whatever srun is told.
+#[test]
+fn a_batch_script_does_not_promise_to_go_on_without_a_rank() {
+    let bed = Bed::new(2);
+    let words = bed.train("out", &["--lost", "skip"]);
+    let output = Command::new(HITHER).arg("submit").args(words).output().expect("it starts");
+    let said = text(&output.stderr);
+    assert!(said.contains("srun ends the job with its first lost rank"), "{said}");
+    assert_eq!(output.status.code(), Some(2));
 }

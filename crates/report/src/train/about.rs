@@ -186,7 +186,7 @@ pub fn notes(groups: &[ModeGroup], figures: &[Figures]) -> Vec<String> {
         let incomplete = rounds().filter(|round| !round.left_out.is_empty()).count();
         if incomplete > 0 {
             notes.push(format!(
-                "{} left out late or lost workers in {} of {}; their result depends on timing.",
+                "{} left out late or lost workers in {} of {}; the result depends on timing.",
                 group.label,
                 count(incomplete as u64),
                 plural(rounds().count(), "round")
