@@ -8,6 +8,7 @@ use anyhow::bail;
 use clap::Parser as _;
 use hither_gnn::model::Kind;
 use hither_gnn::parts::stored::{self, FolderFacts};
+use hither_gnn::transport::Lost;
 
 use crate::outputs::{self, Force};
 use crate::train::TrainArgs;
@@ -72,6 +73,12 @@ pub fn run(args: &Args, _: &Common) -> anyhow::Result<ExitCode> {
     if train.run.output.is_none() {
         bail!(
             "the command has no -o DIR, which keeps the checkpoints that a restarted job goes on from"
+        );
+    }
+    if train.exchange.lost != Lost::Wait {
+        bail!(
+            "--lost skip: srun ends the job with its first lost rank; leave it out, the job then goes on from its \
+             last checkpoint when Slurm starts it again"
         );
     }
     let folder = stored::facts(train.data.path())?;

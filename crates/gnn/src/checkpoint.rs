@@ -1,7 +1,7 @@
 //! All that a run needs to go on as if nothing had happened.
 //!
 //! The server's file holds the models, the server's optimiser and the rounds so far. Each worker
-//! writes its own optimiser to its own file, named by round, in a folder beside it. The server's file
+//! writes its own state to its own file, named by round, in a folder beside it. The server's file
 //! is written last and names the round, so that a kill at any moment leaves a whole checkpoint:
 //! this one or the one before. Randomness needs no place: every draw follows from the seed and the
 //! round.
@@ -33,6 +33,9 @@ struct State {
     best: Option<(u32, f64, f64)>,
     /// Steps that the server's optimiser has taken.
     steps: u64,
+    /// Parts of workers that were late or lost, and have no file.
+    #[serde(default)]
+    absent: Vec<usize>,
 }
 
 /// Writes the state after the last round, or nothing at all.
@@ -44,11 +47,12 @@ pub fn write(trainer: &mut Trainer, path: &Path) -> Result<(), Error> {
         path: folder.clone(),
         source,
     })?;
-    trainer.workers.save(&folder, &run, round)?;
+    let absent = trainer.workers.save(&folder, &run, round)?;
     let state = State {
         rounds: trainer.rounds.clone(),
         best: trainer.best.as_ref().map(|best| (best.round, best.valid, best.test)),
         steps: trainer.server.optimiser.steps,
+        absent,
     };
     write_file(path, &tensors(trainer), &run, &json(path, &state)?)?;
     remove_others(&folder, round)
@@ -86,28 +90,33 @@ pub fn restore(trainer: &mut Trainer, path: &Path) -> Result<(), Error> {
     trainer.sums_are_lost = trainer.remote.is_some();
     let round = state.rounds.len() as u32;
     let run = json(path, &run(trainer))?;
-    trainer.workers.restore(&workers_folder(path), &run, round)?;
+    trainer.workers.restore(&workers_folder(path), &run, round, &state.absent)?;
     trainer.rounds = state.rounds;
     Ok(())
 }
 
-/// Writes a worker's optimiser to its file in `folder`.
+/// Writes a worker's optimiser, and what its compressed updates have left out, to its file in `folder`.
 pub fn write_worker(
     optimiser: &Optimiser,
+    residual: &[f32],
     folder: &Path,
     run: &str,
     round: u32,
     part: usize,
 ) -> Result<(), Error> {
     let path = worker_file(folder, round, part);
-    let tensors =
-        [("first".to_owned(), &optimiser.first[..]), ("second".to_owned(), &optimiser.second[..])];
+    let mut tensors =
+        vec![("first".to_owned(), &optimiser.first[..]), ("second".to_owned(), &optimiser.second)];
+    if !residual.is_empty() {
+        tensors.push(("residual".to_owned(), residual));
+    }
     write_file(&path, &tensors, run, &optimiser.steps.to_string())
 }
 
 /// Reads back what [`write_worker`] wrote for the same run, round and part.
 pub fn read_worker(
     optimiser: &mut Optimiser,
+    residual: &mut [f32],
     folder: &Path,
     run: &str,
     round: u32,
@@ -122,7 +131,11 @@ pub fn read_worker(
     let steps = said(&file, &path, STATE)?.parse();
     optimiser.steps = steps.map_err(|_| bad("its number of steps is not a number"))?;
     read_tensor(&file, &path, "first", &mut optimiser.first)?;
-    read_tensor(&file, &path, "second", &mut optimiser.second)
+    read_tensor(&file, &path, "second", &mut optimiser.second)?;
+    if !residual.is_empty() {
+        read_tensor(&file, &path, "residual", residual)?;
+    }
+    Ok(())
 }
 
 /// The folder of the workers' files that belongs to a server's file.

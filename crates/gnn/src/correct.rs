@@ -255,6 +255,7 @@ mod tests {
             valid: None,
             test: None,
             further: Default::default(),
+            left_out: vec![],
             bytes: Bytes::default(),
             gain,
             drift: None,

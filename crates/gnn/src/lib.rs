@@ -31,6 +31,7 @@ pub mod summary;
 pub mod task;
 pub mod train;
 pub mod transport;
+pub mod update;
 
 pub use dataset::{Dataset, Features, Labels, Metric, Split};
 pub use error::Error;

@@ -23,6 +23,7 @@ use crate::sample::Batch;
 use crate::schedule::Schedule;
 use crate::task::{Scores, Task};
 use crate::transport::{Answer, Order, Threads, Workers};
+use crate::update::Updates;
 use crate::{Dataset, Error};
 
 /// Everything that decides the result of a run, beside the model and the data.
@@ -53,6 +54,8 @@ pub struct Settings {
     pub patience: Option<u32>,
     /// Share of all nodes that psgd-sa copies to each part.
     pub copies: f64,
+    /// How workers send what they have learnt, where models travel.
+    pub updates: Updates,
     pub seed: u64,
 }
 
@@ -70,6 +73,11 @@ impl Settings {
     pub fn paced(&self, pace: &Pace, round: u32) -> Pace {
         let rate = pace.rate * self.schedule.factor(round, self.rounds);
         Pace { rate, ..pace.clone() }
+    }
+
+    /// How models come back from workers. One that stays on the machine is not compressed.
+    pub fn updates(&self) -> Updates {
+        if self.mode.is_distributed() { self.updates } else { Updates::Fp32 }
     }
 
     fn budget(&self) -> Budget {
@@ -177,16 +185,17 @@ impl Trainer {
         }
     }
 
-    /// Bytes of the models of all workers, in one direction: of a table, each has the rows of its nodes.
-    pub fn models_bytes(&self) -> u64 {
-        let parts = self.workers.parts().len() as u64;
+    /// Bytes of the models of all workers, sent in some form: of a table, each has the rows of its nodes.
+    pub fn models_bytes(&self, form: Updates) -> u64 {
+        let Weights { params, stats } = &self.global;
         match (&self.rows, self.model.table()) {
             (Some(rows), Some(table)) => {
-                let count: usize = rows.of_parts.iter().map(Vec::len).sum();
-                let shared = self.global.bytes() - 4 * table.at.len() as u64;
-                4 * (count * table.dim) as u64 + parts * shared
+                let shared = params.len() - table.at.len();
+                let own =
+                    |rows: &Vec<u32>| form.bytes(rows.len() * table.dim + shared, stats.len());
+                rows.of_parts.iter().map(own).sum()
             }
-            _ => parts * self.global.bytes(),
+            _ => self.workers.parts().len() as u64 * form.bytes(params.len(), stats.len()),
         }
     }
 
@@ -248,6 +257,7 @@ impl Trainer {
             bytes,
             gain,
             drift,
+            left_out: self.left_out(&answers),
             path: self.critical_path(&answers, &works, &bytes, sums_bytes),
             work: works,
             time: Times {
@@ -308,8 +318,29 @@ impl Trainer {
                 corrected = Some(correct(server, settings, model, start, rounds, until, without));
             }
         };
-        let answers = workers.round(&order, &mut meanwhile)?;
+        let mut answers = workers.round(&order, &mut meanwhile)?;
+        answers.iter_mut().for_each(|answer| self.complete(start, answer));
         Ok((answers, corrected))
+    }
+
+    /// Adds the change that a worker sent to the model that it was sent.
+    fn complete(&self, start: &Weights, answer: &mut Answer) {
+        let Some(change) = answer.change.take() else { return };
+        let params = &mut answer.learnt.weights.params;
+        *params = match (&self.rows, self.model.table()) {
+            (Some(rows), Some(table)) => {
+                let shared = self.model.params_len() - table.at.len();
+                let own = start.pick(&rows.of_parts[answer.part], table.dim, shared);
+                change.apply(&own.params)
+            }
+            _ => change.apply(&start.params),
+        };
+    }
+
+    /// Parts whose workers did not answer in time.
+    fn left_out(&self, answers: &[Answer]) -> Vec<u32> {
+        let has_answered = |part: &u32| answers.iter().any(|answer| answer.part as u32 == *part);
+        (0..self.workers.parts().len() as u32).filter(|part| !has_answered(part)).collect()
     }
 
     /// The weight of each answer in the average: its share of the training nodes.
@@ -443,9 +474,10 @@ impl Trainer {
         let mut bytes = Bytes { features_down_bytes: sums_bytes, ..Bytes::default() };
         if self.settings.mode.is_distributed() {
             for Answer { learnt, .. } in answers {
-                // A worker is sent what it sends back: of a table, the rows of its nodes.
+                // Of a table, the rows of the worker's nodes.
+                let Weights { params, stats } = &learnt.weights;
                 bytes.model_down_bytes += learnt.weights.bytes();
-                bytes.model_up_bytes += learnt.weights.bytes();
+                bytes.model_up_bytes += self.settings.updates().bytes(params.len(), stats.len());
                 bytes.add(&learnt.bytes);
             }
         }

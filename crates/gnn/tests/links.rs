@@ -19,6 +19,7 @@ use hither_gnn::sample::{Fanout, Sampler};
 use hither_gnn::schedule::Schedule;
 use hither_gnn::task::{Goal, Objective, Task};
 use hither_gnn::train::{Settings, Trainer};
+use hither_gnn::update::Updates;
 use hither_gnn::{Dataset, Features, Graph, Labels, Links, Metric, Split, parts};
 use rand::RngExt;
 
@@ -189,6 +190,7 @@ fn settings(mode: Mode, loss: Loss) -> Settings {
         probe_every: 0,
         patience: None,
         copies: 0.0,
+        updates: Updates::Fp32,
         seed: 7,
     }
 }
@@ -277,7 +279,7 @@ fn rows_are_averaged_by_edges_and_only_own_rows_are_sent() {
     assert!(rows > USERS + ITEMS, "no item is in both parts");
     assert_eq!(round.bytes.model_up_bytes, 4 * 8 * rows as u64);
     assert_eq!(round.bytes.model_down_bytes, round.bytes.model_up_bytes);
-    assert_eq!(trainer.models_bytes(), round.bytes.model_up_bytes);
+    assert_eq!(trainer.models_bytes(Updates::Fp32), round.bytes.model_up_bytes);
     // A part's row of a node that only it has moved as far as it moved there: by steps of Adam.
     let start = lightgcn(&data).start(7);
     let moved = |node: usize| {

@@ -19,6 +19,7 @@ use hither_gnn::sample::Fanout;
 use hither_gnn::schedule::Schedule;
 use hither_gnn::task::Task;
 use hither_gnn::train::{Mode, Settings, Trainer};
+use hither_gnn::update::Updates;
 use hither_gnn::{Dataset, Features, Graph, Labels, Metric, Split};
 use proptest::prelude::*;
 
@@ -166,6 +167,7 @@ fn settings(mode: Mode) -> Settings {
         probe_every: 2,
         patience: None,
         copies: 0.1,
+        updates: Updates::Fp32,
         seed: 7,
     }
 }

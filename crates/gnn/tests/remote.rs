@@ -16,6 +16,7 @@ use hither_gnn::sample::{Batch, Fanout, Sampler};
 use hither_gnn::schedule::Schedule;
 use hither_gnn::task::Task;
 use hither_gnn::train::{Mode, Settings, Trainer};
+use hither_gnn::update::Updates;
 use hither_gnn::{Dataset, Features, checkpoint};
 
 const NODES: usize = 300;
@@ -189,6 +190,7 @@ fn settings(rounds: u32, server_share: f64) -> Settings {
         probe_every: 0,
         patience: None,
         copies: 0.0,
+        updates: Updates::Fp32,
         seed: 7,
     }
 }

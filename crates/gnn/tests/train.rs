@@ -16,6 +16,7 @@ use hither_gnn::sample::{Fanout, Sampler, draw};
 use hither_gnn::schedule::Schedule;
 use hither_gnn::task::Task;
 use hither_gnn::train::{Mode, Settings, Trainer};
+use hither_gnn::update::Updates;
 use hither_gnn::{Dataset, Error, Features, checkpoint, save};
 
 fn graph(family: Family, nodes: usize) -> (Arc<Dataset>, Partition) {
@@ -54,6 +55,7 @@ fn settings(mode: Mode) -> Settings {
         probe_every: 2,
         patience: None,
         copies: 0.1,
+        updates: Updates::Fp32,
         seed: 7,
     }
 }

@@ -1,24 +1,32 @@
 //! Workers behind sockets end with the same bytes as workers in threads.
 
+use std::io;
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use hither_core::Seconds;
 use hither_core::record::train::Machine;
+use hither_gnn::average::average;
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::generate::{self, Family};
 use hither_gnn::layer::Norm;
 use hither_gnn::local::Pace;
-use hither_gnn::model::{Kind, Model, Spec};
+use hither_gnn::model::{Kind, Model, Spec, Weights};
 use hither_gnn::optim::Method;
 use hither_gnn::partition::Partition;
 use hither_gnn::sample::Fanout;
 use hither_gnn::schedule::Schedule;
 use hither_gnn::task::Task;
 use hither_gnn::train::{Mode, Settings, Trainer};
-use hither_gnn::transport::{Framed, Home, ProcessFacts, Processes, Threads, serve};
+use hither_gnn::transport::{
+    Channel, Framed, Home, Lost, Order, Patience, ProcessFacts, Processes, Straggler, Threads,
+    Workers, serve,
+};
+use hither_gnn::update::Updates;
 use hither_gnn::{Dataset, Error, checkpoint, parts};
 
 const PARTS: usize = 3;
@@ -51,6 +59,7 @@ fn settings(mode: Mode) -> Settings {
         probe_every: 2,
         patience: None,
         copies: 0.0,
+        updates: Updates::Fp32,
         seed: 7,
     }
 }
@@ -106,7 +115,7 @@ impl Home for Process {
     }
 }
 
-type Served = Vec<JoinHandle<Result<(), Error>>>;
+type Served = Vec<JoinHandle<Result<bool, Error>>>;
 type Sockets = Processes<Framed<UnixStream>>;
 
 /// Processes behind sockets, the parts that the server expects of each, and what becomes of them.
@@ -122,7 +131,7 @@ fn sockets(
         served.push(thread::spawn(move || serve(&mut process, &mut Framed(worker))));
     }
     let run = (settings.seed, options(settings));
-    (Processes::begin(channels, run, ISA, Box::new(|| 0.0)), served)
+    (Processes::begin(channels, run, ISA, Box::new(|| 0.0), Patience::default()), served)
 }
 
 fn processes(settings: &Settings, parts: &[Range<usize>], hidden: usize) -> Vec<Process> {
@@ -173,6 +182,49 @@ fn sockets_and_threads_end_with_the_same_model() {
     }
 }
 
+const COMPRESSED: [Updates; 2] = [Updates::Bf16, Updates::TopK { share: 0.1 }];
+
+#[test]
+fn compressed_updates_are_the_same_over_sockets_and_send_fewer_bytes() {
+    for updates in COMPRESSED {
+        let settings = Settings { updates, probe_every: 0, ..settings(Mode::Llcg) };
+        let mut threads = over_threads(&settings);
+        run(&mut threads, 4);
+        let (mut sockets, _) = over_sockets(&settings, DEALT[1], 16);
+        run(&mut sockets, 4);
+        assert_eq!(sockets.global, threads.global, "{updates}");
+        assert_eq!(sockets.rounds, threads.rounds);
+        // What is counted is what was sent, but for a few numbers beside each model.
+        let report = sockets.workers.report().expect("a report");
+        let sent: u64 = report.iter().map(|process| process.up_bytes).sum();
+        let counted: u64 = sockets.rounds.iter().map(|round| round.bytes.model_up_bytes).sum();
+        let models = 4 * PARTS as u64;
+        assert!(
+            (counted..counted + 200 * models).contains(&sent),
+            "{sent} sent, {counted} counted"
+        );
+        assert!(counted < models * sockets.global.bytes());
+    }
+}
+
+#[test]
+fn a_resumed_run_has_not_forgotten_what_was_left_out() {
+    for updates in COMPRESSED {
+        let settings = Settings { updates, ..settings(Mode::PsgdPa) };
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("checkpoint.safetensors");
+        let mut whole = over_threads(&settings);
+        run(&mut whole, 4);
+        let (mut first, _) = over_sockets(&settings, DEALT[0], 16);
+        run(&mut first, 2);
+        checkpoint::write(&mut first, &path).expect("written");
+        let mut second = over_threads(&settings);
+        checkpoint::restore(&mut second, &path).expect("restored");
+        run(&mut second, 4);
+        assert_eq!(second.global, whole.global, "{updates}");
+    }
+}
+
 #[test]
 fn a_run_over_sockets_resumes_with_other_processes_or_threads() {
     let settings = settings(Mode::Llcg);
@@ -201,7 +253,7 @@ fn processes_report_what_they_sent_and_used() {
     let report = trainer.workers.report().expect("a report");
     assert_eq!(report.len(), 2);
     assert_eq!(report[0].parts, 0..2);
-    assert_eq!((&*report[0].facts.place, report[0].peak_bytes), ("rack.here", 7));
+    assert_eq!((&*report[0].facts.place, report[0].peak_bytes), ("rack.here", Some(7)));
     // Two models come back from the first process in each round, but one is sent to it.
     let model_bytes = trainer.global.bytes();
     let rounds = 2;
@@ -223,7 +275,8 @@ fn a_lost_process_ends_the_run_and_is_named() {
     let (lost, other_end) = UnixStream::pair().expect("a pair of sockets");
     drop(other_end);
     let run = (settings.seed, options(&settings));
-    let begun = Processes::begin([(Framed(lost), 2..3)], run, ISA, Box::new(|| 0.0));
+    let channels = [(Framed(lost), 2..3)];
+    let begun = Processes::begin(channels, run, ISA, Box::new(|| 0.0), Patience::default());
     let error = begun.err().expect("a lost worker").to_string();
     assert!(error.starts_with("the worker of part 2: it is lost"), "{error}");
     assert!(error.contains("--resume"), "{error}");
@@ -246,4 +299,149 @@ fn a_process_with_other_options_parts_or_instructions_says_so() {
     assert!(error.contains("computes with another") && error.contains("HITHER_ISA"), "{error}");
     let error = refusal(|process| process.parts = 0..3);
     assert!(error.contains("it has 3 parts, not 1"), "{error}");
+}
+
+/// A channel that can tell whether a message is there. At the end with a gate a message leaves only once the
+/// gate is opened for it, and says so.
+struct Pipe {
+    to: Sender<Vec<u8>>,
+    from: Receiver<Vec<u8>>,
+    gate: Option<(Receiver<()>, Sender<()>)>,
+}
+
+impl Channel for Pipe {
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        if let Some((open, _)) = &self.gate {
+            let _ = open.recv();
+        }
+        self.to.send(message.into()).map_err(io::Error::other)?;
+        if let Some((_, passed)) = &self.gate {
+            let _ = passed.send(());
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<Vec<u8>> {
+        self.from.recv().map_err(io::Error::other)
+    }
+
+    fn poll(&mut self) -> io::Result<Option<Vec<u8>>> {
+        match self.from.try_recv() {
+            Ok(message) => Ok(Some(message)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+}
+
+/// The gate of a worker, from outside. Dropped, it stays open.
+struct Gate {
+    open: Sender<()>,
+    passed: Receiver<()>,
+}
+
+impl Gate {
+    fn open_once(&self) {
+        self.open.send(()).expect("a worker");
+    }
+
+    fn let_one_pass(&self) {
+        self.open_once();
+        self.passed.recv().expect("a message");
+    }
+}
+
+/// A trainer with one process per part, of which the last is behind a gate.
+fn behind_a_gate(settings: &Settings, patience: Patience) -> (Trainer, Gate) {
+    let mut channels = vec![];
+    let ((open, opened), (passes, passed)) = (channel(), channel());
+    let mut gate = Some((opened, passes));
+    for mut process in processes(settings, DEALT[0], 16) {
+        let ((to_worker, from_server), (to_server, from_worker)) = (channel(), channel());
+        let gate = if process.parts.end == PARTS { gate.take() } else { None };
+        channels
+            .push((Pipe { to: to_worker, from: from_worker, gate: None }, process.parts.clone()));
+        let mut end = Pipe { to: to_server, from: from_server, gate };
+        thread::spawn(move || serve(&mut process, &mut end));
+    }
+    let gate = Gate { open, passed };
+    // For its reply that it is ready.
+    gate.open_once();
+    let start = Instant::now();
+    let clock = Box::new(move || start.elapsed().as_secs_f64());
+    let run = (settings.seed, options(settings));
+    let workers = Processes::begin(channels, run, ISA, clock, patience).expect("all are ready");
+    gate.passed.recv().expect("the reply");
+    let (data, partition) = graph();
+    let model = Arc::new(model(&data, 16));
+    let workers = Box::new(workers);
+    (Trainer::with_workers(settings.clone(), model, data, &partition, workers), gate)
+}
+
+/// What the workers learn in a round that begins at `start`, and the average over some of them.
+fn averaged(workers: &mut Threads, round: u32, start: &Weights, parts: Range<usize>) -> Weights {
+    let order = Order { round, steps: 3, start, probe: false, sums: None };
+    let answers = workers.round(&order, &mut || {}).expect("answers");
+    let nodes = |part: usize| workers.parts()[part].train_nodes;
+    let all: usize = parts.clone().map(nodes).sum();
+    let shares: Vec<f32> = parts.clone().map(|part| nodes(part) as f32 / all as f32).collect();
+    let models: Vec<&Weights> =
+        answers[parts].iter().map(|answer| &answer.learnt.weights).collect();
+    average(&models, &shares)
+}
+
+#[test]
+fn a_late_worker_is_left_out_of_one_round_and_gets_the_next_model() {
+    let settings = Settings { probe_every: 0, ..settings(Mode::PsgdPa) };
+    let straggler = Straggler::Skip { factor: 2.0 };
+    let patience = Patience { straggler, lost: Lost::Wait };
+    let (mut trainer, gate) = behind_a_gate(&settings, patience);
+    let (data, partition) = graph();
+    let mut workers = Threads::new(&settings, &Arc::new(model(&data, 16)), &data, &partition, None);
+
+    let expected = averaged(&mut workers, 1, &trainer.global, 0..2);
+    let first = trainer.round(&|| 0.0).expect("a round");
+    assert_eq!(first.left_out, [2]);
+    assert_eq!(trainer.global, expected);
+
+    // Its answer comes too late: it is neither in the next average nor in the way of the next answer.
+    gate.let_one_pass();
+    gate.open_once();
+    let expected = averaged(&mut workers, 2, &trainer.global, 0..3);
+    let second = trainer.round(&|| 0.0).expect("a round");
+    assert_eq!(second.left_out, Vec::<u32>::new());
+    assert_eq!(trainer.global, expected);
+    drop(gate);
+}
+
+#[test]
+fn a_checkpoint_without_a_late_worker_lets_it_begin_anew() {
+    let settings = settings(Mode::PsgdPa);
+    let patience = Patience { straggler: Straggler::Wait, lost: Lost::Skip { silent_s: 0.2 } };
+    let (mut trainer, gate) = behind_a_gate(&settings, patience);
+    let round = trainer.round(&|| 0.0).expect("a round");
+    assert_eq!(round.left_out, [2]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("checkpoint.safetensors");
+    checkpoint::write(&mut trainer, &path).expect("written");
+    let mut resumed = over_threads(&settings);
+    checkpoint::restore(&mut resumed, &path).expect("restored");
+    assert_eq!(resumed.global, trainer.global);
+    assert_eq!(resumed.rounds, trainer.rounds);
+    run(&mut resumed, 4);
+    drop(gate);
+}
+
+#[test]
+fn a_run_without_workers_that_answer_ends() {
+    let settings = settings(Mode::PsgdPa);
+    let patience = Patience { straggler: Straggler::Wait, lost: Lost::Skip { silent_s: 0.2 } };
+    let ((to_worker, _kept), (_to_server, from_worker)) = (channel(), channel());
+    let silent = Pipe { to: to_worker, from: from_worker, gate: None };
+    let start = Instant::now();
+    let clock = Box::new(move || start.elapsed().as_secs_f64());
+    let run = (settings.seed, options(&settings));
+    let begun = Processes::begin([(silent, 0..3)], run, ISA, clock, patience);
+    let error = begun.err().expect("nobody is there").to_string();
+    assert!(error.contains("nothing is heard of it"), "{error}");
 }

@@ -1,5 +1,8 @@
 //! The options of a training run, with all defaults, and the trainer's settings that they make.
 
+mod exchange;
+mod links;
+
 use std::path::PathBuf;
 
 use anyhow::bail;
@@ -7,17 +10,17 @@ use clap::builder::RangedU64ValueParser;
 use hither_core::record::train::Machine;
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::layer::Norm;
-use hither_gnn::links::metric::LinkMetric;
-use hither_gnn::links::pairs::Loss;
 use hither_gnn::local::Pace;
 use hither_gnn::model::{Kind, Spec};
 use hither_gnn::partition::{self, PARTS_MAX};
 use hither_gnn::sample::Fanout;
 use hither_gnn::schedule::Schedule;
-use hither_gnn::task::{Objective, Task};
 use hither_gnn::train::{Mode, Settings};
-use hither_gnn::{Dataset, Labels, Metric, optim};
+use hither_gnn::{Dataset, Labels, optim};
 use serde_json::{Map, Value, json};
+
+pub use exchange::ExchangeArgs;
+pub use links::{LinkArgs, MetricName, TaskName};
 
 use super::store::RUNS_MAX;
 use crate::dataset::DataArgs;
@@ -42,6 +45,8 @@ pub struct TrainArgs {
     pub local: LocalArgs,
     #[command(flatten)]
     pub server: ServerArgs,
+    #[command(flatten)]
+    pub exchange: ExchangeArgs,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -89,65 +94,6 @@ pub struct ModelArgs {
     pub alpha: f64,
 }
 
-#[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Link prediction")]
-pub struct LinkArgs {
-    /// Learn the labels of nodes (nodes) or which nodes are linked (links) [default: links for user–item
-    /// graphs, else nodes]
-    #[arg(long, value_name = "NAME")]
-    pub task: Option<TaskName>,
-    /// Loss of links: softmax (over sampled nodes), bpr or bce
-    #[arg(long, value_name = "NAME", default_value = "softmax")]
-    pub loss: Loss,
-    /// Unlinked nodes to tell links from: per step with softmax [default: 2048], else per link [default: 1]
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
-    #[arg(allow_negative_numbers = true)]
-    pub negatives: Option<usize>,
-    /// Divide cosines by this in the softmax
-    #[arg(long, value_name = "T", default_value_t = 0.1, value_parser = |t: &str| number(t, 0.001, 100.0))]
-    #[arg(allow_negative_numbers = true)]
-    pub temperature: f64,
-    /// Share of the links to validate by; with 0 the model of the last round is kept
-    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = |t: &str| number(t, 0.0, 0.5))]
-    #[arg(allow_negative_numbers = true)]
-    pub valid_share: f64,
-    /// Share of the links to test by, if the dataset does not say which
-    #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = |t: &str| number(t, 0.0, 0.5))]
-    #[arg(allow_negative_numbers = true)]
-    pub test_share: f64,
-}
-
-/// A score of labels or of links.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MetricName {
-    Nodes(Metric),
-    Links(LinkMetric),
-}
-
-impl std::str::FromStr for MetricName {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let of_nodes = Metric::ALL.into_iter().find(|metric| metric.name() == name);
-        match of_nodes {
-            Some(metric) => Ok(Self::Nodes(metric)),
-            None => name.parse().map(Self::Links).map_err(|of_links: String| {
-                let of_nodes = Metric::ALL.map(Metric::name).join(", ");
-                format!("{of_links}; or, for labels, {of_nodes}")
-            }),
-        }
-    }
-}
-
-impl std::fmt::Display for MetricName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Nodes(metric) => f.write_str(metric.name()),
-            Self::Links(metric) => metric.fmt(f),
-        }
-    }
-}
-
 /// How classes count in the loss.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ClassWeights {
@@ -164,24 +110,6 @@ fn class_weights(text: &str) -> Result<ClassWeights, String> {
     weights.map(ClassWeights::Given).map_err(|_| {
         "expected `balanced`, or numbers from 0 to 1000000 separated by commas".to_owned()
     })
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TaskName {
-    Nodes,
-    Links,
-}
-
-impl std::str::FromStr for TaskName {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "nodes" => Ok(Self::Nodes),
-            "links" => Ok(Self::Links),
-            _ => Err("expected nodes or links".into()),
-        }
-    }
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -440,33 +368,6 @@ impl TrainArgs {
         Ok(())
     }
 
-    /// Refuses what link prediction does not do.
-    fn check_links(&self, modes: &[Mode]) -> anyhow::Result<()> {
-        let fetches = |mode: &&Mode| {
-            use hither_gnn::mode::Sees::{PartAndCopies, PartAndSums, WholeByFetching};
-            matches!(mode.does().workers, Some(PartAndCopies | PartAndSums | WholeByFetching))
-        };
-        if let Some(mode) = modes.iter().find(fetches) {
-            bail!(
-                "--mode {} learns labels of nodes only; links are learnt by single, psgd-pa, llcg, \
-                 llcg-stale and server-only",
-                mode.name()
-            );
-        }
-        if let Some(metric @ MetricName::Nodes(_)) = self.model.metric {
-            bail!(
-                "--metric {metric} is a score of labels; links have recall@K, ndcg@K, mrr and hits@K"
-            );
-        }
-        if self.model.class_weights.is_some() {
-            bail!("--class-weights are of labels; links have no classes");
-        }
-        if self.run.probe.is_some() {
-            bail!("--probe measures the drift of node labels only; leave it out for links");
-        }
-        Ok(())
-    }
-
     /// Whether links are learnt, not labels.
     pub fn learns_links(&self) -> bool {
         match self.links.task {
@@ -520,24 +421,6 @@ impl TrainArgs {
 
     fn server_fanout(&self) -> Fanout {
         self.fanout_or_usual(self.server.server_fanout.as_ref())
-    }
-
-    /// What is learnt from a dataset.
-    fn task(&self, data: &Dataset, seed: u64) -> Task {
-        let Some(links) = &data.links else { return Task::Nodes };
-        let LinkArgs { loss, negatives, temperature, .. } = &self.links;
-        let metric = match self.model.metric {
-            Some(MetricName::Links(metric)) => metric,
-            _ => LinkMetric::usual(links),
-        };
-        let usual = if *loss == Loss::Softmax { 2048 } else { 1 };
-        Task::Links(Objective {
-            loss: *loss,
-            negatives: negatives.unwrap_or(usual),
-            temperature: *temperature as f32,
-            metric,
-            seed,
-        })
     }
 
     /// Takes the score and the weights of classes that are asked for.
@@ -625,6 +508,7 @@ impl TrainArgs {
             probe_every: run.probe.unwrap_or(0),
             patience: run.patience,
             copies: self.parts.copies,
+            updates: self.exchange.updates,
             seed,
         }
     }
@@ -715,6 +599,7 @@ impl TrainArgs {
             ("test-share", json!(links.test_share)),
         ];
         let of_links = of_links.into_iter().filter(|_| self.learns_links());
-        pairs.into_iter().chain(of_links).map(|(key, value)| (key.to_owned(), value)).collect()
+        let all = pairs.into_iter().chain(self.exchange.asked()).chain(of_links);
+        all.map(|(key, value)| (key.to_owned(), value)).collect()
     }
 }

@@ -174,6 +174,8 @@ struct Progress {
     lines: bool,
     since: Instant,
     is_first: bool,
+    /// Parts that the last round left out.
+    left_out: Vec<u32>,
 }
 
 impl Progress {
@@ -189,10 +191,27 @@ impl Progress {
         bar.set_message(name.clone());
         bar.inc(trainer.rounds.len() as u64);
         let lines = !stderr().is_terminal();
-        Self { bar, name, lines, since: Instant::now(), is_first: true }
+        Self { bar, name, lines, since: Instant::now(), is_first: true, left_out: vec![] }
+    }
+
+    /// Says so when other workers are left out than in the round before.
+    fn tell_left_out(&mut self, round: &Round, common: &Common) {
+        if round.left_out == self.left_out {
+            return;
+        }
+        self.left_out.clone_from(&round.left_out);
+        let parts: Vec<String> = round.left_out.iter().map(u32::to_string).collect();
+        let line = match parts.len() {
+            0 => format!("round {}: all workers are back", round.round),
+            _ => {
+                format!("round {} is without late or lost parts: {}", round.round, parts.join(", "))
+            }
+        };
+        self.bar.suspend(|| common.say(&line));
     }
 
     fn tell(&mut self, trainer: &Trainer, round: &Round, common: &Common) {
+        self.tell_left_out(round, common);
         let mut text = format!("{}: loss {:.3}", self.name, round.loss);
         if let Some(valid) = round.valid {
             text.push_str(&format!(", valid {:.2}", 100.0 * valid));

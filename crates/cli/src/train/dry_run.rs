@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::train::{Mode, Trainer};
+use hither_gnn::update::Updates;
 use serde::Serialize;
 
 use super::args::TrainArgs;
@@ -62,7 +63,11 @@ fn plan(args: &TrainArgs, case: &TrainingCase<'_>, mode: Mode) -> anyhow::Result
     let stop = StopRequest::default();
     let job = Job { args, case, mode, run: 1, steps, crew: None, stop };
     let Ready { trainer, cut, cut_share } = job.ready()?;
-    let sent = if mode.is_distributed() { trainer.models_bytes() } else { 0 };
+    let both_ways = || {
+        let form = trainer.settings.updates();
+        trainer.models_bytes(Updates::Fp32) + trainer.models_bytes(form)
+    };
+    let model_bytes_per_round = if mode.is_distributed() { both_ways() } else { 0 };
     let growth = |round: u32| args.local.rho.powi(round as i32 - 1);
     let first = f64::from(args.local.local_steps);
     let server_steps = match &args.server.server_steps {
@@ -87,7 +92,7 @@ fn plan(args: &TrainArgs, case: &TrainingCase<'_>, mode: Mode) -> anyhow::Result
         local_steps: [first, (first * growth(args.run.rounds)).round()],
         server_steps,
         server_share: args.server.server_share,
-        model_bytes_per_round: 2 * sent,
+        model_bytes_per_round,
         setup_bytes: trainer.setup_bytes,
         dataset_bytes: trainer.data.bytes(),
         output_bytes: output_bytes(&trainer),

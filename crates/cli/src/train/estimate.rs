@@ -109,6 +109,7 @@ mod tests {
     use hither_gnn::schedule::Schedule;
     use hither_gnn::task::Task;
     use hither_gnn::train::Mode;
+    use hither_gnn::update::Updates;
 
     use super::*;
 
@@ -132,6 +133,7 @@ mod tests {
             probe_every: 0,
             patience: None,
             copies: 0.0,
+            updates: Updates::Fp32,
             seed: 0,
         }
     }
@@ -147,6 +149,7 @@ mod tests {
             valid: Some(0.5),
             test: Some(0.5),
             further: Default::default(),
+            left_out: vec![],
             bytes: Bytes::default(),
             gain: None,
             drift: None,

@@ -91,6 +91,7 @@ mod tests {
             valid: None,
             test: None,
             further: Default::default(),
+            left_out: vec![],
             bytes,
             gain: None,
             drift: None,

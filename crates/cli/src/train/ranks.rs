@@ -5,7 +5,9 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use anyhow::bail;
@@ -15,9 +17,9 @@ use hither_gnn::model::Model;
 use hither_gnn::parts::open_part;
 use hither_gnn::parts::stored::{self, FolderFacts};
 use hither_gnn::train::{Mode, Settings, Trainer};
-use hither_gnn::transport::mpi::{Launch, Rank, World};
+use hither_gnn::transport::mpi::{Launch, LifeSigns, Rank, World};
 use hither_gnn::transport::wire::Request;
-use hither_gnn::transport::{Channel as _, Home, ProcessFacts, Processes, Threads, serve};
+use hither_gnn::transport::{Channel as _, Home, Lost, ProcessFacts, Processes, Threads, serve};
 use hither_gnn::{Dataset, Error};
 use hither_kernels::detect;
 use serde::Serialize;
@@ -28,6 +30,8 @@ use crate::Common;
 
 /// The server's view of the job. Dropping it lets the other ranks end.
 pub struct Crew {
+    /// Before `world`: it ends first.
+    _heartbeat: Option<Heartbeat>,
     world: World,
     start: Instant,
 }
@@ -36,7 +40,9 @@ impl Crew {
     /// Joins the job as its rank 0.
     pub fn join(args: &TrainArgs, mode: Mode) -> anyhow::Result<Self> {
         check(args, mode)?;
-        Ok(Self { world: World::join()?, start: Instant::now() })
+        let world = World::join()?;
+        let heartbeat = Heartbeat::start(args.exchange.lost, world.life_signs(1..world.ranks()));
+        Ok(Self { _heartbeat: heartbeat, world, start: Instant::now() })
     }
 
     /// Has all ranks make ready for a run on a dataset of so many parts.
@@ -61,7 +67,8 @@ impl Crew {
         let start = self.start;
         let clock = Box::new(move || start.elapsed().as_secs_f64());
         let run = (settings.seed, options(settings, model, &id));
-        Ok(Box::new(Processes::begin(channels, run, isa(), clock)?))
+        let patience = args.exchange.patience();
+        Ok(Box::new(Processes::begin(channels, run, isa(), clock, patience)?))
     }
 
     /// What every rank used and sent, server first.
@@ -73,7 +80,7 @@ impl Crew {
             place: place(&host),
             host,
             data_bytes: trainer.data.bytes(),
-            peak_bytes: peak_bytes(),
+            peak_bytes: Some(peak_bytes()),
             busy_s: trainer.rounds.iter().map(|round| round.time.server_s).sum(),
             received_bytes: 0,
             sent_bytes: 0,
@@ -103,8 +110,10 @@ impl Drop for Crew {
     fn drop(&mut self) {
         // After a panic the job is aborted instead: ranks may be waiting to be heard.
         if !thread::panicking() {
-            for rank in 1..self.world.ranks() {
-                let _ = self.world.channel(rank).send(&Request::Stop.write());
+            let lost = self.world.lost();
+            let stop = Request::Stop { is_whole: lost.is_empty() }.write();
+            for rank in (1..self.world.ranks()).filter(|rank| !lost.contains(rank)) {
+                let _ = self.world.channel(rank).send(&stop);
             }
         }
     }
@@ -121,8 +130,9 @@ pub struct RankReport {
     pub place: String,
     /// The graph, features and labels that it works on. They are mapped, not copied.
     pub data_bytes: u64,
-    /// The most memory that was in use, with the pages of mapped files.
-    pub peak_bytes: u64,
+    /// The most memory that was in use, with the pages of mapped files; `null` of a rank that was late or lost
+    /// at the end.
+    pub peak_bytes: Option<u64>,
     pub busy_s: Seconds,
     pub received_bytes: u64,
     pub sent_bytes: u64,
@@ -149,6 +159,20 @@ fn check(args: &TrainArgs, mode: Mode) -> anyhow::Result<()> {
             args.data.path().display()
         );
     }
+    if args.exchange.leaves_out() && mode.does().workers != Some(Sees::Part) {
+        bail!(
+            "--mode {} needs all workers in every step, so that none can be left out; leave --straggler and --lost \
+             at wait",
+            mode.name()
+        );
+    }
+    // What `mpirun --enable-recovery` tells its ranks. Other launchers end the job with its first dead rank.
+    let is_ended = env::var("OMPI_MCA_orte_enable_recovery").map_or(true, |value| value != "1");
+    if args.exchange.lost != Lost::Wait && is_ended {
+        bail!(
+            "--lost skip: start the job with `mpirun --enable-recovery`, or it ends with the first lost rank"
+        );
+    }
     if args.run.dry_run {
         bail!("--dry-run takes one process; start it without mpirun or srun");
     }
@@ -173,9 +197,41 @@ pub fn work(
     let _stopped_by_the_server = StopRequest::on_signal(&Common { quiet: true, threads: None })?;
     let mut home =
         WorkerRank { args, mode, launch, host: host(&world), start: Instant::now(), parts: None };
-    let mut server = world.channel(0);
-    common.pool()?.install(|| serve(&mut home, &mut server))?;
+    let lost = args.exchange.lost;
+    let _heartbeat = Heartbeat::start(lost, world.life_signs(0..1));
+    let mut server = world.channel(0).watched(lost.silent_s().map(Duration::from_secs_f64));
+    let served = common.pool()?.install(|| serve(&mut home, &mut server));
+    // Also without the server there is nobody to end together with.
+    if !matches!(served, Ok(true)) {
+        world.leave();
+    }
+    served?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells other ranks again and again that this one lives, until it is dropped.
+struct Heartbeat {
+    /// Dropping it ends the thread.
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Heartbeat {
+    /// Several signs in the time after which this rank would count as lost; none if it never does.
+    fn start(lost: Lost, signs: LifeSigns) -> Option<Self> {
+        let every = Duration::from_secs_f64((lost.silent_s()? / 5.0).min(1.0));
+        let (stop, stopped) = mpsc::channel::<()>();
+        let pause = move || stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout);
+        let thread = thread::spawn(move || signs.send(pause));
+        Some(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        self.stop = None;
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
 }
 
 /// A rank that holds some parts.

@@ -43,7 +43,7 @@ const FILES: [&str; 11] = [
 ];
 
 /// What a run may ask for otherwise than the one that it goes on with.
-const MAY_CHANGE: [&str; 4] = ["rounds", "patience", "runs", "modes"];
+const MAY_CHANGE: [&str; 6] = ["rounds", "patience", "runs", "modes", "straggler", "lost"];
 
 /// Of one command.
 pub const RUNS_MAX: u64 = 1000;

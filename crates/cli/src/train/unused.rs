@@ -4,6 +4,9 @@ use hither_gnn::correct::ServerSteps;
 use hither_gnn::layer::Norm;
 use hither_gnn::mode::{Mode, Sees};
 use hither_gnn::model::Kind;
+use hither_gnn::transport::mpi::Launch;
+use hither_gnn::transport::{Lost, Straggler};
+use hither_gnn::update::Updates;
 
 use super::args::TrainArgs;
 use crate::Common;
@@ -19,7 +22,7 @@ pub fn note(args: &TrainArgs, modes: &[Mode], common: &Common) {
 }
 
 fn unused(args: &TrainArgs, modes: &[Mode]) -> Vec<&'static str> {
-    let TrainArgs { model, parts, local, server, run, .. } = args;
+    let TrainArgs { model, parts, local, server, exchange, run, .. } = args;
     let layers = args.stack().unwrap_or_default();
     let without = |kind: Kind| !layers.contains(&kind);
     let sees = |what: Sees| modes.iter().any(|mode| mode.does().workers == Some(what));
@@ -27,6 +30,7 @@ fn unused(args: &TrainArgs, modes: &[Mode]) -> Vec<&'static str> {
     let corrects = modes.iter().any(|mode| mode.corrects());
     let corrects_workers = modes.iter().any(|mode| mode.corrects_workers());
     let learns = modes.iter().any(|mode| mode.does().workers.is_some());
+    let is_alone = Launch::from_env().is_none();
     let is_auto = server.server_steps == ServerSteps::Auto;
     let options = [
         ("--heads", model.heads != 1 && without(Kind::Gat)),
@@ -39,6 +43,9 @@ fn unused(args: &TrainArgs, modes: &[Mode]) -> Vec<&'static str> {
         ("--server-steps", !is_auto && !corrects),
         ("--server-share", server.server_share != 1.0 && !(is_auto && corrects_workers)),
         ("--server-lr", server.server_lr.is_some() && !corrects),
+        ("--straggler", exchange.straggler != Straggler::Wait && is_alone),
+        ("--lost", exchange.lost != Lost::Wait && is_alone),
+        ("--updates", exchange.updates != Updates::Fp32 && !is_cut),
         ("--probe", run.probe.is_some() && !sees(Sees::Part)),
     ];
     options.into_iter().filter(|(_, is_unused)| *is_unused).map(|(flag, _)| flag).collect()

@@ -1,6 +1,9 @@
 //! Training over the ranks of an MPI job, with a real mpirun: the same bytes as in one process, also after
 //! ranks were killed. Built with the feature `mpi` only.
 
+mod kills;
+mod left_out;
+
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -249,6 +252,7 @@ fn what_ranks_cannot_do_is_one_line_and_status_2() {
     refused(3, &["train", str(&whole), "-o", str(&out)], "is not partitioned");
     refused(3, &["train", str(&parts), "--mode", "ggs"], "--mode ggs does not run over MPI");
     refused(4, &["train", str(&parts)], "at most 3");
+    refused(3, &["train", str(&parts), "--lost", "skip"], "mpirun --enable-recovery");
     refused(3, &["train", str(&parts), "--fanout", "5,5,5"], "--fanout has 3 numbers");
     refused(2, &["train", "compare", str(&parts), "-o", str(&out)], "takes one process");
     assert!(!out.exists());

@@ -54,6 +54,9 @@ pub struct Round {
     pub gain: Option<f64>,
     /// `None` in rounds that measured no drift.
     pub drift: Option<Drift>,
+    /// Parts whose workers were late or lost, so that the average is without them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<u32>,
     #[serde(default)]
     pub work: Works,
     #[serde(default)]

@@ -5,11 +5,15 @@
 //! [`wire`] are sent: the options and the parts are the same on both sides from the start.
 
 pub mod mpi;
+mod patience;
+#[cfg(feature = "mpi")]
+mod pending;
 mod processes;
 mod threads;
 pub mod wire;
 mod worker;
 
+pub use patience::{Lost, Patience, Straggler};
 pub use processes::{Channel, Framed, Home, Processes, serve};
 pub use threads::Threads;
 pub use worker::Worker;
@@ -24,6 +28,7 @@ use crate::drift::Probed;
 use crate::local::Learnt;
 use crate::model::Weights;
 use crate::remote::HiddenSums;
+use crate::update::Change;
 
 /// What every worker is told in a round.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +50,10 @@ pub struct Order<'a> {
 pub struct Answer {
     /// The number of its part.
     pub part: usize,
+    /// Its model has no parameters if `change` has them.
     pub learnt: Learnt,
+    /// The change of the parameters since the order, if that is sent in place of the parameters.
+    pub change: Option<Change>,
     /// `None` unless the order asked for it.
     pub probed: Option<Probed>,
 }
@@ -80,8 +88,8 @@ pub struct ProcessReport {
     /// All messages to it and from it.
     pub down_bytes: u64,
     pub up_bytes: u64,
-    /// The most memory that it has had.
-    pub peak_bytes: u64,
+    /// The most memory that it has had; `None` if it did not say.
+    pub peak_bytes: Option<u64>,
 }
 
 /// All workers of a run, seen from the server.
@@ -98,12 +106,18 @@ pub trait Workers: Send {
         meanwhile: &mut (dyn FnMut() + Send),
     ) -> Result<Vec<Answer>, Error>;
 
-    /// Has every worker write the state of its optimiser to its own file in `folder`. `run` names
-    /// the run, `round` the last finished round.
-    fn save(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error>;
+    /// Has every worker write its state to its own file in `folder`. `run` names the run, `round` the last
+    /// finished round. Returns the parts of workers that are late or lost, which have written nothing.
+    fn save(&mut self, folder: &Path, run: &str, round: u32) -> Result<Vec<usize>, Error>;
 
-    /// Has every worker read the state that it wrote after `round`.
-    fn restore(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error>;
+    /// Has every worker read the state that it wrote after `round`. Those of `absent` parts begin anew.
+    fn restore(
+        &mut self,
+        folder: &Path,
+        run: &str,
+        round: u32,
+        absent: &[usize],
+    ) -> Result<(), Error>;
 
     /// The time of the last round in which neither the slowest process nor the server computed.
     fn exposed_s(&self) -> Seconds {

@@ -2,7 +2,8 @@
 //!
 //! Only point-to-point messages are used, in the order of the ranks: a reduction of the library adds in
 //! an order of its own, and the model would not have the same bytes as in one process. Without the
-//! feature `mpi` everything here is still there, and [`World::join`] says what is missing.
+//! feature `mpi` everything here is still there, and [`World::join`] says what is missing. No call waits inside
+//! MPI, so that a rank that is slow or gone holds nobody up.
 
 use std::env;
 use std::ops::Range;
@@ -63,15 +64,18 @@ fn first_count(tasks_per_node: &str) -> usize {
 }
 
 #[cfg(not(feature = "mpi"))]
-pub use absent::{Rank, World};
+pub use absent::{LifeSigns, Rank, World};
 #[cfg(feature = "mpi")]
-pub use present::{Rank, World};
+pub use present::{LifeSigns, Rank, World};
 
 /// What stands here without the feature: callers need no conditions.
 #[cfg(not(feature = "mpi"))]
 mod absent {
+    use std::collections::BTreeSet;
     use std::convert::Infallible;
     use std::io;
+    use std::ops::Range;
+    use std::time::Duration;
 
     use crate::Error;
     use crate::transport::Channel;
@@ -102,6 +106,33 @@ mod absent {
         pub fn channel(&self, _rank: usize) -> Rank {
             match self.0 {}
         }
+
+        pub fn life_signs(&self, _to: Range<usize>) -> LifeSigns {
+            match self.0 {}
+        }
+
+        pub fn lost(&self) -> BTreeSet<usize> {
+            match self.0 {}
+        }
+
+        pub fn leave(self) {
+            match self.0 {}
+        }
+    }
+
+    /// Nobody to tell.
+    pub struct LifeSigns(Infallible);
+
+    impl LifeSigns {
+        pub fn send(self, _pause: impl FnMut() -> bool) {
+            match self.0 {}
+        }
+    }
+
+    impl Rank {
+        pub fn watched(self, _silence_max: Option<Duration>) -> Self {
+            match self.0 {}
+        }
     }
 
     impl Channel for Rank {
@@ -117,28 +148,46 @@ mod absent {
 
 #[cfg(feature = "mpi")]
 mod present {
-    use std::time::Duration;
-    use std::{io, thread};
+    use std::collections::{BTreeSet, VecDeque};
+    use std::ops::Range;
+    use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+    use std::time::{Duration, Instant};
+    use std::{io, mem, thread};
 
     use mpi::Threading;
     use mpi::environment::{self, Universe};
+    use mpi::request::{Request, StaticScope};
     use mpi::topology::SimpleCommunicator;
     use mpi::traits::*;
 
     use crate::Error;
     use crate::transport::Channel;
+    use crate::transport::patience::Pauses;
+    use crate::transport::pending::Pending;
 
     /// Bytes per call: MPI counts in 32 bits, with a sign.
     const PIECE_BYTES: usize = 1 << 30;
-    /// Longest pause between two looks for a message. MPI itself would spin, and take a core from the
-    /// ranks that compute.
-    const PAUSE_MAX: Duration = Duration::from_millis(1);
-    const PAUSE_MIN: Duration = Duration::from_micros(10);
+    /// Messages, each after its length.
+    const MESSAGE: i32 = 0;
+    /// Signs of life, which may come between a message's length and its bytes.
+    const BEAT: i32 = 70;
+
+    /// MPI takes calls of several threads, but only one at a time.
+    fn library() -> MutexGuard<'static, ()> {
+        static ONE: Mutex<()> = Mutex::new(());
+        unpoisoned(&ONE)
+    }
+
+    fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// The MPI job. It ends for this rank when this is dropped, which waits for all others.
     pub struct World {
-        _universe: Universe,
+        universe: Option<Universe>,
         ranks: usize,
+        /// Ranks that were given up.
+        lost: Arc<Mutex<BTreeSet<usize>>>,
     }
 
     impl World {
@@ -157,7 +206,7 @@ mod present {
                 );
             }
             let ranks = universe.world().size() as usize;
-            Ok(Self { _universe: universe, ranks })
+            Ok(Self { universe: Some(universe), ranks, lost: Arc::default() })
         }
 
         /// Number of ranks.
@@ -171,47 +220,192 @@ mod present {
 
         /// Messages to and from another rank.
         pub fn channel(&self, rank: usize) -> Rank {
-            Rank { rank: rank as i32 }
+            let (outbox, inbox) = (VecDeque::new(), None);
+            Rank { rank: rank as i32, outbox, inbox, silence_max: None, lost: self.lost.clone() }
+        }
+
+        /// Signs of life of this rank for some others.
+        pub fn life_signs(&self, to: Range<usize>) -> LifeSigns {
+            LifeSigns { to: to.map(|rank| rank as i32).collect() }
+        }
+
+        /// Ranks that were given up.
+        pub fn lost(&self) -> BTreeSet<usize> {
+            unpoisoned(&self.lost).clone()
+        }
+
+        /// Ends MPI for this rank without waiting for the others: one of them is lost.
+        pub fn leave(mut self) {
+            mem::forget(self.universe.take());
         }
     }
 
     impl Drop for World {
         fn drop(&mut self) {
-            // The others wait for messages that will not come: ending in order would wait for them.
             if thread::panicking() {
+                // The others wait for messages that will not come: ending in order would wait for them.
                 SimpleCommunicator::world().abort(2);
+            }
+            if !self.lost().is_empty() {
+                // MPI would wait for the lost rank.
+                mem::forget(self.universe.take());
             }
         }
     }
 
-    /// Another rank of the job. Use it from one thread at a time, as long as the [`World`] lives.
+    /// Tells other ranks that this one lives.
+    pub struct LifeSigns {
+        to: Vec<i32>,
+    }
+
+    impl LifeSigns {
+        /// Sends a sign after every `pause`, until that says that it was the last. Waits for no other rank: while
+        /// the last sign to it is on its way, it is sent no other.
+        pub fn send(self, mut pause: impl FnMut() -> bool) {
+            static SIGN: [u8; 1] = [0];
+            let mut beats: Vec<(i32, Option<Request<'static, [u8]>>)> =
+                self.to.into_iter().map(|rank| (rank, None)).collect();
+            while pause() {
+                let _one = library();
+                let world = SimpleCommunicator::world();
+                for (rank, beat) in &mut beats {
+                    *beat = beat.take().and_then(|beat| beat.test().err());
+                    if beat.is_none() {
+                        let to = world.process_at_rank(*rank);
+                        *beat = Some(to.immediate_send_with_tag(StaticScope, &SIGN[..], BEAT));
+                    }
+                }
+            }
+            // The sign lives for ever, so that nobody has to wait for the last ones.
+            beats.into_iter().for_each(mem::forget);
+        }
+    }
+
+    /// Another rank of the job. Use it as long as the [`World`] lives.
     pub struct Rank {
         rank: i32,
+        /// Pieces that are on their way.
+        outbox: VecDeque<Pending<Arc<[u8]>>>,
+        inbox: Option<Inbox>,
+        /// Silence after which it is no longer waited for.
+        silence_max: Option<Duration>,
+        lost: Arc<Mutex<BTreeSet<usize>>>,
+    }
+
+    /// A message that arrives.
+    struct Inbox {
+        message: Vec<u8>,
+        len: usize,
+        piece: Option<Pending<Vec<u8>>>,
+    }
+
+    impl Rank {
+        /// Lets sending and receiving fail after so long without a sign of life.
+        pub fn watched(self, silence_max: Option<Duration>) -> Self {
+            Self { silence_max, ..self }
+        }
+
+        /// Looks until something is found, or the other rank is silent for too long.
+        fn wait_for<T>(
+            &mut self,
+            mut look: impl FnMut(&mut Self) -> io::Result<Option<T>>,
+        ) -> io::Result<T> {
+            let (mut pauses, mut heard) = (Pauses::new(), Instant::now());
+            loop {
+                if let Some(found) = look(self)? {
+                    return Ok(found);
+                }
+                if let Some(most) = self.silence_max {
+                    if self.is_heard() {
+                        heard = Instant::now();
+                    }
+                    if heard.elapsed() > most {
+                        let silent_s = most.as_secs_f64();
+                        return Err(io::Error::other(format!("it is silent for {silent_s} s")));
+                    }
+                }
+                pauses.pause();
+            }
+        }
     }
 
     impl Channel for Rank {
         fn send(&mut self, message: &[u8]) -> io::Result<()> {
-            let world = SimpleCommunicator::world();
-            let other = world.process_at_rank(self.rank);
-            other.send(&(message.len() as u64));
-            message.chunks(PIECE_BYTES).for_each(|piece| other.send(piece));
-            Ok(())
+            self.post(&message.into())?;
+            self.wait_for(|rank| Ok(rank.is_posted().then_some(())))
         }
 
         fn receive(&mut self) -> io::Result<Vec<u8>> {
+            self.wait_for(Self::poll)
+        }
+
+        fn post(&mut self, message: &Arc<[u8]>) -> io::Result<()> {
+            let _one = library();
             let world = SimpleCommunicator::world();
             let other = world.process_at_rank(self.rank);
-            let mut pause = PAUSE_MIN;
-            while other.immediate_probe().is_none() {
-                thread::sleep(pause);
-                pause = (2 * pause).min(PAUSE_MAX);
+            let len = (message.len() as u64).to_le_bytes();
+            self.outbox.push_back(Pending::send(&other, &Arc::from(len), 0..len.len(), MESSAGE));
+            for start in (0..message.len()).step_by(PIECE_BYTES) {
+                let piece = start..(start + PIECE_BYTES).min(message.len());
+                self.outbox.push_back(Pending::send(&other, message, piece, MESSAGE));
             }
-            let (len, _) = other.receive::<u64>();
-            let mut message = vec![0; len as usize];
-            for piece in message.chunks_mut(PIECE_BYTES) {
-                other.receive_into(piece);
+            Ok(())
+        }
+
+        fn is_posted(&mut self) -> bool {
+            let _one = library();
+            self.outbox.retain_mut(|piece| !piece.is_done());
+            self.outbox.is_empty()
+        }
+
+        fn poll(&mut self) -> io::Result<Option<Vec<u8>>> {
+            let _one = library();
+            let world = SimpleCommunicator::world();
+            let other = world.process_at_rank(self.rank);
+            let mut inbox = match self.inbox.take() {
+                Some(inbox) => inbox,
+                None if other.immediate_probe_with_tag(MESSAGE).is_none() => return Ok(None),
+                None => {
+                    let mut len = [0; 8];
+                    other.receive_into_with_tag(&mut len[..], MESSAGE);
+                    let len = u64::from_le_bytes(len) as usize;
+                    Inbox { message: vec![], len, piece: None }
+                }
+            };
+            loop {
+                if let Some(piece) = &mut inbox.piece {
+                    if !piece.is_done() {
+                        self.inbox = Some(inbox);
+                        return Ok(None);
+                    }
+                    let bytes = piece.take();
+                    match inbox.message.is_empty() {
+                        true => inbox.message = bytes,
+                        false => inbox.message.extend(bytes),
+                    }
+                }
+                let left = inbox.len - inbox.message.len();
+                if left == 0 {
+                    return Ok(Some(inbox.message));
+                }
+                inbox.piece = Some(Pending::receive(&other, left.min(PIECE_BYTES), MESSAGE));
             }
-            Ok(message)
+        }
+
+        fn is_heard(&mut self) -> bool {
+            let _one = library();
+            let world = SimpleCommunicator::world();
+            let other = world.process_at_rank(self.rank);
+            let mut is_heard = false;
+            while other.immediate_probe_with_tag(BEAT).is_some() {
+                other.receive_into_with_tag(&mut [0_u8; 1][..], BEAT);
+                is_heard = true;
+            }
+            is_heard
+        }
+
+        fn give_up(&mut self) {
+            unpoisoned(&self.lost).insert(self.rank as usize);
         }
     }
 }

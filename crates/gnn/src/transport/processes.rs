@@ -1,14 +1,19 @@
 //! Workers in other processes, reached through channels that carry messages of [`wire`](super::wire).
 //!
 //! [`Processes`] is the server's end and [`serve`] a worker's. A [`Channel`] may be a socket, a pipe or an MPI
-//! rank: it delivers whole messages in order, and an error from it means that the other end is lost.
+//! rank: it delivers whole messages in order, and an error from it means that the other end is lost. A process
+//! that its [`Patience`] leaves out is asked nothing until it has answered what it was asked; that answer comes
+//! too late and is discarded, because it was learnt from a model of an earlier round.
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
+use std::thread;
 
 use hither_core::Seconds;
 
+use super::patience::{Patience, Pauses, Straggler};
 use super::wire::{Reply, Request, write_order};
 use super::{Answer, Order, PartFacts, ProcessFacts, ProcessReport, Threads, Workers};
 use crate::Error;
@@ -21,6 +26,29 @@ const MESSAGE_BYTES_MAX: u64 = 1 << 40;
 pub trait Channel: Send {
     fn send(&mut self, message: &[u8]) -> io::Result<()>;
     fn receive(&mut self) -> io::Result<Vec<u8>>;
+
+    /// Begins to send, if the channel can do so without waiting for the other end.
+    fn post(&mut self, message: &Arc<[u8]>) -> io::Result<()> {
+        self.send(message)
+    }
+
+    /// Whether all messages have left.
+    fn is_posted(&mut self) -> bool {
+        true
+    }
+
+    /// A message if there is one; only a channel that cannot tell waits for it.
+    fn poll(&mut self) -> io::Result<Option<Vec<u8>>> {
+        self.receive().map(Some)
+    }
+
+    /// Whether the other end has given a sign of life since the last call.
+    fn is_heard(&mut self) -> bool {
+        false
+    }
+
+    /// Notes that the other end is lost.
+    fn give_up(&mut self) {}
 }
 
 /// A stream of bytes as a channel: each message follows its length.
@@ -55,6 +83,7 @@ pub struct Processes<C: Channel> {
     processes: Vec<Process<C>>,
     parts: Vec<PartFacts>,
     clock: Box<dyn Fn() -> Seconds + Send>,
+    patience: Patience,
     exposed_s: Seconds,
 }
 
@@ -62,6 +91,8 @@ pub struct Processes<C: Channel> {
 struct Process<C> {
     channel: C,
     report: ProcessReport,
+    /// It was asked something and has not replied yet.
+    is_busy: bool,
 }
 
 impl<C: Channel> Processes<C> {
@@ -72,20 +103,21 @@ impl<C: Channel> Processes<C> {
         run: (u64, String),
         isa: &str,
         clock: Box<dyn Fn() -> Seconds + Send>,
+        patience: Patience,
     ) -> Result<Self, Error> {
         let process = |(channel, parts)| {
             let facts = ProcessFacts::default();
-            let (busy_s, down_bytes, up_bytes, peak_bytes) = (0.0, 0, 0, 0);
+            let (busy_s, down_bytes, up_bytes, peak_bytes) = (0.0, 0, 0, None);
             let report = ProcessReport { facts, parts, busy_s, down_bytes, up_bytes, peak_bytes };
-            Process { channel, report }
+            Process { channel, report, is_busy: false }
         };
         let processes = channels.into_iter().map(process).collect();
-        let mut all = Self { processes, parts: vec![], clock, exposed_s: 0.0 };
+        let mut all = Self { processes, parts: vec![], clock, patience, exposed_s: 0.0 };
         let (seed, options) = run;
-        for reply in all.ask_all(&Request::Begin { seed, options }.write())? {
-            let process = &mut all.processes[reply.process];
+        for Replied { process, reply } in all.ask_all(&Request::Begin { seed, options })? {
+            let process = &mut all.processes[process];
             let expected = process.report.parts.len();
-            let Reply::Ready { facts, parts } = reply.reply else {
+            let Reply::Ready { facts, parts } = reply else {
                 return Err(process.lost(&ANOTHER_QUESTION));
             };
             if parts.len() != expected {
@@ -105,29 +137,118 @@ impl<C: Channel> Processes<C> {
         Ok(all)
     }
 
-    /// Sends a message to all, and returns what each replies.
-    fn ask_all(&mut self, message: &[u8]) -> Result<Vec<Replied>, Error> {
-        self.processes.iter_mut().try_for_each(|process| process.send(message))?;
-        self.receive_all()
-    }
-
-    /// Receives from all, even if one failed: the others have replied, and wait until they are heard.
-    fn receive_all(&mut self) -> Result<Vec<Replied>, Error> {
-        let receive = |(process, from): (usize, &mut Process<C>)| {
-            from.receive().map(|reply| Replied { process, reply })
-        };
-        let replies: Vec<_> = self.processes.iter_mut().enumerate().map(receive).collect();
-        replies.into_iter().collect()
-    }
-
-    /// Sends the same request to all, and waits until each has done it.
-    fn have_done(&mut self, request: &Request) -> Result<(), Error> {
-        for Replied { process, reply } in self.ask_all(&request.write())? {
-            if !matches!(reply, Reply::Done) {
-                return Err(self.processes[process].lost(&ANOTHER_QUESTION));
-            }
+    /// The processes that have replied to all they were asked. Late replies that have come are discarded.
+    fn idle(&mut self) -> Result<Vec<usize>, Error> {
+        for process in self.processes.iter_mut().filter(|process| process.is_busy) {
+            process.poll()?;
         }
-        Ok(())
+        let numbers = 0..self.processes.len();
+        Ok(numbers.filter(|process| !self.processes[*process].is_busy).collect())
+    }
+
+    /// Sends a message to some processes.
+    fn post(&mut self, asked: &[usize], message: Vec<u8>) -> Result<(), Error> {
+        let message: Arc<[u8]> = message.into();
+        asked.iter().try_for_each(|process| self.processes[*process].post(&message))
+    }
+
+    /// Looks at some processes until `look` has found something at each. Goes on without those that are too
+    /// late or lost. The result is in the order of the processes.
+    fn wait_for<T>(
+        &mut self,
+        asked: &[usize],
+        straggler: Straggler,
+        mut look: impl FnMut(&mut Process<C>) -> Option<T>,
+    ) -> Vec<(usize, T)> {
+        let start_s = (self.clock)();
+        let mut waiting: Vec<(usize, Seconds)> = asked.iter().map(|at| (*at, start_s)).collect();
+        let (mut found, mut taken_s, mut pauses) = (vec![], vec![], Pauses::new());
+        loop {
+            waiting.retain(|(at, _)| match look(&mut self.processes[*at]) {
+                None => true,
+                Some(result) => {
+                    found.push((*at, result));
+                    taken_s.push((self.clock)() - start_s);
+                    false
+                }
+            });
+            let now_s = (self.clock)();
+            if let Some(silent_s) = self.patience.lost.silent_s() {
+                for (at, heard_s) in &mut waiting {
+                    if self.processes[*at].channel.is_heard() {
+                        *heard_s = now_s;
+                    }
+                }
+                waiting.retain(|(_, heard_s)| now_s - heard_s < silent_s);
+            }
+            let limit_s = straggler.limit_s(asked.len(), &taken_s);
+            if waiting.is_empty() || limit_s.is_some_and(|limit_s| now_s - start_s > limit_s) {
+                found.sort_by_key(|(at, _)| *at);
+                return found;
+            }
+            pauses.pause();
+        }
+    }
+
+    /// What some processes reply, if they do. All are heard even if one failed: the others have replied, and
+    /// wait until they are heard.
+    fn replies(&mut self, asked: &[usize], straggler: Straggler) -> Result<Vec<Replied>, Error> {
+        let replies = self.wait_for(asked, straggler, |process| process.poll().transpose());
+        let replied = |(process, reply): (usize, Result<Reply, Error>)| {
+            reply.map(|reply| Replied { process, reply })
+        };
+        replies.into_iter().map(replied).collect()
+    }
+
+    /// Asks the processes that are not busy, and returns what those reply that are not lost.
+    fn ask(&mut self, request: &Request) -> Result<Vec<Replied>, Error> {
+        let asked = self.idle()?;
+        self.post(&asked, request.write())?;
+        self.replies(&asked, Straggler::Wait)
+    }
+
+    /// Asks all processes, and returns what each replies.
+    fn ask_all(&mut self, request: &Request) -> Result<Vec<Replied>, Error> {
+        let replies = self.ask(request)?;
+        match self.processes.iter().find(|process| process.is_busy) {
+            Some(silent) => Err(silent.lost(&"nothing is heard of it")),
+            None => Ok(replies),
+        }
+    }
+
+    /// Checks that all have done what they were asked.
+    fn are_done(&self, replies: &[Replied]) -> Result<(), Error> {
+        match replies.iter().find(|replied| !matches!(replied.reply, Reply::Done)) {
+            Some(other) => Err(self.processes[other.process].lost(&ANOTHER_QUESTION)),
+            None => Ok(()),
+        }
+    }
+
+    /// The answers of one process, if they are of its parts and this model.
+    fn answers(
+        &mut self,
+        replied: Replied,
+        order: &Order,
+    ) -> Result<(Vec<Answer>, Seconds), Error> {
+        let process = &mut self.processes[replied.process];
+        let Reply::Learnt { answers, busy_s } = replied.reply else {
+            return Err(process.lost(&ANOTHER_QUESTION));
+        };
+        let Weights { params, stats } = order.start;
+        let fits = |(answer, part): (&Answer, usize)| {
+            let own = &answer.learnt.weights;
+            let has_params = match &answer.change {
+                Some(change) => change.fits(params.len()),
+                None => own.params.len() == params.len(),
+            };
+            answer.part == part && has_params && own.stats.len() == stats.len()
+        };
+        let parts = process.report.parts.clone();
+        if answers.len() != parts.len() || !answers.iter().zip(parts).all(fits) {
+            return Err(process.lost(&"its answers are of other parts or another model"));
+        }
+        process.report.busy_s += busy_s;
+        Ok((answers, busy_s))
     }
 }
 
@@ -140,17 +261,22 @@ struct Replied {
 const ANOTHER_QUESTION: &str = "it answered another question";
 
 impl<C: Channel> Process<C> {
-    fn send(&mut self, message: &[u8]) -> Result<(), Error> {
+    fn post(&mut self, message: &Arc<[u8]>) -> Result<(), Error> {
         self.report.down_bytes += message.len() as u64;
-        self.channel.send(message).map_err(|error| self.lost(&error))
+        self.channel.post(message).map_err(|error| self.lost(&error))?;
+        self.is_busy = true;
+        Ok(())
     }
 
-    fn receive(&mut self) -> Result<Reply, Error> {
-        let message = self.channel.receive().map_err(|error| self.lost(&error))?;
+    /// Its reply, if it has come.
+    fn poll(&mut self) -> Result<Option<Reply>, Error> {
+        let message = self.channel.poll().map_err(|error| self.lost(&error))?;
+        let Some(message) = message else { return Ok(None) };
+        self.is_busy = false;
         self.report.up_bytes += message.len() as u64;
         match Reply::read(&message) {
             Ok(Reply::Failed(why)) => Err(self.failed(why)),
-            Ok(reply) => Ok(reply),
+            Ok(reply) => Ok(Some(reply)),
             Err(error) => Err(self.lost(&error)),
         }
     }
@@ -178,41 +304,51 @@ impl<C: Channel> Workers for Processes<C> {
         meanwhile: &mut (dyn FnMut() + Send),
     ) -> Result<Vec<Answer>, Error> {
         let start_s = (self.clock)();
-        let message = write_order(order);
-        self.processes.iter_mut().try_for_each(|process| process.send(&message))?;
+        let straggler = self.patience.straggler;
+        let mut asked = self.idle()?;
+        if asked.is_empty() {
+            // All were late in earlier rounds: half of them are worth waiting for.
+            let all: Vec<usize> = (0..self.processes.len()).collect();
+            self.replies(&all, straggler)?;
+            asked = self.idle()?;
+        }
+        self.post(&asked, write_order(order))?;
+        self.wait_for(&asked, straggler, |process| process.channel.is_posted().then_some(()));
         let sent_s = (self.clock)();
         meanwhile();
         let mut slowest_s = (self.clock)() - sent_s;
-        let size = |weights: &Weights| (weights.params.len(), weights.stats.len());
         let mut all = vec![];
-        for Replied { process, reply } in self.receive_all()? {
-            let process = &mut self.processes[process];
-            let Reply::Learnt { answers, busy_s } = reply else {
-                return Err(process.lost(&ANOTHER_QUESTION));
-            };
-            let fits = |(answer, part): (&Answer, usize)| {
-                answer.part == part && size(&answer.learnt.weights) == size(order.start)
-            };
-            let parts = process.report.parts.clone();
-            if answers.len() != parts.len() || !answers.iter().zip(parts).all(fits) {
-                return Err(process.lost(&"its answers are of other parts or another model"));
-            }
-            process.report.busy_s += busy_s;
+        for replied in self.replies(&asked, straggler)? {
+            let (answers, busy_s) = self.answers(replied, order)?;
             slowest_s = busy_s.max(slowest_s);
             all.extend(answers);
+        }
+        if let (true, Some(process)) = (all.is_empty(), self.processes.first()) {
+            return Err(process.lost(&"no worker answers any more"));
         }
         self.exposed_s = ((self.clock)() - start_s - slowest_s).max(0.0);
         Ok(all)
     }
 
-    fn save(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error> {
+    fn save(&mut self, folder: &Path, run: &str, round: u32) -> Result<Vec<usize>, Error> {
         let folder = folder.to_string_lossy().into_owned();
-        self.have_done(&Request::Save { folder, run: run.into(), round })
+        let replies = self.ask(&Request::Save { folder, run: run.into(), round })?;
+        self.are_done(&replies)?;
+        let absent = self.processes.iter().filter(|process| process.is_busy);
+        Ok(absent.flat_map(|process| process.report.parts.clone()).collect())
     }
 
-    fn restore(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error> {
+    fn restore(
+        &mut self,
+        folder: &Path,
+        run: &str,
+        round: u32,
+        absent: &[usize],
+    ) -> Result<(), Error> {
         let folder = folder.to_string_lossy().into_owned();
-        self.have_done(&Request::Restore { folder, run: run.into(), round })
+        let absent = absent.iter().map(|part| *part as u32).collect();
+        let replies = self.ask_all(&Request::Restore { folder, run: run.into(), round, absent })?;
+        self.are_done(&replies)
     }
 
     fn exposed_s(&self) -> Seconds {
@@ -220,14 +356,29 @@ impl<C: Channel> Workers for Processes<C> {
     }
 
     fn report(&mut self) -> Result<Vec<ProcessReport>, Error> {
-        for Replied { process, reply } in self.ask_all(&Request::Report.write())? {
+        for Replied { process, reply } in self.ask(&Request::Report)? {
             let process = &mut self.processes[process];
             let Reply::Report { peak_bytes } = reply else {
                 return Err(process.lost(&ANOTHER_QUESTION));
             };
-            process.report.peak_bytes = peak_bytes;
+            process.report.peak_bytes = Some(peak_bytes);
         }
         Ok(self.processes.iter().map(|process| process.report.clone()).collect())
+    }
+}
+
+impl<C: Channel> Drop for Processes<C> {
+    /// Waits for what late processes still have to say: the next run, or the end, needs their attention.
+    fn drop(&mut self) {
+        if thread::panicking() {
+            return;
+        }
+        let numbers = 0..self.processes.len();
+        let late: Vec<usize> = numbers.filter(|at| self.processes[*at].is_busy).collect();
+        let _discarded =
+            self.wait_for(&late, Straggler::Wait, |process| process.poll().transpose());
+        let lost = self.processes.iter_mut().filter(|process| process.is_busy);
+        lost.for_each(|process| process.channel.give_up());
     }
 }
 
@@ -245,15 +396,16 @@ pub trait Home {
     fn peak_bytes(&self) -> u64;
 }
 
-/// Does what the server asks for, until it says that all runs have ended.
-pub fn serve(home: &mut dyn Home, channel: &mut impl Channel) -> Result<(), Error> {
+/// Does what the server asks for, until it says that all runs have ended. Returns whether all processes are there
+/// to end together.
+pub fn serve(home: &mut dyn Home, channel: &mut impl Channel) -> Result<bool, Error> {
     let gone = |error: io::Error| Error::Server(error.to_string());
     let mut workers: Option<Threads> = None;
     loop {
         let message = channel.receive().map_err(gone)?;
         let request = Request::read(&message).map_err(|error| Error::Server(error.to_string()))?;
         let reply = match (request, &mut workers) {
-            (Request::Stop, _) => return Ok(()),
+            (Request::Stop { is_whole }, _) => return Ok(is_whole),
             (Request::Report, _) => Ok(Reply::Report { peak_bytes: home.peak_bytes() }),
             (Request::Begin { seed, options }, workers) => {
                 // The last run's make room first.
@@ -272,10 +424,11 @@ pub fn serve(home: &mut dyn Home, channel: &mut impl Channel) -> Result<(), Erro
                 answers.map(|answers| Reply::Learnt { answers, busy_s: home.now_s() - start_s })
             }
             (Request::Save { folder, run, round }, Some(workers)) => {
-                workers.save(Path::new(&folder), &run, round).map(|()| Reply::Done)
+                workers.save(Path::new(&folder), &run, round).map(|_| Reply::Done)
             }
-            (Request::Restore { folder, run, round }, Some(workers)) => {
-                workers.restore(Path::new(&folder), &run, round).map(|()| Reply::Done)
+            (Request::Restore { folder, run, round, absent }, Some(workers)) => {
+                let absent: Vec<usize> = absent.into_iter().map(|part| part as usize).collect();
+                workers.restore(Path::new(&folder), &run, round, &absent).map(|()| Reply::Done)
             }
         };
         let reply = reply.unwrap_or_else(|error| Reply::Failed(error.to_string()));

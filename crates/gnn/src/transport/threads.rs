@@ -155,11 +155,19 @@ impl Workers for Threads {
         Ok(answers)
     }
 
-    fn save(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error> {
-        self.workers.iter().try_for_each(|worker| worker.save(folder, run, round))
+    fn save(&mut self, folder: &Path, run: &str, round: u32) -> Result<Vec<usize>, Error> {
+        self.workers.iter().try_for_each(|worker| worker.save(folder, run, round))?;
+        Ok(vec![])
     }
 
-    fn restore(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error> {
-        self.workers.iter_mut().try_for_each(|worker| worker.restore(folder, run, round))
+    fn restore(
+        &mut self,
+        folder: &Path,
+        run: &str,
+        round: u32,
+        absent: &[usize],
+    ) -> Result<(), Error> {
+        let mut saved = self.workers.iter_mut().filter(|worker| !absent.contains(&worker.part()));
+        saved.try_for_each(|worker| worker.restore(folder, run, round))
     }
 }

@@ -12,6 +12,7 @@ use super::{Answer, Order, PartFacts, ProcessFacts};
 use crate::drift::Probed;
 use crate::local::Learnt;
 use crate::model::Weights;
+use crate::update::Change;
 
 /// What the server asks of a process of workers.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,12 +23,12 @@ pub enum Request {
     Learn { round: u32, steps: u32, probe: bool, start: Weights },
     /// Write the state after `round` to the workers' files in `folder`.
     Save { folder: String, run: String, round: u32 },
-    /// Read that state back.
-    Restore { folder: String, run: String, round: u32 },
+    /// Read that state back; of `absent` parts there is none.
+    Restore { folder: String, run: String, round: u32, absent: Vec<u32> },
     /// Say how much memory was used.
     Report,
-    /// All runs have ended.
-    Stop,
+    /// All runs have ended. The processes end together if all of them are there.
+    Stop { is_whole: bool },
 }
 
 /// What a process of workers replies.
@@ -54,7 +55,7 @@ pub enum WireError {
     Long(usize),
     #[error("no message has kind {0}")]
     Kind(u8),
-    #[error("a text is not UTF-8, or a flag neither 0 nor 1")]
+    #[error("a text is not UTF-8, or a flag is none of its values")]
     Value,
 }
 
@@ -88,7 +89,7 @@ impl Request {
             out.text(folder);
             out.text(run);
             out.u32(round);
-            out.0
+            out
         };
         match self {
             Self::Begin { seed, options } => {
@@ -104,10 +105,14 @@ impl Request {
                 start,
                 sums: None,
             }),
-            Self::Save { folder, run, round } => state(SAVE, folder, run, *round),
-            Self::Restore { folder, run, round } => state(RESTORE, folder, run, *round),
+            Self::Save { folder, run, round } => state(SAVE, folder, run, *round).0,
+            Self::Restore { folder, run, round, absent } => {
+                let mut out = state(RESTORE, folder, run, *round);
+                out.numbers(absent);
+                out.0
+            }
             Self::Report => vec![REPORT],
-            Self::Stop => vec![STOP],
+            Self::Stop { is_whole } => vec![STOP, u8::from(*is_whole)],
         }
     }
 
@@ -122,11 +127,14 @@ impl Request {
                 start: from.weights()?,
             },
             SAVE => Self::Save { folder: from.text()?, run: from.text()?, round: from.u32()? },
-            RESTORE => {
-                Self::Restore { folder: from.text()?, run: from.text()?, round: from.u32()? }
-            }
+            RESTORE => Self::Restore {
+                folder: from.text()?,
+                run: from.text()?,
+                round: from.u32()?,
+                absent: from.vector(u32::from_le_bytes)?,
+            },
             REPORT => Self::Report,
-            STOP => Self::Stop,
+            STOP => Self::Stop { is_whole: from.flag()? },
             kind => return Err(WireError::Kind(kind)),
         };
         from.end()?;
@@ -225,16 +233,42 @@ impl Writer {
         self.floats(&weights.stats);
     }
 
+    fn numbers(&mut self, values: &[u32]) {
+        self.u64(values.len() as u64);
+        self.0.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    }
+
+    fn halves(&mut self, values: &[u16]) {
+        self.u64(values.len() as u64);
+        self.0.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    }
+
+    fn change(&mut self, change: Option<&Change>) {
+        match change {
+            None => self.0.push(0),
+            Some(Change::All(by)) => {
+                self.0.push(1);
+                self.halves(by);
+            }
+            Some(Change::Some { at, by }) => {
+                self.0.push(2);
+                self.numbers(at);
+                self.halves(by);
+            }
+        }
+    }
+
     fn work(&mut self, work: &Work) {
         self.u64(work.sums);
         self.u64(work.products);
     }
 
     fn answer(&mut self, answer: &Answer) {
-        let Answer { part, learnt, probed } = answer;
+        let Answer { part, learnt, change, probed } = answer;
         let Learnt { weights, steps, loss, gradient_squared, bytes, work } = learnt;
         self.u64(*part as u64);
         self.weights(weights);
+        self.change(change.as_ref());
         self.u32(*steps);
         self.f64(*loss);
         self.f64(*gradient_squared);
@@ -298,11 +332,27 @@ impl<'a> Reader<'a> {
         Ok(text.to_owned())
     }
 
-    /// Reserves only what the message holds, whatever length it states.
+    /// A vector of elements of `N` bytes. Reserves only what the message holds, whatever length it states.
+    fn vector<const N: usize, T>(&mut self, from: fn([u8; N]) -> T) -> Result<Vec<T>, WireError> {
+        let len = self.u64()?.checked_mul(N as u64).ok_or(WireError::Short)?;
+        let (elements, _) = self.take(len)?.as_chunks();
+        Ok(elements.iter().map(|bytes| from(*bytes)).collect())
+    }
+
     fn floats(&mut self) -> Result<Vec<f32>, WireError> {
-        let len = self.u64()?.checked_mul(4).ok_or(WireError::Short)?;
-        let float = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        Ok(self.take(len)?.chunks_exact(4).map(float).collect())
+        self.vector(f32::from_le_bytes)
+    }
+
+    fn change(&mut self) -> Result<Option<Change>, WireError> {
+        Ok(match self.u8()? {
+            0 => None,
+            1 => Some(Change::All(self.vector(u16::from_le_bytes)?)),
+            2 => Some(Change::Some {
+                at: self.vector(u32::from_le_bytes)?,
+                by: self.vector(u16::from_le_bytes)?,
+            }),
+            _ => return Err(WireError::Value),
+        })
     }
 
     fn weights(&mut self) -> Result<Weights, WireError> {
@@ -320,8 +370,10 @@ impl<'a> Reader<'a> {
 
     fn answer(&mut self) -> Result<Answer, WireError> {
         let part = self.u64()? as usize;
+        let weights = self.weights()?;
+        let change = self.change()?;
         let learnt = Learnt {
-            weights: self.weights()?,
+            weights,
             steps: self.u32()?,
             loss: self.f64()?,
             gradient_squared: self.f64()?,
@@ -341,7 +393,7 @@ impl<'a> Reader<'a> {
                 work: self.work()?,
             });
         }
-        Ok(Answer { part, learnt, probed })
+        Ok(Answer { part, learnt, change, probed })
     }
 
     fn work(&mut self) -> Result<Work, WireError> {
@@ -356,6 +408,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;
+    use proptest::option;
     use proptest::prelude::*;
 
     use super::*;
@@ -382,9 +435,11 @@ mod tests {
                 Request::Learn { round, steps, probe, start }
             }),
             state().prop_map(|(folder, run, round)| Request::Save { folder, run, round }),
-            state().prop_map(|(folder, run, round)| Request::Restore { folder, run, round }),
+            (state(), vec(any::<u32>(), 0..9)).prop_map(|((folder, run, round), absent)| {
+                Request::Restore { folder, run, round, absent }
+            }),
             Just(Request::Report),
-            Just(Request::Stop),
+            any::<bool>().prop_map(|is_whole| Request::Stop { is_whole }),
         ]
     }
 
@@ -407,8 +462,14 @@ mod tests {
         let probed = (floats(), floats(), any::<u64>(), work()).prop_map(|(a, b, bits, work)| {
             Probed { gradients: [a, b], bias_squared: f64::from_bits(bits), work }
         });
-        let answer = (any::<u32>(), learnt, proptest::option::of(probed))
-            .prop_map(|(part, learnt, probed)| Answer { part: part as usize, learnt, probed });
+        let change = prop_oneof![
+            vec(any::<u16>(), 0..40).prop_map(Change::All),
+            (vec(any::<u32>(), 0..40), vec(any::<u16>(), 0..40))
+                .prop_map(|(at, by)| Change::Some { at, by }),
+        ];
+        let answer = (any::<u32>(), learnt, option::of(change), option::of(probed)).prop_map(
+            |(part, learnt, change, probed)| Answer { part: part as usize, learnt, change, probed },
+        );
         let facts = (".{0,9}", ".{0,9}", ".{0,9}").prop_map(|(host, place, isa)| ProcessFacts {
             host,
             place,

@@ -9,6 +9,7 @@ use crate::drift::{self, Probed};
 use crate::local::{Learner, Steps, Until};
 use crate::model::{Model, Weights};
 use crate::train::Settings;
+use crate::update::Updates;
 use crate::{Error, checkpoint};
 
 /// A learner on one part, which answers the orders of the server.
@@ -19,11 +20,19 @@ pub struct Worker {
     settings: Settings,
     /// In a model with a row per node: the rows of the whole table that this part's nodes have.
     pub(super) rows: Option<Vec<u32>>,
+    /// What compressed updates have left out so far; empty if they leave nothing out.
+    residual: Vec<f32>,
 }
 
 impl Worker {
     pub fn new(part: usize, learner: Learner, model: Arc<Model>, settings: &Settings) -> Self {
-        Self { part, learner, model, settings: settings.clone(), rows: None }
+        let settings = settings.clone();
+        let kept = if settings.updates() == Updates::Fp32 { 0 } else { model.params_len() };
+        Self { part, learner, model, settings, rows: None, residual: vec![0.0; kept] }
+    }
+
+    pub(super) fn part(&self) -> usize {
+        self.part
     }
 
     /// The rows of the whole table that this part's nodes have.
@@ -58,9 +67,14 @@ impl Worker {
             _ => Cow::Borrowed(order.start),
         };
         let pace = self.settings.paced(&self.settings.local, order.round);
-        let learnt = self.learner.learn(&self.model, &start, &pace, &steps);
+        let mut learnt = self.learner.learn(&self.model, &start, &pace, &steps);
+        let (params, residual) = (&mut learnt.weights.params, &mut self.residual);
+        let change = self.settings.updates().compress(&start.params, params, residual);
+        if change.is_some() {
+            *params = vec![];
+        }
         let probed = order.probe.then(|| self.probe(order));
-        Answer { part: self.part, learnt, probed }
+        Answer { part: self.part, learnt, change, probed }
     }
 
     /// Whether the server's model is of the same shape, or what to do about it.
@@ -87,10 +101,12 @@ impl Worker {
     }
 
     pub fn save(&self, folder: &Path, run: &str, round: u32) -> Result<(), Error> {
-        checkpoint::write_worker(&self.learner.optimiser, folder, run, round, self.part)
+        let Self { learner, residual, part, .. } = self;
+        checkpoint::write_worker(&learner.optimiser, residual, folder, run, round, *part)
     }
 
     pub fn restore(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error> {
-        checkpoint::read_worker(&mut self.learner.optimiser, folder, run, round, self.part)
+        let Self { learner, residual, part, .. } = self;
+        checkpoint::read_worker(&mut learner.optimiser, residual, folder, run, round, *part)
     }
 }

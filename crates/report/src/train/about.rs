@@ -182,6 +182,16 @@ pub fn notes(groups: &[ModeGroup], figures: &[Figures]) -> Vec<String> {
                 megabytes(figures.setup_bytes)
             ));
         }
+        let rounds = || group.runs.iter().flat_map(|run| &run.rounds);
+        let incomplete = rounds().filter(|round| !round.left_out.is_empty()).count();
+        if incomplete > 0 {
+            notes.push(format!(
+                "{} left out late or lost workers in {} of {}; the result depends on timing.",
+                group.label,
+                count(incomplete as u64),
+                plural(rounds().count(), "round")
+            ));
+        }
         let lengths = || group.runs.iter().map(|run| run.summary.rounds);
         if let (Some(shortest), Some(longest)) = (lengths().min(), lengths().max())
             && shortest < longest

@@ -103,6 +103,7 @@ fn row(mode: &str, seed: u64, round: u32, rounds: u32) -> Round {
         valid: scored.then_some(valid),
         test: scored.then_some(valid - 0.004),
         further: BTreeMap::new(),
+        left_out: vec![],
         bytes: Bytes {
             model_down_bytes: model,
             model_up_bytes: model,
