@@ -8,7 +8,7 @@ use hither_core::record::train::Machine;
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::layer::Norm;
 use hither_gnn::links::metric::LinkMetric;
-use hither_gnn::links::pairs::Loss;
+use hither_gnn::links::pairs::{Loss, NegativesBy};
 use hither_gnn::local::Pace;
 use hither_gnn::model::{Kind, Spec};
 use hither_gnn::partition::{self, PARTS_MAX};
@@ -49,8 +49,8 @@ pub struct TrainArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// Model: sage, gcn, gat, appnp, mlp or lightgcn, or its layers, such as sage,sage,linear [default:
-    /// sage; lightgcn for user–item graphs]
+    /// Model: sage, gcn, gat, gatv2, gin, appnp, mlp or lightgcn, or its layers, such as sage,sage,linear
+    /// [default: sage; lightgcn for user–item graphs]
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
     /// Number of layers; for appnp and lightgcn, of propagation steps [default: 2; lightgcn: 3]
@@ -61,7 +61,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
     #[arg(allow_negative_numbers = true)]
     pub hidden: usize,
-    /// Number of attention heads (gat)
+    /// Number of attention heads (gat, gatv2)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     #[arg(allow_negative_numbers = true)]
     pub heads: usize,
@@ -71,6 +71,12 @@ pub struct ModelArgs {
     /// Add batch normalisation after each layer but the last
     #[arg(long)]
     pub batch_norm: bool,
+    /// Add layer normalisation after each layer but the last
+    #[arg(long, conflicts_with = "batch_norm")]
+    pub layer_norm: bool,
+    /// Add the input of each layer to its output, where both have --hidden units
+    #[arg(long)]
+    pub residual: bool,
     /// Dropout probability
     #[arg(long, value_name = "P", default_value_t = 0.2, value_parser = |t: &str| number(t, 0.0, 0.99))]
     #[arg(allow_negative_numbers = true)]
@@ -103,10 +109,18 @@ pub struct LinkArgs {
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
     #[arg(allow_negative_numbers = true)]
     pub negatives: Option<usize>,
+    /// How to draw them: from all nodes alike (nodes) or by their number of links (links)
+    #[arg(long, value_name = "HOW", default_value = "nodes")]
+    pub negatives_by: NegativesBy,
     /// Divide cosines by this in the softmax
     #[arg(long, value_name = "T", default_value_t = 0.1, value_parser = |t: &str| number(t, 0.001, 100.0))]
     #[arg(allow_negative_numbers = true)]
     pub temperature: f64,
+    /// Power of the lengths of rows when links are ranked by products: 1 for products, 0 for cosines
+    /// [default: 0.5 with softmax, else 1]
+    #[arg(long, value_name = "P", value_parser = |t: &str| number(t, 0.0, 1.0))]
+    #[arg(allow_negative_numbers = true)]
+    pub length_power: Option<f64>,
     /// Share of the links to validate by; with 0 the model of the last round is kept
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = |t: &str| number(t, 0.0, 0.5))]
     #[arg(allow_negative_numbers = true)]
@@ -326,6 +340,9 @@ pub struct RunArgs {
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
+    /// Write the embeddings of graphs with more than a million nodes too
+    #[arg(long)]
+    pub embeddings: bool,
     /// Directory to write the model, predictions and report to; without it only scores are printed
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,
@@ -522,10 +539,16 @@ impl TrainArgs {
         self.fanout_or_usual(self.server.server_fanout.as_ref())
     }
 
+    /// The softmax learns by cosines, which say nothing of lengths; products would trust these too much.
+    fn length_power(&self) -> f32 {
+        let usual = if self.links.loss == Loss::Softmax { 0.5 } else { 1.0 };
+        self.links.length_power.unwrap_or(usual) as f32
+    }
+
     /// What is learnt from a dataset.
     fn task(&self, data: &Dataset, seed: u64) -> Task {
         let Some(links) = &data.links else { return Task::Nodes };
-        let LinkArgs { loss, negatives, temperature, .. } = &self.links;
+        let LinkArgs { loss, negatives, negatives_by, temperature, .. } = &self.links;
         let metric = match self.model.metric {
             Some(MetricName::Links(metric)) => metric,
             _ => LinkMetric::usual(links),
@@ -534,6 +557,7 @@ impl TrainArgs {
         Task::Links(Objective {
             loss: *loss,
             negatives: negatives.unwrap_or(usual),
+            negatives_by: *negatives_by,
             temperature: *temperature as f32,
             metric,
             seed,
@@ -575,9 +599,12 @@ impl TrainArgs {
             heads: model.heads,
             norm: model.norm,
             batch_norm: model.batch_norm,
+            layer_norm: model.layer_norm,
+            residual: model.residual,
             dropout: model.dropout as f32,
             steps: self.layers(),
             alpha: model.alpha as f32,
+            length_power: if data.links.is_some() { self.length_power() } else { 1.0 },
         })
     }
 
@@ -669,6 +696,7 @@ impl TrainArgs {
             ("hither", json!(env!("CARGO_PKG_VERSION"))),
             ("dataset", json!(data.name())),
             ("split", data.split_asked()),
+            ("edge-weights", json!(data.edge_weights())),
             ("mode", modes),
             ("model", json!(self.model_name())),
             ("layers", json!(self.layers())),
@@ -676,6 +704,8 @@ impl TrainArgs {
             ("heads", json!(model.heads)),
             ("norm", json!(model.norm)),
             ("batch-norm", json!(model.batch_norm)),
+            ("layer-norm", json!(model.layer_norm)),
+            ("residual", json!(model.residual)),
             ("dropout", json!(model.dropout)),
             ("alpha", json!(model.alpha)),
             ("metric", json!(model.metric.map(|metric| metric.to_string()))),
@@ -710,7 +740,9 @@ impl TrainArgs {
         let of_links = [
             ("loss", json!(links.loss)),
             ("negatives", json!(links.negatives)),
+            ("negatives-by", json!(links.negatives_by)),
             ("temperature", json!(links.temperature)),
+            ("length-power", json!(self.length_power())),
             ("valid-share", json!(links.valid_share)),
             ("test-share", json!(links.test_share)),
         ];
