@@ -73,6 +73,9 @@ pub struct DataArgs {
     #[arg(long, value_name = "FILE", help_heading = DATASET)]
     #[arg(conflicts_with_all = ["draw_split", "split_index", "stratify"])]
     split_file: Option<PathBuf>,
+    /// Read the weights of edges: column 3 of a list of edges, or edge_weight of PyTorch Geometric
+    #[arg(long, help_heading = DATASET)]
+    edge_weights: bool,
 }
 
 impl DataArgs {
@@ -95,6 +98,10 @@ impl DataArgs {
     pub fn is_user_item(&self) -> bool {
         let format = self.format.map_or_else(|| load::recognise(self.path()).ok(), Some);
         format == Some(Format::Interactions)
+    }
+
+    pub fn edge_weights(&self) -> bool {
+        self.edge_weights
     }
 
     pub fn split_asked(&self) -> Value {
@@ -150,6 +157,7 @@ impl DataArgs {
             split_by_class: self.stratify,
             split_index: self.split_index,
             lacks: Lacks::Nothing,
+            edge_weights: self.edge_weights,
         }
     }
 }

@@ -45,6 +45,12 @@ impl<T: Pod> Array<T> {
     }
 }
 
+impl<T> Mapped<T> {
+    pub fn into_bytes(self) -> Bytes {
+        self.bytes
+    }
+}
+
 impl<T: Pod> Deref for Array<T> {
     type Target = [T];
 

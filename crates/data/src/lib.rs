@@ -16,6 +16,7 @@ pub mod safetensors;
 pub mod samples;
 pub mod scratch;
 mod shards;
+pub mod spill;
 pub mod tensor;
 pub mod torch;
 #[cfg(unix)]
@@ -29,4 +30,5 @@ pub use map::{Backing, Buffer, Bytes, Pages};
 pub use npz::Npz;
 pub use output::Output;
 pub use scratch::Scratch;
+pub use spill::Spill;
 pub use tensor::{Checkpoint, Dtype, Tensor};

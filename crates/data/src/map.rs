@@ -138,9 +138,14 @@ impl Bytes {
         if metadata.len() == 0 {
             return Err(Error::Empty { path: path.into() });
         }
+        Self::map_file(&file, path)
+    }
+
+    /// Maps an open file that is not empty. The path is for messages.
+    pub(crate) fn map_file(file: &File, path: &Path) -> Result<Self, Error> {
         // SAFETY: the bytes are only ever read as `u8`, for which every value is valid; a page that
         // is gone ends the process (see `torn`).
-        let map = unsafe { Mmap::map(&file) }.map_err(Error::io("map", path))?;
+        let map = unsafe { Mmap::map(file) }.map_err(Error::io("map", path))?;
         let mapped = Mapped {
             #[cfg(unix)]
             _watch: crate::torn::watch(map.as_ptr().addr(), map.len(), path),

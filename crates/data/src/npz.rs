@@ -1,6 +1,7 @@
 //! Arrays by name as `numpy.savez` and `numpy.savez_compressed` write them: a zip archive with one
 //! `.npy` file per array. Uncompressed arrays stay mapped; compressed ones are unpacked into memory
-//! of the size that their own header asks for, and no more.
+//! of the size that their own header asks for, and no more; very long ones into a temporary file, which is
+//! mapped.
 
 use std::collections::BTreeMap;
 use std::io::{Cursor, Read};
@@ -12,7 +13,8 @@ use zip::{CompressionMethod, ZipArchive};
 
 use crate::map::{Buffer, Bytes, Pages};
 use crate::npy::{self, Unfit};
-use crate::{Error, Tensor};
+use crate::spill::Spill;
+use crate::{Array, Error, Tensor};
 
 /// The first bytes of a zip archive.
 pub const MAGIC: &[u8] = b"PK\x03\x04";
@@ -20,6 +22,10 @@ pub const MAGIC: &[u8] = b"PK\x03\x04";
 const UNPACKED_SMALL: usize = 1 << 30;
 /// Larger arrays with a higher compression ratio are refused as decompression bombs.
 const RATIO_MAX: usize = 256;
+/// Compressed arrays up to this many bytes are unpacked into memory.
+const IN_MEMORY_MAX: usize = 1 << 29;
+/// Bytes that are unpacked at once where they go to a file.
+const AT_ONCE: usize = 1 << 22;
 /// Upper bound on the bytes of a short text, such as the name of a sparse format.
 const TEXT_MAX: usize = 64;
 
@@ -121,15 +127,33 @@ impl Npz {
                  file can be trusted, save it again with numpy.savez"
             )));
         }
-        let mut buffer = Buffer::zeroed(member.unpacked, Pages::Small)?;
         let mut decoder = DeflateDecoder::new(&*bytes);
-        decoder.read_exact(buffer.as_mut_slice()).map_err(torn)?;
         let mut crc = Crc::new();
-        crc.update(buffer.as_slice());
+        let file: Bytes = if member.unpacked <= IN_MEMORY_MAX {
+            let mut buffer = Buffer::zeroed(member.unpacked, Pages::Small)?;
+            decoder.read_exact(buffer.as_mut_slice()).map_err(torn)?;
+            crc.update(buffer.as_slice());
+            buffer.into()
+        } else {
+            let mut spill = Spill::<u8>::with_memory(AT_ONCE);
+            let mut chunk = vec![0; AT_ONCE];
+            let mut left = member.unpacked;
+            while left > 0 {
+                let chunk = &mut chunk[..left.min(AT_ONCE)];
+                decoder.read_exact(chunk).map_err(torn)?;
+                crc.update(chunk);
+                spill.extend(chunk)?;
+                left -= chunk.len();
+            }
+            match spill.finish()? {
+                Array::Mapped(mapped) => mapped.into_bytes(),
+                Array::Owned(_) => unreachable!("the array is longer than one chunk"),
+            }
+        };
         if crc.sum() != member.crc || decoder.read(&mut [0]).map_err(torn)? != 0 {
             return Err(bad("is damaged: its checksum is wrong".into()));
         }
-        npy::tensor(&head, &buffer.into()).map_err(unfit)
+        npy::tensor(&head, &file).map_err(unfit)
     }
 
     /// A single short text of bytes; `None` if the array is something else.

@@ -14,6 +14,8 @@ use serde::Serialize;
 pub struct Graph {
     offsets: Array<u64>,
     neighbours: Array<u32>,
+    /// One per entry of `neighbours`, the same at both ends of an edge. None: all edges count alike.
+    weights: Option<Array<f32>>,
     listed: Listed,
     /// 1/√(1 + degree) of each node, which symmetric normalisation needs in every step.
     roots: OnceLock<Vec<f32>>,
@@ -34,6 +36,34 @@ pub struct Listed {
     pub reciprocal: u64,
 }
 
+/// What is wrong with the weights of a list of edges.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum WeightProblem {
+    /// Not a number above 0.
+    Unfit { u: u32, v: u32, weight: f32 },
+    /// The edge stands in the list more than once, with different weights.
+    Differ { u: u32, v: u32, weights: [f32; 2] },
+    /// The edge is not in the list, or not in the graph.
+    Missing { u: u32, v: u32 },
+}
+
+impl std::fmt::Display for WeightProblem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unfit { u, v, weight } => write!(
+                f,
+                "the edge of nodes {u} and {v} has the weight {weight}; expected a number above 0"
+            ),
+            Self::Differ { u, v, weights: [a, b] } => write!(
+                f,
+                "the edge of nodes {u} and {v} has the weights {a} and {b}; graphs are undirected, so give \
+                 each edge one weight"
+            ),
+            Self::Missing { u, v } => write!(f, "the edge of nodes {u} and {v} has no weight"),
+        }
+    }
+}
+
 impl Graph {
     fn from_parts(offsets: Array<u64>, neighbours: Array<u32>) -> Self {
         Self { offsets, neighbours, ..Self::default() }
@@ -42,16 +72,25 @@ impl Graph {
     /// Makes a graph of any list of pairs: directions, repetitions and self-loops are dropped, and
     /// [`Graph::listed`] counts them. None if a pair names a node that is not below `nodes`.
     pub fn from_edges(nodes: usize, edges: &[(u32, u32)]) -> Option<Self> {
-        if edges.iter().any(|(u, v)| *u as usize >= nodes || *v as usize >= nodes) {
+        Self::from_each(nodes, edges.iter().copied())
+    }
+
+    /// As [`Graph::from_edges`], of pairs that need not be in memory at once: they are gone through
+    /// several times.
+    pub fn from_each(
+        nodes: usize,
+        edges: impl ExactSizeIterator<Item = (u32, u32)> + Clone,
+    ) -> Option<Self> {
+        if edges.clone().any(|(u, v)| u as usize >= nodes || v as usize >= nodes) {
             return None;
         }
         let mut ends = vec![0_u64; nodes + 1];
         let mut outgoing = vec![0_u32; nodes];
-        let proper = || edges.iter().filter(|(u, v)| u != v);
+        let proper = || edges.clone().filter(|(u, v)| u != v);
         for (u, v) in proper() {
-            ends[*u as usize + 1] += 1;
-            ends[*v as usize + 1] += 1;
-            outgoing[*u as usize] += 1;
+            ends[u as usize + 1] += 1;
+            ends[v as usize + 1] += 1;
+            outgoing[u as usize] += 1;
         }
         for node in 0..nodes {
             ends[node + 1] += ends[node];
@@ -64,8 +103,8 @@ impl Graph {
             neighbours[*at as usize] = to;
             *at += 1;
         };
-        proper().for_each(|(u, v)| fill(*u, *v));
-        proper().for_each(|(u, v)| fill(*v, *u));
+        proper().for_each(|(u, v)| fill(u, v));
+        proper().for_each(|(u, v)| fill(v, u));
         ends.rotate_right(1);
         ends[0] = 0;
         let pairs = edges.len() as u64;
@@ -153,6 +192,70 @@ impl Graph {
         }
     }
 
+    /// The same graph with weights, from a list that has all of its edges, in one direction or both.
+    pub fn with_weights(
+        mut self,
+        list: impl Iterator<Item = (u32, u32, f32)>,
+    ) -> Result<Self, WeightProblem> {
+        let mut weights = vec![f32::NAN; self.neighbours.len()];
+        for (u, v, weight) in list.filter(|(u, v, _)| u != v) {
+            if !(weight > 0.0 && weight.is_finite()) {
+                return Err(WeightProblem::Unfit { u, v, weight });
+            }
+            for (from, to) in [(u, v), (v, u)] {
+                let Ok(at) = self.neighbours(from).binary_search(&to) else {
+                    return Err(WeightProblem::Missing { u, v });
+                };
+                let place = &mut weights[self.offsets[from as usize] as usize + at];
+                if !place.is_nan() && *place != weight {
+                    return Err(WeightProblem::Differ { u, v, weights: [*place, weight] });
+                }
+                *place = weight;
+            }
+        }
+        if let Some(at) = weights.iter().position(|weight| weight.is_nan()) {
+            let u = self.offsets.partition_point(|start| *start <= at as u64) as u32 - 1;
+            return Err(WeightProblem::Missing { u, v: self.neighbours[at] });
+        }
+        self.weights = Some(weights.into());
+        Ok(self)
+    }
+
+    /// The same graph with weights as they were written: one per neighbour. That both ends of an edge have the
+    /// same is up to the writer.
+    pub fn with_weights_array(mut self, weights: Array<f32>) -> Result<Self, String> {
+        let (found, expected) = (weights.len(), self.neighbours.len());
+        if found != expected {
+            return Err(format!("{found} weights; expected {expected}, one per neighbour"));
+        }
+        if let Some(weight) = weights.iter().find(|weight| !(**weight > 0.0 && weight.is_finite()))
+        {
+            return Err(format!("an edge has the weight {weight}; expected a number above 0"));
+        }
+        self.weights = Some(weights);
+        Ok(self)
+    }
+
+    /// The weights of all entries of [`Graph::targets`], if edges have weights.
+    pub fn weights(&self) -> Option<&[f32]> {
+        self.weights.as_deref()
+    }
+
+    /// The weights of a node's edges, in the order of its neighbours.
+    pub fn weights_of(&self, node: u32) -> Option<&[f32]> {
+        let (start, end) = (self.offsets[node as usize], self.offsets[node as usize + 1]);
+        self.weights().map(|weights| &weights[start as usize..end as usize])
+    }
+
+    /// The sum of the weights of a node's edges; without weights, its degree.
+    fn strength(&self, node: usize) -> f32 {
+        let (start, end) = (self.offsets[node] as usize, self.offsets[node + 1] as usize);
+        match &self.weights {
+            Some(weights) => weights[start..end].iter().sum(),
+            None => (end - start) as f32,
+        }
+    }
+
     /// The same nodes with other rows, which are sorted like those of this graph.
     pub(crate) fn with_rows(&self, offsets: Vec<u64>, neighbours: Vec<u32>) -> Self {
         Self { listed: self.listed, ..Self::from_parts(offsets.into(), neighbours.into()) }
@@ -176,19 +279,19 @@ impl Graph {
         (self.offsets[node as usize + 1] - self.offsets[node as usize]) as usize
     }
 
-    /// 1/√(1 + degree) of each node.
+    /// 1/√(1 + degree) of each node; where edges have weights, these are summed instead.
     pub fn roots(&self) -> &[f32] {
-        let root = |bounds: &[u64]| 1.0 / ((1 + bounds[1] - bounds[0]) as f32).sqrt();
-        self.roots.get_or_init(|| self.offsets.windows(2).map(root).collect())
+        let root = |node: usize| 1.0 / (1.0 + self.strength(node)).sqrt();
+        self.roots.get_or_init(|| (0..self.nodes()).map(root).collect())
     }
 
-    /// 1/√degree of each node, 0 for nodes without edges.
+    /// 1/√degree of each node, 0 for nodes without edges; where edges have weights, these are summed instead.
     pub fn edge_roots(&self) -> &[f32] {
-        let root = |bounds: &[u64]| match bounds[1] - bounds[0] {
-            0 => 0.0,
-            degree => 1.0 / (degree as f32).sqrt(),
+        let root = |node: usize| match self.strength(node) {
+            0.0 => 0.0,
+            strength => 1.0 / strength.sqrt(),
         };
-        self.edge_roots.get_or_init(|| self.offsets.windows(2).map(root).collect())
+        self.edge_roots.get_or_init(|| (0..self.nodes()).map(root).collect())
     }
 
     /// The same graph with other factors in place of 1/√(1 + degree): a part's nodes have more
@@ -228,17 +331,30 @@ impl Graph {
         let mut offsets = Vec::with_capacity(nodes.len() + 1);
         offsets.push(0);
         let mut neighbours = vec![];
+        let (mut weights, mut row) = (self.weights().map(|_| vec![]), vec![]);
         for old in nodes {
             let start = neighbours.len();
             let inside = self.neighbours(*old).iter().map(|old| number[*old as usize]);
-            neighbours.extend(inside.filter(|new| *new != u32::MAX));
-            neighbours[start..].sort_unstable();
+            match (&mut weights, self.weights_of(*old)) {
+                (Some(weights), Some(all)) => {
+                    row.clear();
+                    row.extend(inside.zip(all).filter(|(new, _)| *new != u32::MAX));
+                    row.sort_unstable_by_key(|(new, _)| *new);
+                    neighbours.extend(row.iter().map(|(new, _)| *new));
+                    weights.extend(row.iter().map(|(_, weight)| **weight));
+                }
+                _ => {
+                    neighbours.extend(inside.filter(|new| *new != u32::MAX));
+                    neighbours[start..].sort_unstable();
+                }
+            }
             offsets.push(neighbours.len() as u64);
         }
         for old in nodes {
             number[*old as usize] = u32::MAX;
         }
-        Self::from_parts(offsets.into(), neighbours.into())
+        let weights = weights.map(Array::from);
+        Self { weights, ..Self::from_parts(offsets.into(), neighbours.into()) }
     }
 }
 

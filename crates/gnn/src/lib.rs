@@ -3,7 +3,6 @@
 //! [`train`] is the algorithm; what it calls stands in the files that it names.
 
 pub mod average;
-pub mod batch_norm;
 pub mod checkpoint;
 pub mod correct;
 pub mod dataset;
@@ -19,6 +18,7 @@ pub mod loss;
 pub mod mode;
 pub mod model;
 pub mod names;
+pub mod normalisation;
 pub mod optim;
 pub mod partition;
 pub mod parts;

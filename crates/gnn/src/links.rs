@@ -81,6 +81,11 @@ impl Dataset {
     /// Holds edges out of the graph, drawn by seed, so that every node keeps at least one edge. Test
     /// edges that the data bring along stay.
     pub fn hold_out(&mut self, shares: Shares, seed: u64) -> Result<(), Error> {
+        if self.graph.weights().is_some() {
+            let problem =
+                "its edges have weights, which links are not learnt by; leave --edge-weights out";
+            return Err(Error::Dataset { name: self.name.clone(), problem: problem.into() });
+        }
         let mut links = self.links.take().unwrap_or_default();
         let has_test = !links.test.is_empty();
         let wanted = [shares.valid, if has_test { 0.0 } else { shares.test }];

@@ -30,11 +30,25 @@ pub struct Spec {
     /// Of graph convolution: symmetric, or the mean with the node itself.
     pub norm: Norm,
     pub batch_norm: bool,
+    #[serde(default)]
+    pub layer_norm: bool,
+    /// Layers between rows of one width add their input to their output.
+    #[serde(default)]
+    pub residual: bool,
     pub dropout: f32,
     /// Steps of propagation.
     pub steps: usize,
     /// What a node keeps of its own at each of these.
     pub alpha: f32,
+    /// Of models of links: the power that the lengths of output rows are raised to. By 1 the products that links are
+    /// ranked by are plain products, by 0 cosines.
+    #[serde(default = "unchanged")]
+    pub length_power: f32,
+}
+
+/// Lengths as they are.
+fn unchanged() -> f32 {
+    1.0
 }
 
 /// The kind of a layer.
@@ -44,6 +58,8 @@ pub enum Kind {
     Sage,
     Gcn,
     Gat,
+    Gatv2,
+    Gin,
     Propagate,
     Linear,
     /// A trained row per node, in place of features.
@@ -63,10 +79,12 @@ impl FromStr for Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Sage,
         Self::Gcn,
         Self::Gat,
+        Self::Gatv2,
+        Self::Gin,
         Self::Propagate,
         Self::Linear,
         Self::Embedding,
@@ -78,6 +96,8 @@ impl Kind {
             Self::Sage => "sage",
             Self::Gcn => "gcn",
             Self::Gat => "gat",
+            Self::Gatv2 => "gatv2",
+            Self::Gin => "gin",
             Self::Propagate => "propagate",
             Self::Linear => "linear",
             Self::Embedding => "embedding",
@@ -88,7 +108,7 @@ impl Kind {
     /// Hops of neighbours that a layer of this kind takes; a propagation takes `steps`.
     pub fn hops(self, steps: usize) -> usize {
         match self {
-            Self::Sage | Self::Gcn | Self::Gat => 1,
+            Self::Sage | Self::Gcn | Self::Gat | Self::Gatv2 | Self::Gin => 1,
             Self::Propagate | Self::Light => steps,
             Self::Linear | Self::Embedding => 0,
         }
@@ -104,9 +124,8 @@ impl Kind {
             _ => {
                 let kind: Self = name.parse().map_err(|_| {
                     format!(
-                        "no model is named `{name}`; there are sage, gcn, gat, appnp, mlp and \
-                         lightgcn, or \
-                         layers separated by commas such as sage,sage,linear"
+                        "no model is named `{name}`; there are sage, gcn, gat, gatv2, gin, appnp, mlp \
+                         and lightgcn, or layers separated by commas such as sage,sage,linear"
                     )
                 })?;
                 Ok(vec![kind; layers])
@@ -224,7 +243,7 @@ impl Model {
             _ => None,
         };
         let direct = match self.stages.first().map(|stage| &stage.layer) {
-            Some(Layer::Sage(_)) => true,
+            Some(Layer::Sage(_) | Layer::Gin(_)) => true,
             Some(Layer::Gcn(layer)) => layer.norm == Norm::Mean,
             _ => false,
         };

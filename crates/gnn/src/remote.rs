@@ -144,6 +144,7 @@ impl Remote {
             }
             Norm::Neighbours => (None, degrees.map(|all| 1.0 / all.max(1) as f32).collect()),
             Norm::Mean => (None, degrees.map(|all| 1.0 / (1 + all) as f32).collect()),
+            Norm::Sum => (None, degrees.map(|_| 1.0).collect()),
         }
     }
 

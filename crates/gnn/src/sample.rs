@@ -46,6 +46,8 @@ pub struct Hop<'a> {
     own: Option<Vec<u32>>,
     offsets: Cow<'a, [u64]>,
     columns: Cow<'a, [u32]>,
+    /// One per entry of `columns`, if edges have weights.
+    weights: Option<Cow<'a, [f32]>>,
     /// Where neighbours were left out: how many each target has.
     degrees: Option<Vec<u32>>,
     /// The factor of each input that the model's [`Roots`] ask for; empty without them.
@@ -61,6 +63,33 @@ struct RemoteHop<'a> {
     sums: Rows<'a>,
     /// The number of neighbours of each target, remote ones included.
     degrees: Cow<'a, [u32]>,
+}
+
+impl<'a> Hop<'a> {
+    /// Some nodes with all their neighbours, over inputs that are all nodes of the graph.
+    pub fn over_graph(graph: &'a Graph, nodes: &[u32], roots: Option<Roots>) -> Self {
+        let mut offsets = Vec::with_capacity(nodes.len() + 1);
+        offsets.push(0);
+        let (mut columns, mut weights) = (vec![], graph.weights().map(|_| vec![]));
+        for node in nodes {
+            columns.extend_from_slice(graph.neighbours(*node));
+            if let (Some(weights), Some(own)) = (&mut weights, graph.weights_of(*node)) {
+                weights.extend_from_slice(own);
+            }
+            offsets.push(columns.len() as u64);
+        }
+        Self {
+            inputs: graph.nodes(),
+            own: Some(nodes.to_vec()),
+            offsets: Cow::Owned(offsets),
+            columns: Cow::Owned(columns),
+            weights: weights.map(Cow::Owned),
+            degrees: None,
+            roots: Cow::Borrowed(roots.map_or(&[], |roots| roots.of_graph(graph))),
+            symmetric: false,
+            remote: None,
+        }
+    }
 }
 
 impl Hop<'_> {
@@ -82,6 +111,22 @@ impl Hop<'_> {
             Some(ids) => Own::Ids(&ids[targets]),
             None => Own::Run { first: targets.start, len: targets.len() },
         }
+    }
+
+    /// The weights of the edges, one per column, if they have any.
+    pub fn weights(&self) -> Option<&[f32]> {
+        self.weights.as_deref()
+    }
+
+    /// The sum of the weights of the neighbours in this hop; without weights, their number.
+    pub fn strength(&self, target: usize) -> f32 {
+        let row = self.offsets[target] as usize..self.offsets[target + 1] as usize;
+        self.weights().map_or(row.len() as f32, |weights| weights[row].iter().sum())
+    }
+
+    /// The factor of a target in symmetric normalisation.
+    pub fn root(&self, target: usize) -> f32 {
+        self.roots[self.own.as_ref().map_or(target, |own| own[target] as usize)]
     }
 
     /// Neighbours of a target in this hop.
@@ -169,6 +214,7 @@ impl<'a> Batch<'a> {
             own: None,
             offsets: Cow::Borrowed(graph.offsets()),
             columns: Cow::Borrowed(graph.targets()),
+            weights: graph.weights().map(Cow::Borrowed),
             degrees: None,
             roots: Cow::Borrowed(needs.roots.map_or(&[], |roots| roots.of_graph(graph))),
             symmetric: true,
@@ -282,6 +328,8 @@ impl Sampler {
 struct Drawn {
     offsets: Vec<u64>,
     columns: Vec<u32>,
+    /// One per column, if edges have weights.
+    weights: Option<Vec<f32>>,
     degrees: Vec<u32>,
 }
 
@@ -293,15 +341,28 @@ impl Drawn {
         let mut drawn = Self {
             offsets: Vec::with_capacity(targets.len() + 1),
             columns: Vec::with_capacity(room),
+            weights: graph.weights().map(|_| Vec::with_capacity(room)),
             degrees: Vec::with_capacity(targets.len()),
         };
         drawn.offsets.push(0);
+        let (mut places, mut chosen) = (vec![], vec![]);
         for target in targets {
             let all = graph.neighbours(*target);
-            if most < all.len() {
-                choose(all, most, &mut drawn.columns, random);
-            } else {
-                drawn.columns.extend_from_slice(all);
+            match (&mut drawn.weights, graph.weights_of(*target)) {
+                (Some(weights), Some(of_all)) if most < all.len() => {
+                    // The same draws, of places instead of neighbours.
+                    places.extend(places.len() as u32..all.len() as u32);
+                    chosen.clear();
+                    choose(&places[..all.len()], most, &mut chosen, random);
+                    drawn.columns.extend(chosen.iter().map(|place| all[*place as usize]));
+                    weights.extend(chosen.iter().map(|place| of_all[*place as usize]));
+                }
+                (Some(weights), Some(of_all)) => {
+                    drawn.columns.extend_from_slice(all);
+                    weights.extend_from_slice(of_all);
+                }
+                _ if most < all.len() => choose(all, most, &mut drawn.columns, random),
+                _ => drawn.columns.extend_from_slice(all),
             }
             drawn.degrees.push(all.len() as u32);
             drawn.offsets.push(drawn.columns.len() as u64);
@@ -315,6 +376,7 @@ impl Drawn {
             own: Some(targets),
             offsets: Cow::Owned(self.offsets),
             columns: Cow::Owned(self.columns),
+            weights: self.weights.map(Cow::Owned),
             degrees: Some(self.degrees),
             roots: Cow::Borrowed(&[]),
             symmetric: false,
@@ -328,6 +390,7 @@ impl Drawn {
             own: None,
             offsets: Cow::Owned(self.offsets),
             columns: Cow::Owned(columns),
+            weights: self.weights.map(Cow::Owned),
             degrees: Some(self.degrees),
             roots: Cow::Owned(roots),
             symmetric: false,

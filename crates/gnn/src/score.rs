@@ -2,18 +2,18 @@
 
 use crate::{Labels, Metric};
 
-/// The score of `nodes`, whose outputs stand in the rows of their own numbers.
+/// The score of `nodes`, of whose outputs there is one row per node, in their order.
 pub fn score(logits: &[f32], count: usize, labels: &Labels, metric: Metric, nodes: &[u32]) -> f64 {
-    let row = |node: u32| &logits[node as usize * count..(node as usize + 1) * count];
+    let rows = || nodes.iter().zip(logits.chunks_exact(count));
     match (labels, metric) {
         (Labels::Classes { of, .. }, Metric::RocAuc) => {
-            let says = |node: &u32| (row(*node)[1] - row(*node)[0], of[*node as usize] == 1);
-            area(nodes.iter().map(says).collect()).unwrap_or(0.5)
+            let says = |(node, row): (&u32, &[f32])| (row[1] - row[0], of[*node as usize] == 1);
+            area(rows().map(says).collect()).unwrap_or(0.5)
         }
         (Labels::Classes { of, .. }, Metric::F1Macro) => {
             let mut counts = vec![Counts::default(); count];
-            for node in nodes {
-                let (said, is) = (largest(row(*node)), of[*node as usize] as usize);
+            for (node, row) in rows() {
+                let (said, is) = (largest(row), of[*node as usize] as usize);
                 counts[said].said += 1;
                 counts[is].is += 1;
                 counts[is].both += u64::from(said == is);
@@ -21,13 +21,15 @@ pub fn score(logits: &[f32], count: usize, labels: &Labels, metric: Metric, node
             macro_f1(&counts)
         }
         (Labels::Classes { of, .. }, _) => {
-            let right = |node: &&u32| largest(row(**node)) == of[**node as usize] as usize;
-            nodes.iter().filter(right).count() as f64 / nodes.len().max(1) as f64
+            let right = |(node, row): &(&u32, &[f32])| largest(row) == of[**node as usize] as usize;
+            rows().filter(right).count() as f64 / nodes.len().max(1) as f64
         }
         (Labels::Tasks { of, .. }, Metric::RocAuc) => {
             let task = |task: usize| {
-                let says = |node: &u32| (row(*node)[task], of[*node as usize * count + task] == 1);
-                area(nodes.iter().map(says).collect())
+                let says = |(node, row): (&u32, &[f32])| {
+                    (row[task], of[*node as usize * count + task] == 1)
+                };
+                area(rows().map(says).collect())
             };
             // A task that all nodes answer alike tells nothing.
             let areas: Vec<f64> = (0..count).filter_map(task).collect();
@@ -35,9 +37,9 @@ pub fn score(logits: &[f32], count: usize, labels: &Labels, metric: Metric, node
         }
         (Labels::Tasks { of, .. }, _) => {
             let mut counts = vec![Counts::default(); count];
-            for node in nodes {
+            for (node, row) in rows() {
                 let answers = &of[*node as usize * count..(*node as usize + 1) * count];
-                for ((logit, answer), counts) in row(*node).iter().zip(answers).zip(&mut counts) {
+                for ((logit, answer), counts) in row.iter().zip(answers).zip(&mut counts) {
                     let yes = u64::from(*logit > 0.0);
                     counts.both += yes * u64::from(*answer);
                     counts.said += yes;

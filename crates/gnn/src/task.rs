@@ -9,9 +9,9 @@ use rand_pcg::Pcg64Mcg;
 
 use crate::links::metric::{self, LinkMetric};
 use crate::links::pairs::{self, Pairs};
-use crate::model::Inference;
+use crate::model::{Inference, Model, Weights};
 use crate::sample::{Batch, Fanout, Needs, Sampler};
-use crate::{Dataset, loss};
+use crate::{Dataset, loss, score};
 
 /// What is learnt.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -29,6 +29,7 @@ pub struct Objective {
     pub loss: pairs::Loss,
     /// Nodes that stand for the unlinked ones: per step with softmax, else per edge.
     pub negatives: usize,
+    pub negatives_by: pairs::NegativesBy,
     /// What cosines are divided by in the softmax.
     pub temperature: f32,
     pub metric: LinkMetric,
@@ -83,15 +84,25 @@ impl Task {
         }
     }
 
-    /// The scores of outputs for all nodes.
-    pub fn scores(&self, data: &Dataset, outputs: &Inference) -> Scores {
+    /// The scores of a model on the whole graph with all neighbours.
+    pub fn scores(&self, model: &Model, weights: &Weights, data: &Dataset) -> Scores {
         match self {
-            Self::Nodes => Scores {
-                valid: Some(outputs.score(data, &data.split.valid)),
-                test: outputs.score(data, &data.split.test),
-                further: vec![],
-            },
-            Self::Links(objective) => metric::scores(objective, data, outputs),
+            Self::Nodes => {
+                let (valid, test) = (&data.split.valid, &data.split.test);
+                // In one pass: most of the work is the same for both sets.
+                let nodes: Vec<u32> = valid.iter().chain(test).copied().collect();
+                let Inference { logits, classes, .. } = model.infer_rows(weights, data, &nodes);
+                let (of_valid, of_test) = logits.split_at(valid.len() * classes);
+                let score = |logits: &[f32], nodes: &[u32]| {
+                    score::score(logits, classes, &data.labels, data.metric, nodes)
+                };
+                Scores {
+                    valid: Some(score(of_valid, valid)),
+                    test: score(of_test, test),
+                    further: vec![],
+                }
+            }
+            Self::Links(objective) => metric::scores(objective, data, &model.infer(weights, data)),
         }
     }
 

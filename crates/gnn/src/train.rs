@@ -526,14 +526,14 @@ impl Trainer {
         if !last && !round.is_multiple_of(self.settings.evaluate_every) {
             return None;
         }
-        let outputs = self.model.infer(&self.global, &self.data);
-        let scores = self.settings.task.scores(&self.data, &outputs);
+        let scores = self.settings.task.scores(&self.model, &self.global, &self.data);
         // Without validation the last model is as good as any.
         let is_better = |best: &Best| scores.valid.is_none_or(|valid| valid > best.valid);
         if self.best.as_ref().is_none_or(is_better) {
             let (valid, test) = (scores.valid.unwrap_or(0.0), scores.test);
             self.best = Some(Best { round, valid, test, weights: self.global.clone() });
         }
+        // Counted as if all nodes were scored.
         let whole = Batch::whole(&self.data, &[], self.model.needs());
         Some((scores, self.model.work(&whole, false)))
     }

@@ -5,8 +5,8 @@ mod common;
 use common::{Fixture, apart, spec};
 use hither_core::seed;
 use hither_gnn::generate::{self, Family};
-use hither_gnn::layer::Backward;
-use hither_gnn::model::{Kind, Model, Pass, Weights};
+use hither_gnn::layer::{Backward, Norm};
+use hither_gnn::model::{Kind, Model, Pass, Spec, Weights};
 use hither_gnn::sample::{Batch, Fanout, Needs, Sampler, draw};
 use hither_gnn::{Dataset, Features};
 use proptest::prelude::*;
@@ -49,10 +49,12 @@ fn gradient(model: &Model, weights: &Weights, data: &Dataset, batch: &Batch) -> 
     (loss, grads)
 }
 
-const STACKS: [&[Kind]; 6] = [
+const STACKS: [&[Kind]; 8] = [
     &[Kind::Sage, Kind::Sage],
     &[Kind::Gcn, Kind::Gcn],
     &[Kind::Gat, Kind::Gat],
+    &[Kind::Gatv2, Kind::Gatv2],
+    &[Kind::Gin, Kind::Gin],
     &[Kind::Linear, Kind::Propagate, Kind::Linear],
     &[Kind::Sage, Kind::Gcn, Kind::Linear],
     &[Kind::Linear, Kind::Linear],
@@ -61,9 +63,10 @@ const STACKS: [&[Kind]; 6] = [
 #[test]
 fn batches_with_all_neighbours_have_the_gradient_of_the_whole_graph() {
     let data = Fixture::open("sage").data;
-    for stack in STACKS {
+    let norms = [Norm::Symmetric, Norm::Mean];
+    for (stack, norm) in STACKS.iter().flat_map(|stack| norms.map(|norm| (stack, norm))) {
         for data in [data.clone(), sparse(&data, true), sparse(&data, false)] {
-            let model = Model::new(spec(stack, &data)).expect("a model");
+            let model = Model::new(Spec { norm, ..spec(stack, &data) }).expect("a model");
             let weights = model.start(3);
             let train = &data.split.train;
             let whole =
@@ -102,6 +105,25 @@ fn inference_and_training_losses_agree() {
     }
 }
 
+/// From their neighbourhoods if the nodes are few, else from the hidden rows of the whole graph.
+#[test]
+fn outputs_of_some_nodes_are_rows_of_all_outputs() {
+    let data = Fixture::open("sage").data;
+    for stack in STACKS {
+        for data in [data.clone(), sparse(&data, true)] {
+            let model = Model::new(spec(stack, &data)).expect("a model");
+            let weights = model.start(3);
+            let all = model.infer(&weights, &data);
+            for nodes in [vec![35, 3, 17], (0..36).rev().collect::<Vec<u32>>()] {
+                let row = |node: &u32| &all.logits[*node as usize * all.classes..][..all.classes];
+                let expected: Vec<f32> = nodes.iter().flat_map(row).copied().collect();
+                let off = apart(&model.infer_rows(&weights, &data, &nodes).logits, &expected);
+                assert!(off < 1e-5, "{stack:?}: outputs differ by {off}");
+            }
+        }
+    }
+}
+
 #[test]
 fn sparse_features_lead_to_the_same_gradients_as_dense_ones() {
     let data = Fixture::open("sage").data;
@@ -124,7 +146,7 @@ fn sparse_features_lead_to_the_same_gradients_as_dense_ones() {
 #[test]
 fn backward_passes_add_to_the_gradients() {
     let data = Fixture::open("sage").data;
-    for kind in [Kind::Sage, Kind::Gcn, Kind::Gat, Kind::Linear] {
+    for kind in [Kind::Sage, Kind::Gcn, Kind::Gat, Kind::Gatv2, Kind::Gin, Kind::Linear] {
         let model = Model::new(spec(&[kind], &data)).expect("a model");
         let params = &model.start(3).params;
         let batch = Batch::whole(&data, &data.split.train, model.needs());
@@ -146,7 +168,11 @@ fn backward_passes_add_to_the_gradients() {
 /// Along any direction the loss changes as the gradient says.
 #[test]
 fn gradients_are_slopes_of_the_loss() {
-    for name in ["sage", "gcn", "gat", "appnp", "mlp", "sage-bn", "sage-bce"] {
+    const NAMES: [&str; 11] = [
+        "sage", "gcn", "gat", "appnp", "mlp", "sage-bn", "sage-bce", "gin", "gatv2", "sage-ln",
+        "gcn-res",
+    ];
+    for name in NAMES {
         let fixture = Fixture::open(name);
         let (data, model) = (&fixture.data, &fixture.model);
         let weights = fixture.weights("param");

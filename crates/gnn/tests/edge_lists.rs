@@ -36,10 +36,41 @@ const FEATURES: (&str, &str) = ("features.csv", "1,0\n0,1\n1,1\n0,0\n2,0\n0,2\n"
 const LABELS: (&str, &str) = ("labels.csv", "a\nb\na\nb\na\nb\n");
 const RING: [(u32, u32); 5] = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)];
 
+/// Weights stand at both ends of an edge, go with it into parts and into our own layout, and are refused where they
+/// make no sense.
+#[test]
+fn weights_are_read_if_they_are_asked_for() {
+    let open_weighted = |content: &str| {
+        let dir = folder(&[("edges.csv", content), FEATURES, LABELS]);
+        load::open(dir.path(), &Options { edge_weights: true, ..Options::default() })
+    };
+    let list = "source,target,weight\n0,1,2\n1,2,0.5\n2,1,0.5\n2,3,3\n3,3,9\n3,4,2\n4,5,1\n";
+    let dataset = open_weighted(list).unwrap_or_else(|error| panic!("{error}"));
+    let of = |graph: &Graph, node: u32| graph.weights_of(node).expect("weights").to_vec();
+    assert_eq!(edges(&dataset.graph), RING);
+    assert_eq!((of(&dataset.graph, 1), of(&dataset.graph, 2)), (vec![2.0, 0.5], vec![0.5, 3.0]));
+    assert_eq!(dataset.graph.roots()[1], 1.0 / 3.5_f32.sqrt());
+    let part = dataset.graph.induced(&[3, 1, 2], &mut [u32::MAX; 6]);
+    assert_eq!((of(&part, 0), of(&part, 2)), (vec![3.0], vec![3.0, 0.5]));
+    let dir = folder(&[]);
+    let path = dir.path().join("w.graph.safetensors");
+    load::write(&dataset, &path).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(open(&path).graph.weights(), dataset.graph.weights());
+    for (content, problem) in [
+        ("0,1\n1,2\n", "2 columns; --edge-weights needs a third one with the weights"),
+        ("0,1,2\n1,2,-1\n", "weight `-1`: expected a number above 0"),
+        ("0,1,2\n1,0,3\n", "the edge of nodes 1 and 0 has the weights 2 and 3"),
+    ] {
+        let error = open_weighted(content).expect_err(content).to_string();
+        assert!(error.contains(problem), "{error}");
+    }
+}
+
 #[test]
 fn separators_comments_and_weights() {
-    let weight = "column 3 of edges.csv is not used: edges have no weights";
-    let columns = "columns 3 to 4 of edges.csv are not used: edges have no weights";
+    let weight = "column 3 of edges.csv is not used; --edge-weights reads it as weights";
+    let columns =
+        "columns 3 to 4 of edges.csv are not used; --edge-weights reads column 3 as weights";
     for (content, note) in [
         ("0,1\n1,2\n2,3\n3,4\n4,5\n", None),
         ("# Directed graph\n# FromNodeId\tToNodeId\n0\t1\n1\t2\n2\t3\n3\t4\n4\t5\n", None),

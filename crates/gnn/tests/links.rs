@@ -8,7 +8,7 @@ use hither_gnn::checkpoint;
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::layer::Norm;
 use hither_gnn::links::metric::LinkMetric;
-use hither_gnn::links::pairs::Loss;
+use hither_gnn::links::pairs::{Loss, NegativesBy};
 use hither_gnn::links::{Held, Shares, top};
 use hither_gnn::local::Pace;
 use hither_gnn::mode::Mode;
@@ -57,9 +57,12 @@ fn spec(layers: Vec<Kind>, data: &Dataset) -> Spec {
         heads: 1,
         norm: Norm::Symmetric,
         batch_norm: false,
+        layer_norm: false,
+        residual: false,
         dropout: 0.0,
         steps: 3,
         alpha: 0.0,
+        length_power: 1.0,
     }
 }
 
@@ -69,7 +72,8 @@ fn lightgcn(data: &Dataset) -> Model {
 
 fn objective(loss: Loss) -> Objective {
     let negatives = if loss == Loss::Softmax { 12 } else { 2 };
-    Objective { loss, negatives, temperature: 0.3, metric: LinkMetric::Recall(5), seed: 0 }
+    let (negatives_by, metric) = (NegativesBy::Nodes, LinkMetric::Recall(5));
+    Objective { loss, negatives, negatives_by, temperature: 0.3, metric, seed: 0 }
 }
 
 /// The mean over steps of a dense matrix, by its definition.
@@ -97,6 +101,55 @@ fn light_convolution_is_the_mean_of_powers() {
     let found = model.infer(&weights, &data).logits;
     let off = found.iter().zip(&mean).map(|(f, m)| (f64::from(*f) - m / 4.0).abs());
     assert!(off.fold(0.0, f64::max) < 1e-6);
+}
+
+/// Directions stay, and so do losses: those of the softmax are of cosines, and no other is asked of such a model.
+#[test]
+fn lengths_of_rows_are_raised_to_the_models_power() {
+    let data = shop();
+    let plain = lightgcn(&data);
+    let weights = plain.start(5);
+    let rows = plain.infer(&weights, &data).logits;
+    for power in [0.0, 0.5] {
+        let model =
+            Model::new(Spec { length_power: power, ..plain.spec.clone() }).expect("a model");
+        let changed = model.infer(&weights, &data).logits;
+        let some = model.infer_nodes(&weights, &data, &[7, 99], 8, |_| {}).logits;
+        for (place, node) in [7, 99].into_iter().enumerate() {
+            let of = |rows: &[f32], at: usize| rows[at * 8..(at + 1) * 8].to_vec();
+            let (row, changed) = (of(&rows, node), of(&changed, node));
+            let length = row.iter().map(|x| x * x).sum::<f32>().sqrt();
+            for ((x, y), z) in row.iter().zip(&changed).zip(of(&some, place)) {
+                assert!((x * length.powf(power - 1.0) - y).abs() < 1e-5 && (z - y).abs() < 1e-5);
+            }
+        }
+    }
+}
+
+/// Negatives by links are targets of links: items in proportion to their users, none of them linked to the source.
+#[test]
+fn negatives_are_drawn_evenly_or_by_links() {
+    let data = shop();
+    let random = &mut seed::stream(3, "negatives");
+    let mut counts = [0_u32; ITEMS];
+    const DRAWS: u32 = 40_000;
+    let user = 3;
+    for _ in 0..DRAWS {
+        let item = data.draw_unlinked(user, NegativesBy::Links, random);
+        counts[item as usize - USERS] += 1;
+    }
+    let linked = data.graph.neighbours(user);
+    let unlinked = (USERS as u32..(USERS + ITEMS) as u32).filter(|item| !linked.contains(item));
+    let total: usize = unlinked.map(|item| data.graph.degree(item)).sum();
+    for (item, count) in (USERS as u32..).zip(counts) {
+        let share = match linked.contains(&item) {
+            true => 0.0,
+            false => data.graph.degree(item) as f64 / total as f64,
+        };
+        // Six standard deviations.
+        let (expected, d) = (f64::from(DRAWS) * share, (f64::from(DRAWS) * share).sqrt());
+        assert!((f64::from(count) - expected).abs() <= 6.0 * d, "{item}: {count}, not {expected}");
+    }
 }
 
 /// Gradients of every loss against slopes, on the whole graph and on sampled neighbours.

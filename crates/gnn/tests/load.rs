@@ -156,7 +156,7 @@ fn a_split_that_is_not_there_is_refused() {
 fn edge_attributes_are_noted_as_unused() {
     let dataset =
         open(&fixture("pyg/object.pt"), &Options { split_index: 1, ..Options::default() });
-    assert_eq!(dataset.notes, ["`edge_attr` is not used: edges have no weights or features"]);
+    assert_eq!(dataset.notes, ["`edge_attr` is not used: edges have no features"]);
 }
 
 #[test]

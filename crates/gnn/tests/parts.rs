@@ -194,9 +194,12 @@ fn training_on_parts_from_disk_changes_no_bit() {
         heads: 2,
         norm: Norm::Symmetric,
         batch_norm: true,
+        layer_norm: false,
+        residual: false,
         dropout: 0.3,
         steps: 1,
         alpha: 0.2,
+        length_power: 1.0,
     };
     for mode in Mode::ALL {
         let trained = |data: &Arc<Dataset>, partition: &Partition| {

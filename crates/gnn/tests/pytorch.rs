@@ -3,11 +3,17 @@
 mod common;
 
 use common::{Fixture, apart};
-use hither_gnn::model::Pass;
+use hither_data::Checkpoint;
+use hither_gnn::layer::Norm;
+use hither_gnn::links::metric::LinkMetric;
+use hither_gnn::links::pairs::{Loss, NegativesBy, Pairs};
+use hither_gnn::model::{Kind, Model, Pass, Spec, Weights};
 use hither_gnn::optim::{Method, Optimiser};
 use hither_gnn::sample::Batch;
+use hither_gnn::task::{Goal, Objective};
+use hither_gnn::{Dataset, Features, Graph, Labels, Links, Metric, Split};
 
-const CASES: [&str; 10] = [
+const CASES: [&str; 16] = [
     "sage",
     "gcn",
     "gat",
@@ -18,6 +24,12 @@ const CASES: [&str; 10] = [
     "sage-bn",
     "sage-bce",
     "gcn-mean",
+    "gin",
+    "gatv2",
+    "sage-ln",
+    "gcn-res",
+    "gcn-weighted",
+    "appnp-weighted",
 ];
 const CLOSE: f32 = 1e-5;
 
@@ -66,5 +78,67 @@ fn three_steps_lead_where_pytorch_gets_to() {
             assert!(params <= CLOSE, "{name}, {prefix}: parameters differ by {params}");
             assert!(stats <= CLOSE, "{name}, {prefix}: statistics differ by {stats}");
         }
+    }
+}
+
+/// LightGCN of PyTorch Geometric, with its own loss (BPR) and with the sampled softmax of cosines.
+#[test]
+fn links_have_the_embeddings_losses_and_gradients_of_pytorch() {
+    let file = Checkpoint::open("tests/fixtures/lightgcn.safetensors").expect("a fixture");
+    let ids = |name: &str| -> Vec<u32> {
+        let numbers = file.tensors[name].as_i64().expect("integers");
+        numbers.iter().map(|number| *number as u32).collect()
+    };
+    let numbers = |name: &str| file.tensors[name].as_f32().expect("numbers").into_owned();
+    let said = |name: &str| file.metadata[name].as_str();
+    let [nodes, dim] = file.tensors["param.embedding.weight"].shape[..] else { panic!("rows") };
+    let edges: Vec<(u32, u32)> = ids("edges").chunks(2).map(|edge| (edge[0], edge[1])).collect();
+    let graph = Graph::from_edges(nodes, &edges).expect("a graph");
+    let labels = Labels::Classes { of: vec![u32::MAX; nodes].into(), count: 0 };
+    let (split, features) = (Split::default(), Features::one_hot(nodes));
+    let mut data =
+        Dataset::new("lightgcn".into(), graph, features, labels, split, Metric::Accuracy);
+    let users = Some(said("users").parse().expect("a number"));
+    data.links = Some(Links { users, ..Links::default() });
+    let spec = Spec {
+        layers: vec![Kind::Embedding, Kind::Light],
+        inputs: nodes,
+        hidden: dim,
+        outputs: dim,
+        heads: 1,
+        norm: Norm::Symmetric,
+        batch_norm: false,
+        layer_norm: false,
+        residual: false,
+        dropout: 0.0,
+        steps: said("layers").parse().expect("a number"),
+        alpha: 0.0,
+        length_power: 1.0,
+    };
+    let model = Model::new(spec).expect("a model");
+    let mut weights = Weights { params: numbers("param.embedding.weight"), stats: vec![] };
+    let off = apart(&model.infer(&weights, &data).logits, &numbers("logits_eval"));
+    assert!(off <= CLOSE, "embeddings differ by {off}");
+    for (loss, name, negatives) in [(Loss::Bpr, "bpr", "own"), (Loss::Softmax, "softmax", "shared")]
+    {
+        let negatives = ids(negatives);
+        let temperature = said("temperature").parse().expect("a number");
+        let objective = Objective {
+            loss,
+            negatives: negatives.len(),
+            negatives_by: NegativesBy::Nodes,
+            temperature,
+            metric: LinkMetric::Recall(5),
+            seed: 0,
+        };
+        let pairs = Pairs::from_nodes(&objective, &data, ids("sources"), ids("targets"), negatives);
+        let mut batch = Batch::whole(&data, &[], model.needs());
+        batch.goal = Goal::Links(pairs);
+        let mut grads = vec![0.0; weights.params.len()];
+        let found = model.gradient(&mut weights, &data, &batch, Pass::Probe, &mut grads);
+        let expected = numbers(&format!("loss_{name}"))[0];
+        assert!((found as f32 - expected).abs() <= CLOSE, "{name}: loss {found}, not {expected}");
+        let off = apart(&grads, &numbers(&format!("grad_{name}")));
+        assert!(off <= CLOSE, "{name}: gradients differ by {off}");
     }
 }

@@ -59,9 +59,12 @@ fn model(data: &Dataset, layers: &[Kind], norm: Norm) -> Model {
         heads: 1,
         norm,
         batch_norm: false,
+        layer_norm: false,
+        residual: false,
         dropout: 0.0,
         steps: 1,
         alpha: 0.0,
+        length_power: 1.0,
     })
     .expect("a model")
 }

@@ -69,9 +69,12 @@ fn model(data: &Dataset) -> Model {
         heads: 1,
         norm: Norm::Symmetric,
         batch_norm: true,
+        layer_norm: false,
+        residual: false,
         dropout: 0.3,
         steps: 1,
         alpha: 0.2,
+        length_power: 1.0,
     })
     .expect("a model")
 }

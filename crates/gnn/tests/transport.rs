@@ -73,9 +73,12 @@ fn model(data: &Dataset, hidden: usize) -> Model {
         heads: 1,
         norm: Norm::Symmetric,
         batch_norm: true,
+        layer_norm: false,
+        residual: false,
         dropout: 0.2,
         steps: 1,
         alpha: 0.0,
+        length_power: 1.0,
     })
     .expect("a model")
 }

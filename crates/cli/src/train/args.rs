@@ -54,8 +54,8 @@ pub struct TrainArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// Model: sage, gcn, gat, appnp, mlp or lightgcn, or its layers, such as sage,sage,linear [default:
-    /// sage; lightgcn for user–item graphs]
+    /// Model: sage, gcn, gat, gatv2, gin, appnp, mlp or lightgcn, or its layers, such as sage,sage,linear
+    /// [default: sage; lightgcn for user–item graphs]
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
     /// Number of layers; for appnp and lightgcn, of propagation steps [default: 2; lightgcn: 3]
@@ -66,7 +66,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
     #[arg(allow_negative_numbers = true)]
     pub hidden: usize,
-    /// Number of attention heads (gat)
+    /// Number of attention heads (gat, gatv2)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     #[arg(allow_negative_numbers = true)]
     pub heads: usize,
@@ -76,6 +76,12 @@ pub struct ModelArgs {
     /// Add batch normalisation after each layer but the last
     #[arg(long)]
     pub batch_norm: bool,
+    /// Add layer normalisation after each layer but the last
+    #[arg(long, conflicts_with = "batch_norm")]
+    pub layer_norm: bool,
+    /// Add the input of each layer to its output, where both have --hidden units
+    #[arg(long)]
+    pub residual: bool,
     /// Dropout probability
     #[arg(long, value_name = "P", default_value_t = 0.2, value_parser = |t: &str| number(t, 0.0, 0.99))]
     #[arg(allow_negative_numbers = true)]
@@ -254,6 +260,9 @@ pub struct RunArgs {
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
+    /// Write the embeddings of graphs with more than a million nodes too
+    #[arg(long)]
+    pub embeddings: bool,
     /// Directory to write the model, predictions and report to; without it only scores are printed
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,
@@ -458,9 +467,12 @@ impl TrainArgs {
             heads: model.heads,
             norm: model.norm,
             batch_norm: model.batch_norm,
+            layer_norm: model.layer_norm,
+            residual: model.residual,
             dropout: model.dropout as f32,
             steps: self.layers(),
             alpha: model.alpha as f32,
+            length_power: if data.links.is_some() { self.length_power() } else { 1.0 },
         })
     }
 
@@ -553,6 +565,7 @@ impl TrainArgs {
             ("hither", json!(env!("CARGO_PKG_VERSION"))),
             ("dataset", json!(data.name())),
             ("split", data.split_asked()),
+            ("edge-weights", json!(data.edge_weights())),
             ("mode", modes),
             ("model", json!(self.model_name())),
             ("layers", json!(self.layers())),
@@ -560,6 +573,8 @@ impl TrainArgs {
             ("heads", json!(model.heads)),
             ("norm", json!(model.norm)),
             ("batch-norm", json!(model.batch_norm)),
+            ("layer-norm", json!(model.layer_norm)),
+            ("residual", json!(model.residual)),
             ("dropout", json!(model.dropout)),
             ("alpha", json!(model.alpha)),
             ("metric", json!(model.metric.map(|metric| metric.to_string()))),
@@ -594,7 +609,9 @@ impl TrainArgs {
         let of_links = [
             ("loss", json!(links.loss)),
             ("negatives", json!(links.negatives)),
+            ("negatives-by", json!(links.negatives_by)),
             ("temperature", json!(links.temperature)),
+            ("length-power", json!(self.length_power())),
             ("valid-share", json!(links.valid_share)),
             ("test-share", json!(links.test_share)),
         ];

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use hither_core::record::train::{Round, RunRecord};
 use hither_gnn::correct::ServerSteps;
+use hither_gnn::layer::Layer;
 use hither_gnn::mode::Sees;
 use hither_gnn::model::Model;
 use hither_gnn::train::{Mode, Trainer};
@@ -64,6 +65,19 @@ impl Job<'_> {
                 args.model_name()
             );
         }
+        if case.data.graph.weights().is_some() {
+            let heeds = |layer: &Layer| !matches!(layer, Layer::Attention(_) | Layer::Gatv2(_));
+            if !model.stages.iter().all(|stage| heeds(&stage.layer)) {
+                bail!(
+                    "--model {} does not read weights of edges; use sage, gcn, gin or appnp, or a dataset \
+                     without weights",
+                    args.model_name()
+                );
+            }
+            if mode.does().workers == Some(Sees::PartAndSums) {
+                bail!("--mode {} does not read weights of edges; use another mode", mode.name());
+            }
+        }
         let settings =
             args.settings(&case.data, *mode, case.seed, case.workers()?, self.steps.clone());
         let cut = case.cut(*mode)?;
@@ -102,7 +116,8 @@ impl Job<'_> {
         if let Some(store) = &mut store {
             let place = store.place(self.run);
             let ranks = self.crew.map(|crew| crew.report(&mut trainer)).transpose()?;
-            write(&trainer, &mut record, ranks.as_deref(), &place)?;
+            let all = self.args.run.embeddings;
+            write(&trainer, &mut record, ranks.as_deref(), &place, all)?;
             store.finish(record.clone())?;
         }
         Ok(record)
@@ -142,24 +157,32 @@ impl Job<'_> {
 }
 
 /// Writes the model with the best validation score and its outputs for every node, and records the
-/// scores of each class.
+/// scores of each class. Outputs for the nodes of a large graph are as large as its features: they are
+/// written only if `all` asks for them.
 fn write(
     trainer: &Trainer,
     record: &mut RunRecord,
     ranks: Option<&[RankReport]>,
     place: &Path,
+    all: bool,
 ) -> anyhow::Result<()> {
     let Some(best) = &trainer.best else { bail!("no round was evaluated") };
     let target = save::Target::of(&trainer.data);
     save::model(&place.join(MODEL), &trainer.model, &best.weights, &target)?;
-    let outputs = trainer.model.infer(&best.weights, &trainer.data);
-    if trainer.data.links.is_some() {
-        save::link_embeddings(&place.join(EMBEDDINGS), &trainer.data, &outputs)?;
-        predictions::write_rows(&place.join(NODES), &trainer.data)?;
-    } else {
-        save::embeddings(&place.join(EMBEDDINGS), &trainer.data, &outputs)?;
-        predictions::write(&place.join(PREDICTIONS), &trainer.data, &outputs)?;
-        record.summary.classes = predictions::class_scores(&trainer.data, &outputs);
+    let (model, data) = (&trainer.model, &*trainer.data);
+    if all || data.graph.nodes() <= predictions::NODES_MAX {
+        let outputs = model.infer(&best.weights, data);
+        if data.links.is_some() {
+            save::link_embeddings(&place.join(EMBEDDINGS), data, &outputs)?;
+            predictions::write_rows(&place.join(NODES), data)?;
+        } else {
+            save::embeddings(&place.join(EMBEDDINGS), data, &outputs)?;
+            predictions::write(&place.join(PREDICTIONS), data, &outputs)?;
+        }
+    }
+    if data.links.is_none() {
+        let tested = model.infer_rows(&best.weights, data, &data.split.test);
+        record.summary.classes = predictions::class_scores(data, &tested);
     }
     if let Some(ranks) = ranks {
         write_json(&place.join(RANKS), &ranks)?;

@@ -11,7 +11,7 @@ use hither_gnn::{Dataset, Labels};
 
 use crate::outputs::stage;
 
-/// Upper bound on the rows: the logits of larger graphs are in embeddings.safetensors only.
+/// Of larger graphs, outputs of all nodes are written only if they are asked for, and never as CSV.
 pub const NODES_MAX: usize = 1_000_000;
 
 /// Writes one row per node, in the order of the user's files, if there is one class per node and not too
@@ -67,7 +67,8 @@ pub fn write_rows(path: &Path, data: &Dataset) -> anyhow::Result<()> {
     Ok(staged.commit()?)
 }
 
-/// How well the test nodes of each class are classified. Empty if nodes have several labels.
+/// How well the test nodes of each class are classified; `outputs` has their rows. Empty if nodes have several
+/// labels.
 pub fn class_scores(data: &Dataset, outputs: &Inference) -> Vec<ClassScore> {
     let Labels::Classes { of, count } = &data.labels else { return vec![] };
     let empty = |class| ClassScore {
@@ -77,9 +78,9 @@ pub fn class_scores(data: &Dataset, outputs: &Inference) -> Vec<ClassScore> {
         predicted: 0,
     };
     let mut scores: Vec<ClassScore> = (0..*count as u32).map(empty).collect();
-    for &node in &data.split.test {
-        let label = of[node as usize];
-        let (class, _) = likeliest(&outputs.logits[node as usize * count..][..*count]);
+    for (node, logits) in data.split.test.iter().zip(outputs.logits.chunks_exact(*count)) {
+        let label = of[*node as usize];
+        let (class, _) = likeliest(logits);
         scores[class as usize].predicted += 1;
         if label != UNLABELLED {
             scores[label as usize].nodes += 1;

@@ -33,7 +33,7 @@ fn unused(args: &TrainArgs, modes: &[Mode]) -> Vec<&'static str> {
     let is_alone = Launch::from_env().is_none();
     let is_auto = server.server_steps == ServerSteps::Auto;
     let options = [
-        ("--heads", model.heads != 1 && without(Kind::Gat)),
+        ("--heads", model.heads != 1 && without(Kind::Gat) && without(Kind::Gatv2)),
         ("--alpha", model.alpha != 0.2 && without(Kind::Propagate)),
         ("--norm", model.norm != Norm::Symmetric && without(Kind::Gcn)),
         ("--copies", parts.copies != 0.1 && !sees(Sees::PartAndCopies)),

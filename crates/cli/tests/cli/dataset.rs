@@ -44,7 +44,7 @@ fn names_and_what_was_dropped_are_shown() {
     let listed = serde_json::json!({"pairs": 14, "self_loops": 1, "repeated": 1, "reciprocal": 1});
     assert_eq!(info["listed"], listed);
     assert_eq!((&info["isolated_nodes"], &info["unlabelled_nodes"]), (&1.into(), &1.into()));
-    assert_eq!(info["notes"][0], "column 3 of edges.txt is not used: edges have no weights");
+    assert_eq!(info["notes"][0], "column 3 of edges.txt is not used; --edge-weights reads it as weights");
     let text = stdout_of(&["dataset", "info", &pages]);
     assert!(text.contains("film, old         6"), "{text}");
     assert!(text.contains("edges      11, from 14 listed pairs: 1 self-loop dropped"), "{text}");
@@ -54,8 +54,8 @@ fn names_and_what_was_dropped_are_shown() {
     let notes = String::from_utf8_lossy(&output.stderr);
     let expected = "note: pages: 1 repeated edge dropped; 1 self-loop dropped; 1 pair of opposite \
                     edges merged: directions are ignored; 1 node without edges; 1 node without a \
-                    label; column 3 of edges.txt is not used: edges have no weights; the split is \
-                    drawn by seed 0: 60 % training, 20 % validation and 20 % test nodes\n";
+                    label; column 3 of edges.txt is not used; --edge-weights reads it as weights; the \
+                    split is drawn by seed 0: 60 % training, 20 % validation and 20 % test nodes\n";
     assert!(notes.contains(expected), "{notes}");
     let again = json_of(&["dataset", "info", path.str(), "--json"]);
     assert_eq!(again["class_names"], info["class_names"]);

@@ -1,6 +1,6 @@
 //! One trained row per node: what a graph without features begins with.
 
-use hither_kernels::memory::zeros;
+use hither_kernels::memory::stale;
 use hither_kernels::spmm::{self, Csr, Gather};
 
 use super::mean::plain;
@@ -16,7 +16,7 @@ pub struct Embedding {
 impl Embedding {
     pub fn forward(&self, params: &[f32], x: &Rows) -> Vec<f32> {
         let (csr, values) = sparse(x);
-        let mut y = zeros(x.count() * self.table.dim);
+        let mut y = stale(x.count() * self.table.dim);
         let gather = Gather { edge_weights: values, ..plain(csr) };
         spmm::gather(&gather, &params[self.table.at.clone()], self.table.dim, &mut y, false);
         y

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hither_kernels::memory::zeros;
+use hither_kernels::memory::{reuse, stale};
 use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
@@ -30,15 +30,16 @@ impl Gcn {
         let scales = self.norm.scales(hop);
         let bias = &params[self.bias.clone()];
         if project_first(x.is_sparse(), x.dim(), hop, outputs) {
-            let mut projected = zeros(x.count() * outputs);
+            let mut projected = stale(x.count() * outputs);
             x.project(Own::prefix(x.count()), &self.weight, params, None, &mut projected, false);
             let mut y = scales.forward(&projected, outputs);
+            reuse(projected);
             add_to_rows(&mut y, bias);
             hop.add_remote(&self.weight, params, &mut y);
             return (y, ForwardCache::Nothing);
         }
         let Rows::Dense { values, dim } = x else { unreachable!("sparse rows are projected") };
-        let mut y = zeros(hop.targets() * outputs);
+        let mut y = stale(hop.targets() * outputs);
         let cache = scales.forward_blocks(values, *dim, keep, |targets, means| {
             let y = &mut y[targets.start * outputs..targets.end * outputs];
             let (means, all) = (Rows::dense(means, *dim), Own::prefix(targets.len()));
@@ -59,11 +60,17 @@ impl Gcn {
         if let ForwardCache::Means(means) = cache {
             let rows = Rows::dense(means, inputs);
             rows.weight_gradient(Own::prefix(hop.targets()), &self.weight, dy, grads);
-            return needs_dx
-                .then(|| scales.backward(&self.weight.input_gradient(params, dy), inputs));
+            return needs_dx.then(|| {
+                let dmeans = self.weight.input_gradient(params, dy);
+                let dx = scales.backward(&dmeans, inputs);
+                reuse(dmeans);
+                dx
+            });
         }
         let dprojected = scales.backward(dy, outputs);
         x.weight_gradient(Own::prefix(x.count()), &self.weight, &dprojected, grads);
-        needs_dx.then(|| self.weight.input_gradient(params, &dprojected))
+        let dx = needs_dx.then(|| self.weight.input_gradient(params, &dprojected));
+        reuse(dprojected);
+        dx
     }
 }

@@ -1,7 +1,7 @@
 //! Light graph convolution (LightGCN, He et al., 2020): the mean of h₀, Âh₀, Â²h₀, …, without parameters. Â
 //! weighs the neighbours of a node by 1/√(dᵢ dⱼ) and leaves the node itself out.
 
-use hither_kernels::memory::zeros;
+use hither_kernels::memory::{reuse, zeros};
 use hither_kernels::vector;
 
 use super::mean::Norm;
@@ -33,8 +33,9 @@ impl Light {
         for hop in hops {
             let next = Self::NORM.scales(hop).forward(h.as_deref().unwrap_or(start), *dim);
             vector::add_scaled(&mut mean, self.share(), &next[..targets * dim]);
-            h = Some(next);
+            h.replace(next).into_iter().for_each(reuse);
         }
+        h.into_iter().for_each(reuse);
         mean
     }
 
@@ -47,7 +48,8 @@ impl Light {
         let mut dh = zeros(dy.len());
         vector::add_scaled(&mut dh, self.share(), dy);
         for hop in hops.iter().rev() {
-            dh = Self::NORM.scales(hop).backward(&dh, dim);
+            let before = Self::NORM.scales(hop).backward(&dh, dim);
+            reuse(std::mem::replace(&mut dh, before));
             vector::add_scaled(&mut dh[..dy.len()], self.share(), dy);
         }
         Some(dh)

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hither_kernels::memory::zeros;
+use hither_kernels::memory::stale;
 use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
@@ -17,16 +17,23 @@ pub struct Linear {
 
 impl Linear {
     pub fn forward(&self, params: &[f32], x: &Rows) -> Vec<f32> {
-        let mut y = zeros(x.count() * self.bias.len());
+        self.forward_first(params, x, x.count())
+    }
+
+    /// Of the first rows only.
+    pub fn forward_first(&self, params: &[f32], x: &Rows, rows: usize) -> Vec<f32> {
+        let mut y = stale(rows * self.bias.len());
         let bias = Some(&params[self.bias.clone()]);
-        x.project(Own::prefix(x.count()), &self.weight, params, bias, &mut y, false);
+        x.project(Own::prefix(rows), &self.weight, params, bias, &mut y, false);
         y
     }
 
+    /// Of as many rows as `dy` has.
     pub fn backward(&self, pass: Backward, grads: &mut [f32]) -> InputGradient {
         let Backward { params, x, dy, needs_dx, .. } = pass;
+        let rows = dy.len() / self.bias.len();
         vector::add_column_sums(dy, self.bias.len(), &mut grads[self.bias.clone()]);
-        x.weight_gradient(Own::prefix(x.count()), &self.weight, dy, grads);
+        x.weight_gradient(Own::prefix(rows), &self.weight, dy, grads);
         needs_dx.then(|| self.weight.input_gradient(params, dy))
     }
 }

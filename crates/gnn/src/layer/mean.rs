@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use hither_kernels::memory::zeros;
+use hither_kernels::memory::{reuse, stale};
 use hither_kernels::spmm::{self, Csr, Gather, Own};
+use hither_kernels::vector;
 use serde::{Deserialize, Serialize};
 
 use super::ForwardCache;
@@ -20,6 +21,8 @@ pub enum Norm {
     Neighbours,
     /// All alike, and the node itself like one of them.
     Mean,
+    /// The sum, with the node itself. Where only some neighbours were drawn, these stand for the others.
+    Sum,
     /// By 1/√(dᵢ dⱼ), the node itself counted in the degrees. Where only some neighbours were
     /// drawn, these stand for the others, so that the sum is right on average.
     Symmetric,
@@ -42,14 +45,18 @@ impl Norm {
         let stand_for = |i| hop.degree(i) as f32 / hop.drawn(i).max(1) as f32;
         let (source, target, own) = match (self, hop.remote_degrees()) {
             (Self::Neighbours, None) => {
-                (None, targets.map(|i| 1.0 / hop.drawn(i).max(1) as f32).collect(), None)
+                let share = |i: usize| match hop.strength(i) {
+                    0.0 => 1.0,
+                    strength => 1.0 / strength,
+                };
+                (None, targets.map(share).collect(), None)
             }
             // Local neighbours are some of all; the others' sum is added with the same factor.
             (Self::Neighbours, Some(all)) => {
                 (None, targets.map(|i| stand_for(i) / all[i].max(1) as f32).collect(), None)
             }
             (Self::Mean, None) => {
-                let shares: Vec<f32> = targets.map(|i| 1.0 / (1 + hop.drawn(i)) as f32).collect();
+                let shares: Vec<f32> = targets.map(|i| 1.0 / (1.0 + hop.strength(i))).collect();
                 (None, shares.clone(), Some(shares))
             }
             (Self::Mean, Some(all)) => {
@@ -57,13 +64,18 @@ impl Norm {
                 let target = targets.clone().map(|i| stand_for(i) * share(i)).collect();
                 (None, target, Some(targets.map(share).collect()))
             }
+            (Self::Sum, _) => (
+                None,
+                targets.clone().map(stand_for).collect(),
+                Some(targets.map(|_| 1.0).collect()),
+            ),
             (Self::Symmetric, _) => {
-                let target = targets.clone().map(|i| hop.roots[i] * stand_for(i)).collect();
-                let own = targets.map(|i| hop.roots[i] * hop.roots[i]).collect();
+                let target = targets.clone().map(|i| hop.root(i) * stand_for(i)).collect();
+                let own = targets.map(|i| hop.root(i) * hop.root(i)).collect();
                 (Some(&hop.roots[..]), target, Some(own))
             }
             (Self::SymmetricNeighbours, _) => {
-                let target = targets.map(|i| hop.roots[i] * stand_for(i)).collect();
+                let target = targets.map(|i| hop.root(i) * stand_for(i)).collect();
                 (Some(&hop.roots[..]), target, None)
             }
         };
@@ -74,9 +86,14 @@ impl Norm {
 impl Scales<'_> {
     /// Sums the rows `x` of the inputs: one row per target.
     pub fn forward(&self, x: &[f32], dim: usize) -> Vec<f32> {
-        let mut out = zeros(self.hop.targets() * dim);
-        self.sum(0..self.hop.targets(), x, dim, &mut out);
+        let mut out = stale(self.hop.targets() * dim);
+        self.sum(0..self.hop.targets(), x, dim, &mut out, false);
         out
+    }
+
+    /// Adds the sums to one row per target.
+    pub fn add_forward(&self, x: &[f32], dim: usize, out: &mut [f32]) {
+        self.sum(0..self.hop.targets(), x, dim, out, true);
     }
 
     /// Calls `take` with ranges of targets and their rows: all at once with `keep`, which also
@@ -90,55 +107,76 @@ impl Scales<'_> {
     ) -> ForwardCache {
         let targets = self.hop.targets();
         let size = if keep { targets } else { BLOCK.min(targets) };
-        let mut rows = zeros(size * dim);
+        let mut rows = stale(size * dim);
         for start in (0..targets).step_by(size.max(1)) {
             let block = start..(start + size).min(targets);
             let rows = &mut rows[..block.len() * dim];
-            self.sum(block.clone(), x, dim, rows);
+            self.sum(block.clone(), x, dim, rows, false);
             take(block, rows);
         }
-        if keep { ForwardCache::Means(rows) } else { ForwardCache::Nothing }
+        if keep {
+            return ForwardCache::Means(rows);
+        }
+        reuse(rows);
+        ForwardCache::Nothing
     }
 
-    fn sum(&self, targets: Range<usize>, x: &[f32], dim: usize, out: &mut [f32]) {
+    fn sum(&self, targets: Range<usize>, x: &[f32], dim: usize, out: &mut [f32], accumulate: bool) {
         let own = self
             .own
             .as_deref()
             .map(|scale| (self.hop.own_of(targets.clone()), Some(&scale[targets.clone()])));
         let Csr { offsets, columns } = self.hop.csr();
         let gather = Gather {
+            edge_weights: self.hop.weights(),
             source_scale: self.source,
             target_scale: Some(&self.target[targets.clone()]),
             own,
             ..plain(Csr { offsets: &offsets[targets.start..targets.end + 1], columns })
         };
-        spmm::gather(&gather, x, dim, out, false);
+        spmm::gather(&gather, x, dim, out, accumulate);
     }
 
     /// Sums the gradients `dy` of the targets: one row per input.
     pub fn backward(&self, dy: &[f32], dim: usize) -> Vec<f32> {
-        let turned;
-        let csr = if self.hop.symmetric {
-            self.hop.csr()
+        let (turned, turned_weights);
+        // A symmetric hop is its own transpose, weights included.
+        let (csr, edge_weights) = if self.hop.symmetric {
+            (self.hop.csr(), self.hop.weights())
         } else {
             turned = spmm::transpose(self.hop.csr(), self.hop.inputs);
-            turned.csr()
+            turned_weights = self.hop.weights().map(|weights| -> Vec<f32> {
+                turned.edges.iter().map(|edge| weights[*edge as usize]).collect()
+            });
+            (turned.csr(), turned_weights.as_deref())
         };
-        // Targets are the first inputs; behind them the kernel wants factors too.
-        let padded = self.own.as_ref().map(|scale| {
+        // Targets are the first inputs; behind them the kernel wants factors too. Targets that are rows of a
+        // table are added below.
+        let ids = match self.hop.own() {
+            Own::Ids(ids) => Some(ids),
+            Own::Run { .. } => None,
+        };
+        let padded = self.own.as_ref().filter(|_| ids.is_none()).map(|scale| {
             let mut padded = scale.clone();
             padded.resize(self.hop.inputs, 0.0);
             padded
         });
         let own = padded.as_deref().map(|scale| (Own::prefix(self.target.len()), Some(scale)));
         let gather = Gather {
+            edge_weights,
             source_scale: Some(&self.target),
             target_scale: self.source,
             own,
             ..plain(csr)
         };
-        let mut dx = zeros(self.hop.inputs * dim);
+        let mut dx = stale(self.hop.inputs * dim);
         spmm::gather(&gather, dy, dim, &mut dx, false);
+        if let (Some(ids), Some(scale)) = (ids, &self.own) {
+            for ((id, scale), dy) in ids.iter().zip(scale).zip(dy.chunks_exact(dim)) {
+                let own = *id as usize * dim;
+                vector::add_scaled(&mut dx[own..own + dim], *scale, dy);
+            }
+        }
         dx
     }
 }

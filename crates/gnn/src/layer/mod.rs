@@ -5,7 +5,10 @@
 
 mod attention;
 mod embedding;
+mod gatv2;
 mod gcn;
+mod gin;
+mod heads;
 mod light;
 mod linear;
 mod mean;
@@ -18,7 +21,10 @@ use std::ops::Range;
 
 pub use attention::Attention;
 pub use embedding::Embedding;
+pub use gatv2::Gatv2;
 pub use gcn::Gcn;
+pub use gin::Gin;
+pub use heads::Heads;
 pub use light::Light;
 pub use linear::Linear;
 pub use mean::Norm;
@@ -29,7 +35,7 @@ pub use sage::Sage;
 pub use work::{Passes, Shape};
 
 use hither_kernels::gemm::{Matrix as View, product};
-use hither_kernels::memory::zeros;
+use hither_kernels::memory::{reuse, stale};
 use rayon::prelude::*;
 
 use crate::sample::Hop;
@@ -40,6 +46,8 @@ pub enum Layer {
     Sage(Sage),
     Gcn(Gcn),
     Attention(Attention),
+    Gatv2(Gatv2),
+    Gin(Gin),
     Propagate(Propagate),
     Linear(Linear),
     Embedding(Embedding),
@@ -54,6 +62,21 @@ pub enum ForwardCache {
     /// Means over neighbours, one row per target.
     Means(Vec<f32>),
     Attention(Box<attention::EdgeWeights>),
+    Gatv2(Box<gatv2::Scored>),
+    Gin(Box<gin::Halfway>),
+}
+
+impl ForwardCache {
+    /// Gives the memory back once the backward pass is done.
+    pub fn reuse(self) {
+        match self {
+            Self::Nothing => {}
+            Self::Means(rows) => reuse(rows),
+            Self::Attention(kept) => kept.reuse(),
+            Self::Gatv2(kept) => kept.reuse(),
+            Self::Gin(kept) => kept.reuse(),
+        }
+    }
 }
 
 /// What a backward pass reads: the inputs of the forward pass, what it left, and the gradient of its
@@ -83,15 +106,16 @@ pub struct ParamMatrix {
 impl ParamMatrix {
     /// The gradient of the input where that of the output is `dy`: dy · W.
     fn input_gradient(&self, params: &[f32], dy: &[f32]) -> Vec<f32> {
-        let rows = dy.len() / self.outputs;
-        let mut dx = zeros(rows * self.inputs);
-        self.add_input_gradient(params, dy, &mut dx);
+        let mut dx = stale(dy.len() / self.outputs * self.inputs);
+        self.put_input_gradient(params, dy, &mut dx, false);
         dx
     }
 
-    fn add_input_gradient(&self, params: &[f32], dy: &[f32], dx: &mut [f32]) {
+    /// Puts it into `dx`, or adds it to what that holds.
+    fn put_input_gradient(&self, params: &[f32], dy: &[f32], dx: &mut [f32], accumulate: bool) {
         let weights = View::new(&params[self.at.clone()], self.outputs, self.inputs);
-        product(View::new(dy, dy.len() / self.outputs, self.outputs), weights, None, dx, true);
+        let dy = View::new(dy, dy.len() / self.outputs, self.outputs);
+        product(dy, weights, None, dx, accumulate);
     }
 }
 
@@ -105,7 +129,7 @@ impl Layer {
     /// Hops of neighbours that the layer reads.
     pub fn hops(&self) -> usize {
         match self {
-            Self::Sage(_) | Self::Gcn(_) | Self::Attention(_) => 1,
+            Self::Sage(_) | Self::Gcn(_) | Self::Attention(_) | Self::Gatv2(_) | Self::Gin(_) => 1,
             Self::Propagate(layer) => layer.steps,
             Self::Light(layer) => layer.steps,
             Self::Linear(_) | Self::Embedding(_) => 0,
@@ -118,6 +142,8 @@ impl Layer {
             Self::Sage(_) => Some(Norm::Neighbours),
             Self::Gcn(layer) => Some(layer.norm),
             Self::Attention(_)
+            | Self::Gatv2(_)
+            | Self::Gin(_)
             | Self::Propagate(_)
             | Self::Linear(_)
             | Self::Embedding(_)
@@ -137,6 +163,8 @@ impl Layer {
             Self::Sage(layer) => layer.forward(params, x, &hops[0], keep),
             Self::Gcn(layer) => layer.forward(params, x, &hops[0], keep),
             Self::Attention(layer) => layer.forward(params, x, &hops[0], keep),
+            Self::Gatv2(layer) => layer.forward(params, x, &hops[0], keep),
+            Self::Gin(layer) => layer.forward(params, x, &hops[0], keep),
             Self::Propagate(layer) => (layer.forward(x, hops), ForwardCache::Nothing),
             Self::Linear(layer) => (layer.forward(params, x), ForwardCache::Nothing),
             Self::Embedding(layer) => (layer.forward(params, x), ForwardCache::Nothing),
@@ -150,6 +178,8 @@ impl Layer {
             Self::Sage(layer) => layer.backward(pass, grads),
             Self::Gcn(layer) => layer.backward(pass, grads),
             Self::Attention(layer) => layer.backward(pass, grads),
+            Self::Gatv2(layer) => layer.backward(pass, grads),
+            Self::Gin(layer) => layer.backward(pass, grads),
             Self::Propagate(layer) => layer.backward(pass),
             Self::Linear(layer) => layer.backward(pass, grads),
             Self::Embedding(layer) => layer.backward(pass, grads),

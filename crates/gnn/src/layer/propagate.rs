@@ -1,6 +1,6 @@
 //! Personalised propagation (APPNP): h ← (1 − α) Â h + α h₀, a few times, without parameters.
 
-use hither_kernels::memory::zeros;
+use hither_kernels::memory::{reuse, zeros};
 use hither_kernels::vector;
 
 use super::mean::Norm;
@@ -27,7 +27,7 @@ impl Propagate {
             next.iter_mut().for_each(|value| *value *= 1.0 - self.alpha);
             let own = &start[..next.len()];
             vector::add_scaled(&mut next, self.alpha, own);
-            h = Some(next);
+            h.replace(next).into_iter().for_each(reuse);
         }
         h.unwrap_or_else(|| start.to_vec())
     }
@@ -43,9 +43,11 @@ impl Propagate {
         for hop in hops.iter().rev() {
             vector::add_scaled(&mut dx[..dh.len()], self.alpha, &dh);
             dh.iter_mut().for_each(|value| *value *= 1.0 - self.alpha);
-            dh = self.norm.scales(hop).backward(&dh, dim);
+            let before = self.norm.scales(hop).backward(&dh, dim);
+            reuse(std::mem::replace(&mut dh, before));
         }
         vector::add_scaled(&mut dx, 1.0, &dh);
+        reuse(dh);
         Some(dx)
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use hither_kernels::gemm::{Matrix as View, product};
-use hither_kernels::memory::zeros;
+use hither_kernels::memory::{reuse, stale};
 use hither_kernels::spmm::{self, Csr, Gather, Own};
 
 use super::mean::plain;
@@ -140,6 +140,7 @@ impl<'a> Rows<'a> {
                 let csr = Csr { offsets: &offsets[..rows + 1], columns: indices };
                 let gather = Gather { edge_weights: values.as_deref(), ..plain(csr) };
                 spmm::gather(&gather, &columns, weight.outputs, out, accumulate);
+                reuse(columns);
                 if let Some(bias) = bias {
                     add_to_rows(out, bias);
                 }
@@ -165,10 +166,12 @@ impl<'a> Rows<'a> {
                     by_feature.edges.iter().map(|edge| values[*edge as usize]).collect()
                 });
                 let gather = Gather { edge_weights: ordered.as_deref(), ..plain(by_feature.csr()) };
-                let mut columns = zeros(dim * weight.outputs);
+                let mut columns = stale(dim * weight.outputs);
                 spmm::gather(&gather, dy, weight.outputs, &mut columns, false);
                 let rows = transposed(&columns, *dim, weight.outputs);
-                grads.iter_mut().zip(rows).for_each(|(grad, more)| *grad += more);
+                grads.iter_mut().zip(&rows).for_each(|(grad, more)| *grad += more);
+                reuse(columns);
+                reuse(rows);
             }
         }
     }
@@ -183,7 +186,7 @@ fn collected(own: Own) -> usize {
 /// Columns of a matrix as rows, in blocks that fit the first-level cache.
 fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     const BLOCK: usize = 32;
-    let mut out = zeros(matrix.len());
+    let mut out = stale(matrix.len());
     for top in (0..rows).step_by(BLOCK) {
         for left in (0..columns).step_by(BLOCK) {
             for row in top..(top + BLOCK).min(rows) {

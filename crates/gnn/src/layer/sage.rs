@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hither_kernels::memory::zeros;
+use hither_kernels::memory::{reuse, stale};
 use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
@@ -31,13 +31,14 @@ impl Sage {
         let outputs = self.bias.len();
         let scales = Norm::Neighbours.scales(hop);
         let bias = Some(&params[self.bias.clone()]);
-        let mut y = zeros(hop.targets() * outputs);
+        let mut y = stale(hop.targets() * outputs);
         if project_first(x.is_sparse(), x.dim(), hop, outputs) {
             x.project(hop.own(), &self.own, params, bias, &mut y, false);
-            let mut projected = zeros(x.count() * outputs);
+            let mut projected = stale(x.count() * outputs);
             let all = Own::prefix(x.count());
             x.project(all, &self.neighbours, params, None, &mut projected, false);
-            vector::add_scaled(&mut y, 1.0, &scales.forward(&projected, outputs));
+            scales.add_forward(&projected, outputs, &mut y);
+            reuse(projected);
             hop.add_remote(&self.neighbours, params, &mut y);
             return (y, ForwardCache::Nothing);
         }
@@ -65,19 +66,25 @@ impl Sage {
             ForwardCache::Means(means) => {
                 let rows = Rows::dense(means, inputs);
                 rows.weight_gradient(Own::prefix(hop.targets()), &self.neighbours, dy, grads);
-                needs_dx
-                    .then(|| scales.backward(&self.neighbours.input_gradient(params, dy), inputs))
+                needs_dx.then(|| {
+                    let dmeans = self.neighbours.input_gradient(params, dy);
+                    let dx = scales.backward(&dmeans, inputs);
+                    reuse(dmeans);
+                    dx
+                })
             }
             _ => {
                 let dprojected = scales.backward(dy, outputs);
                 x.weight_gradient(Own::prefix(x.count()), &self.neighbours, &dprojected, grads);
-                needs_dx.then(|| self.neighbours.input_gradient(params, &dprojected))
+                let dx = needs_dx.then(|| self.neighbours.input_gradient(params, &dprojected));
+                reuse(dprojected);
+                dx
             }
         };
         if let Some(dx) = &mut dx {
             // Targets are the first rows of x, except in a table of features, whose gradient is
             // never needed.
-            self.own.add_input_gradient(params, dy, &mut dx[..hop.targets() * inputs]);
+            self.own.put_input_gradient(params, dy, &mut dx[..hop.targets() * inputs], true);
         }
         dx
     }

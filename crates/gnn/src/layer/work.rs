@@ -82,6 +82,25 @@ impl Layer {
                 let once = Work::sums(summed, x.dim);
                 if passes == Passes::BackwardToInput { once + once } else { once }
             }
+            Self::Gin(layer) => {
+                let (hop, outputs) = (&hops[0], layer.second.bias.len());
+                let second = Work::products(hop.targets(), outputs, outputs);
+                let back =
+                    if passes == Passes::Forward { Work::default() } else { second + second };
+                convolve(x, hop, entries(hop) + hop.targets(), outputs, passes) + second + back
+            }
+            Self::Gatv2(layer) => {
+                let (hop, width) = (&hops[0], layer.heads.count * layer.heads.dim);
+                let edges = Work::sums(entries(hop) + hop.targets(), width);
+                // A score is a sum over a row, as is what it weighs; backward each comes twice more.
+                let sums = if passes == Passes::Forward { 2 } else { 6 };
+                let own = x.project(hop.targets(), width);
+                let product = Work::products(x.count, x.dim, width);
+                let own_product = Work::products(hop.targets(), x.dim, width);
+                (0..sums).map(|_| edges).sum::<Work>()
+                    + repeat(x.project(x.count, width), product, passes)
+                    + repeat(own, own_product, passes)
+            }
             Self::Attention(layer) => {
                 let (hop, width) = (&hops[0], layer.weight.outputs);
                 let edges = Work::sums(entries(hop) + hop.targets(), width);
@@ -157,9 +176,12 @@ mod tests {
             heads: 1,
             norm: Norm::Symmetric,
             batch_norm: false,
+            layer_norm: false,
+            residual: false,
             dropout: 0.0,
             steps: 1,
             alpha: 0.0,
+            length_power: 1.0,
         };
         let model = Model::new(spec).expect("a model");
         let batch = Batch::whole(&data, &[], model.needs());

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use hither_core::seed;
 use rayon::prelude::*;
 
-use super::pairs::dot;
+use super::pairs::{NegativesBy, dot};
 use super::rank::{Ranked, top};
 use super::{Held, Links};
 use crate::Dataset;
@@ -144,7 +144,7 @@ fn ranks(seed: u64, set: &str, data: &Dataset, outputs: &Inference, held: &Held)
             let score = dot(row(*source), row(*target));
             let mut rank = 1.0;
             for _ in 0..AMONG {
-                let other = data.draw_unlinked(*source, &mut random);
+                let other = data.draw_unlinked(*source, NegativesBy::Nodes, &mut random);
                 let other = dot(row(*source), row(other));
                 rank += if other > score {
                     1.0

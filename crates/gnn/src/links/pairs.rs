@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use hither_core::record::train::Work;
 use hither_kernels::gemm::{Matrix, product};
-use hither_kernels::memory::zeros;
+use hither_kernels::memory::{reuse, stale, zeros};
 use hither_kernels::vector;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
@@ -43,6 +43,28 @@ impl FromStr for Loss {
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|(_, known)| *known == name);
         found.map(|(loss, _)| loss).ok_or_else(|| "expected softmax, bpr or bce".into())
+    }
+}
+
+/// How the nodes are drawn that stand for the unlinked ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NegativesBy {
+    /// All alike.
+    Nodes,
+    /// By their numbers of links, as the targets of random links.
+    Links,
+}
+
+impl FromStr for NegativesBy {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "nodes" => Ok(Self::Nodes),
+            "links" => Ok(Self::Links),
+            _ => Err("expected nodes or links".into()),
+        }
     }
 }
 
@@ -92,6 +114,23 @@ pub fn batch<'a>(
 }
 
 impl Pairs {
+    /// These edges and negatives, as nodes of the graph.
+    pub fn from_nodes(
+        objective: &Objective,
+        data: &Dataset,
+        sources: Vec<u32>,
+        targets: Vec<u32>,
+        negatives: Vec<u32>,
+    ) -> Self {
+        let (linked_ends, linked) = (vec![], vec![]);
+        let mut pairs =
+            Self { objective: *objective, sources, targets, negatives, linked_ends, linked };
+        if objective.loss == Loss::Softmax {
+            pairs.find_linked(data, &mut vec![u32::MAX; data.graph.nodes()]);
+        }
+        pairs
+    }
+
     /// Edges by their places in the graph's rows. `place` is scratch, all `u32::MAX` before and after.
     fn draw(
         objective: &Objective,
@@ -113,17 +152,28 @@ impl Pairs {
             linked_ends: vec![],
             linked: vec![],
         };
-        let candidates = data.candidates();
         match objective.loss {
             Loss::Softmax => {
-                let all: Vec<u32> = candidates.collect();
-                pairs.negatives = draw(&all, objective.negatives, random);
+                pairs.negatives = match objective.negatives_by {
+                    NegativesBy::Nodes => {
+                        let all: Vec<u32> = data.candidates().collect();
+                        draw(&all, objective.negatives, random)
+                    }
+                    NegativesBy::Links => {
+                        let targets = (0..objective.negatives).map(|_| data.draw_target(random));
+                        let mut targets: Vec<u32> = targets.collect();
+                        targets.sort_unstable();
+                        targets.dedup();
+                        targets
+                    }
+                };
                 pairs.find_linked(data, place);
             }
             Loss::Bpr | Loss::Bce => {
+                let by = objective.negatives_by;
                 for source in &pairs.sources {
                     for _ in 0..objective.negatives {
-                        pairs.negatives.push(data.draw_unlinked(*source, random));
+                        pairs.negatives.push(data.draw_unlinked(*source, by, random));
                     }
                 }
             }
@@ -175,11 +225,11 @@ impl Pairs {
         let negatives = unit(&self.negatives);
         let wants_gradient = dy.is_some();
         let sharpness = 1.0 / self.objective.temperature;
-        let mut d_sources = zeros(if wants_gradient { edges * dim } else { 0 });
+        let mut d_sources = stale(if wants_gradient { edges * dim } else { 0 });
         let mut d_negatives = zeros(if wants_gradient { width * dim } else { 0 });
         let mut own = Vec::with_capacity(edges);
         let mut total = 0.0;
-        let mut cosines = zeros(BLOCK.min(edges) * width);
+        let mut cosines = stale(BLOCK.min(edges) * width);
         for start in (0..edges).step_by(BLOCK) {
             let block = start..(start + BLOCK).min(edges);
             let rows = &sources.values[block.start * dim..block.end * dim];
@@ -221,6 +271,8 @@ impl Pairs {
                 negatives.add_gradient(at, grad, *node, dy);
             }
         }
+        [cosines, d_sources, d_negatives].into_iter().for_each(reuse);
+        [sources, targets, negatives].into_iter().for_each(|rows| reuse(rows.values));
         total / edges as f64
     }
 
@@ -285,7 +337,7 @@ struct UnitRows {
 
 impl UnitRows {
     fn collect(outputs: &[f32], dim: usize, rows: &[u32]) -> Self {
-        let mut values = zeros(rows.len() * dim);
+        let mut values = stale(rows.len() * dim);
         let fill = |(unit, row): (&mut [f32], &u32)| {
             let start = *row as usize * dim;
             let row = &outputs[start..start + dim];
@@ -322,15 +374,23 @@ impl Dataset {
     }
 
     /// A node that `source` is not linked to in the graph.
-    pub fn draw_unlinked(&self, source: u32, random: &mut Pcg64Mcg) -> u32 {
+    pub fn draw_unlinked(&self, source: u32, by: NegativesBy, random: &mut Pcg64Mcg) -> u32 {
         let mut node = 0;
         for _ in 0..TRIES {
-            node = random.random_range(self.candidates());
+            node = match by {
+                NegativesBy::Nodes => random.random_range(self.candidates()),
+                NegativesBy::Links => self.draw_target(random),
+            };
             if node != source && !self.is_linked(source, node) {
                 break;
             }
         }
         node
+    }
+
+    /// The target of a random link.
+    fn draw_target(&self, random: &mut Pcg64Mcg) -> u32 {
+        self.graph.targets()[random.random_range(0..examples(self)) as usize]
     }
 
     fn is_linked(&self, source: u32, node: u32) -> bool {

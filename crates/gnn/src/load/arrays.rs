@@ -1,5 +1,6 @@
 //! Arrays of other programs, converted to numbers that are in their range.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use hither_data::{Array, Dtype, Npz, Tensor};
@@ -41,16 +42,14 @@ impl NamedArray<'_> {
         Ok(self)
     }
 
-    /// Integers of any type, or booleans as 0 and 1.
-    pub fn integers(&self) -> Result<Vec<i64>, Error> {
+    /// Integers of any type, or booleans as 0 and 1; 64-bit ones where they lie.
+    pub fn integers(&self) -> Result<Cow<'_, [i64]>, Error> {
         if self.tensor.dtype == Dtype::Bool {
             return Ok(self.tensor.bytes.iter().map(|byte| i64::from(*byte != 0)).collect());
         }
-        let wide = self
-            .tensor
+        self.tensor
             .as_i64()
-            .ok_or_else(|| self.bad(format!("is {}; expected integers", self.tensor.dtype)))?;
-        Ok(wide.into_owned())
+            .ok_or_else(|| self.bad(format!("is {}; expected integers", self.tensor.dtype)))
     }
 
     /// Integers from 0 to below `limit`; `what` says what they number.
@@ -80,7 +79,7 @@ impl NamedArray<'_> {
         if let Some(row) = offsets.windows(2).position(|pair| pair[0] > pair[1]) {
             return Err(self.bad(format!("falls at row {row}")));
         }
-        Ok(offsets.into_iter().map(|offset| offset as u64).collect())
+        Ok(offsets.iter().map(|offset| *offset as u64).collect())
     }
 
     /// Numbers of any type as fp32; fp32 arrays are used where they lie.
@@ -97,7 +96,7 @@ impl NamedArray<'_> {
             (Some(mapped), _) => mapped,
             (None, Some(values)) => values.into_owned().into(),
             (None, None) => {
-                self.integers()?.into_iter().map(|value| value as f32).collect::<Vec<_>>().into()
+                self.integers()?.iter().map(|value| *value as f32).collect::<Vec<_>>().into()
             }
         };
         match values.iter().position(|value| !value.is_finite()) {
@@ -134,7 +133,7 @@ impl NamedArray<'_> {
                     ))
                 })?
             }
-            None => self.integers()?,
+            None => self.integers()?.into_owned(),
         };
         if of.len() != nodes {
             return Err(self.bad(format!("has {} labels; there are {nodes} nodes", of.len())));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::delimited::{Record, Records, RowForm};
 use super::labels::{self, Cell};
 use super::node_table::{FeatureTable, Ids, NodeList, Nodes, column, split};
-use super::text::{find_table, shown};
+use super::text::{find_table, float, shown};
 use super::{Lacks, Options, bad, name_of};
 use crate::dataset::UNLABELLED;
 use crate::{Dataset, Error, Features, Graph, Labels, Metric, Names, Split};
@@ -50,15 +50,16 @@ pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
     let tables = Tables::find(folder)?;
     let (graph, names, notes) = match &tables.nodes {
         Some(nodes) => {
-            let (pairs, notes) = pairs(
+            let list = EdgeList::read(
                 &edges,
+                options.edge_weights,
                 |record| Ok((nodes.find(record, 0)?, nodes.find(record, 1)?)),
                 |name| nodes.is_head(name),
             )?;
-            (graph(&edges, nodes.count(), &pairs)?, nodes.names(), notes)
+            (list.graph(&edges, nodes.count())?, nodes.names(), list.notes)
         }
         None if options.lacks == Lacks::Features => {
-            let (graph, names, mut notes) = unlisted(&edges)?;
+            let (graph, names, mut notes) = unlisted(&edges, options.edge_weights)?;
             let unused =
                 ["labels", "split"].into_iter().filter_map(|name| find_table(folder, name));
             notes.extend(unused.filter(|path| *path != edges).map(|path| {
@@ -151,68 +152,100 @@ impl Tables {
     }
 }
 
-fn graph(path: &Path, nodes: usize, pairs: &[(u32, u32)]) -> Result<Graph, Error> {
-    let graph = Graph::from_edges(nodes, pairs);
-    graph.ok_or_else(|| bad(path, format!("an edge leads to a node that is not below {nodes}")))
+/// What a file of edges holds.
+struct EdgeList {
+    pairs: Vec<(u32, u32)>,
+    /// One per pair, if they are to be read.
+    weights: Option<Vec<f32>>,
+    /// What was not used of the file.
+    notes: Vec<String>,
 }
 
-/// Pairs of nodes, and what was not used of the file.
-type Pairs = (Vec<(u32, u32)>, Vec<String>);
+impl EdgeList {
+    fn graph(&self, path: &Path, nodes: usize) -> Result<Graph, Error> {
+        let graph = Graph::from_edges(nodes, &self.pairs).ok_or_else(|| {
+            bad(path, format!("an edge leads to a node that is not below {nodes}"))
+        })?;
+        let Some(weights) = &self.weights else { return Ok(graph) };
+        let list = self.pairs.iter().zip(weights).map(|((u, v), weight)| (*u, *v, *weight));
+        graph.with_weights(list).map_err(|problem| bad(path, problem.to_string()))
+    }
 
-/// Reads two nodes per line. `is_head` says whether a field of the first line is a heading.
-fn pairs(
-    path: &Path,
-    mut pair: impl FnMut(&Record<'_>) -> Result<(u32, u32), Error>,
-    is_head: impl Fn(&str) -> bool,
-) -> Result<Pairs, Error> {
-    let mut records = Records::open(path, RowForm::List)?;
-    let (mut pairs, mut columns) = (vec![], None);
-    while let Some(record) = records.next()? {
-        let found = record.len();
-        if !(2..=COLUMNS_MAX).contains(&found) || columns.is_some_and(|columns| columns != found) {
-            let expected = match columns {
-                Some(columns) => format!("{columns} as before"),
-                None => "two nodes, and perhaps a weight and a time".into(),
-            };
-            let plural = if found == 1 { "" } else { "s" };
-            let problem = format!("{found} column{plural}; expected {expected}");
-            return Err(record.bad(problem));
-        }
-        if columns.replace(found).is_none() {
-            let head = record.get(0)?;
-            if head.starts_with("%%MatrixMarket") {
-                let problem = "Matrix Market files are not read; write two nodes per line";
+    /// Reads two nodes per line, and with `weighted` the weight behind them. `is_head` says whether a field of the
+    /// first line is a heading.
+    fn read(
+        path: &Path,
+        weighted: bool,
+        mut pair: impl FnMut(&Record<'_>) -> Result<(u32, u32), Error>,
+        is_head: impl Fn(&str) -> bool,
+    ) -> Result<Self, Error> {
+        let mut records = Records::open(path, RowForm::List)?;
+        let (mut pairs, mut columns) = (vec![], None);
+        let mut weights = weighted.then(Vec::new);
+        while let Some(record) = records.next()? {
+            let found = record.len();
+            if !(2..=COLUMNS_MAX).contains(&found)
+                || columns.is_some_and(|columns| columns != found)
+            {
+                let expected = match columns {
+                    Some(columns) => format!("{columns} as before"),
+                    None => "two nodes, and perhaps a weight and a time".into(),
+                };
+                let plural = if found == 1 { "" } else { "s" };
+                let problem = format!("{found} column{plural}; expected {expected}");
                 return Err(record.bad(problem));
             }
-            if is_head(head) && is_head(record.get(1)?) {
-                continue;
+            if columns.replace(found).is_none() {
+                let head = record.get(0)?;
+                if head.starts_with("%%MatrixMarket") {
+                    let problem = "Matrix Market files are not read; write two nodes per line";
+                    return Err(record.bad(problem));
+                }
+                if weighted && found == 2 {
+                    let problem = "2 columns; --edge-weights needs a third one with the weights";
+                    return Err(record.bad(problem));
+                }
+                if is_head(head) && is_head(record.get(1)?) {
+                    continue;
+                }
+            }
+            pairs.push(pair(&record)?);
+            if let Some(weights) = &mut weights {
+                let text = record.get(2)?;
+                let weight =
+                    float(text.as_bytes()).filter(|weight| *weight > 0.0 && weight.is_finite());
+                weights.push(weight.ok_or_else(|| {
+                    record.bad(format!("weight `{text}`: expected a number above 0"))
+                })?);
             }
         }
-        pairs.push(pair(&record)?);
+        let file = shown(path.file_name().unwrap_or_default().as_encoded_bytes());
+        let note = match columns {
+            Some(4) if weighted => Some(format!("column 4 of {file} is not used")),
+            Some(3) if !weighted => {
+                Some(format!("column 3 of {file} is not used; --edge-weights reads it as weights"))
+            }
+            Some(columns @ 4..) => Some(format!(
+                "columns 3 to {columns} of {file} are not used; --edge-weights reads column 3 as weights"
+            )),
+            _ => None,
+        };
+        Ok(Self { pairs, weights, notes: note.into_iter().collect() })
     }
-    let file = shown(path.file_name().unwrap_or_default().as_encoded_bytes());
-    let note = match columns {
-        Some(3) => Some(format!("column 3 of {file} is not used: edges have no weights")),
-        Some(columns @ 4..) => {
-            Some(format!("columns 3 to {columns} of {file} are not used: edges have no weights"))
-        }
-        _ => None,
-    };
-    Ok((pairs, note.into_iter().collect()))
 }
 
 /// A graph of which only the edges are known. Integer ids number the nodes; other names, and
 /// integers with many gaps, are numbered as they appear.
-fn unlisted(path: &Path) -> Result<(Graph, Option<Names>, Vec<String>), Error> {
-    let (mut ids, (mut pairs, mut notes)) =
-        numbered(path, |name| NODE_HEADS.contains(&&*name.to_lowercase()))?;
+fn unlisted(path: &Path, weighted: bool) -> Result<(Graph, Option<Names>, Vec<String>), Error> {
+    let (mut ids, mut list) =
+        numbered(path, weighted, |name| NODE_HEADS.contains(&&*name.to_lowercase()))?;
     let is_number = |name: &String| name.parse::<u64>().is_ok();
     if let [from, to, others @ ..] = ids.names()
         && !(is_number(from) || is_number(to) || others.is_empty())
         && others.iter().all(is_number)
     {
         // Two words above integers are a header, whatever they are.
-        (ids, (pairs, notes)) = numbered(path, |_| true)?;
+        (ids, list) = numbered(path, weighted, |_| true)?;
     }
     let numbers: Option<Vec<u32>> = ids.names().iter().map(|name| name.parse().ok()).collect();
     let numbers = numbers.filter(|numbers| {
@@ -221,21 +254,25 @@ fn unlisted(path: &Path) -> Result<(Graph, Option<Names>, Vec<String>), Error> {
     });
     match numbers {
         Some(numbers) => {
-            for (u, v) in &mut pairs {
+            for (u, v) in &mut list.pairs {
                 (*u, *v) = (numbers[*u as usize], numbers[*v as usize]);
             }
             let nodes = numbers.iter().max().map_or(0, |last| *last as usize + 1);
-            Ok((graph(path, nodes, &pairs)?, None, notes))
+            Ok((list.graph(path, nodes)?, None, list.notes))
         }
         None => {
             let names = ids.names().iter().collect();
-            Ok((graph(path, ids.len(), &pairs)?, Some(names), notes))
+            Ok((list.graph(path, ids.len())?, Some(names), list.notes))
         }
     }
 }
 
 /// Reads pairs whose nodes are numbered as they appear.
-fn numbered(path: &Path, is_head: impl Fn(&str) -> bool) -> Result<(Ids, Pairs), Error> {
+fn numbered(
+    path: &Path,
+    weighted: bool,
+    is_head: impl Fn(&str) -> bool,
+) -> Result<(Ids, EdgeList), Error> {
     let mut ids = Ids::default();
     let pair = |record: &Record<'_>| {
         let ends = (ids.insert(record.get(0)?), ids.insert(record.get(1)?));
@@ -244,6 +281,6 @@ fn numbered(path: &Path, is_head: impl Fn(&str) -> bool) -> Result<(Ids, Pairs),
         }
         Ok(ends)
     };
-    let pairs = pairs(path, pair, is_head)?;
-    Ok((ids, pairs))
+    let list = EdgeList::read(path, weighted, pair, is_head)?;
+    Ok((ids, list))
 }

@@ -15,6 +15,8 @@ use crate::{Dataset, Error, Features, Graph, Labels, Metric, Names, Split};
 pub const EXTENSION: &str = ".graph.safetensors";
 const FORMAT: &str = "hither-graph";
 const VERSION: &str = "1";
+/// Of files whose edges have weights, so that programs that do not know of them refuse such files.
+const VERSION_WEIGHTED: &str = "2";
 
 /// The size of features that are still to be written.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +69,9 @@ pub(crate) fn begin(path: &Path, dataset: &Dataset, shape: FeatureShape) -> Resu
     let mut out = Writer::create(path, &entries, &metadata)?;
     out.write(bytemuck::cast_slice(graph.offsets()))?;
     out.write(bytemuck::cast_slice(graph.targets()))?;
+    if let Some(weights) = graph.weights() {
+        out.write(bytemuck::cast_slice(weights))?;
+    }
     match labels {
         Labels::Classes { of, .. } => out.write(bytemuck::cast_slice(of))?,
         Labels::Tasks { of, .. } => out.write(of)?,
@@ -95,6 +100,11 @@ pub(crate) fn contents(
     let mut entries = vec![
         Entry::new("offsets", Dtype::U64, &[nodes + 1]),
         Entry::new("neighbours", Dtype::U32, &[graph.targets().len()]),
+    ];
+    if graph.weights().is_some() {
+        entries.push(Entry::new("weights", Dtype::F32, &[graph.targets().len()]));
+    }
+    entries.extend([
         match labels {
             Labels::Classes { .. } => Entry::new("labels", Dtype::U32, &[nodes]),
             Labels::Tasks { count, .. } => Entry::new("labels", Dtype::U8, &[nodes, *count]),
@@ -102,7 +112,7 @@ pub(crate) fn contents(
         Entry::new("train", Dtype::U32, &[split.train.len()]),
         Entry::new("valid", Dtype::U32, &[split.valid.len()]),
         Entry::new("test", Dtype::U32, &[split.test.len()]),
-    ];
+    ]);
     for (text, ends, names) in [
         ("node_names", "node_name_ends", &dataset.node_names),
         ("class_names", "class_name_ends", &dataset.class_names),
@@ -131,7 +141,10 @@ pub(crate) fn contents(
     };
     let metadata = [
         ("format", FORMAT.to_string()),
-        ("version", VERSION.to_string()),
+        (
+            "version",
+            (if graph.weights().is_some() { VERSION_WEIGHTED } else { VERSION }).to_string(),
+        ),
         ("name", dataset.name.clone()),
         ("classes", labels.count().to_string()),
         ("metric", dataset.metric.name().to_string()),
@@ -154,7 +167,7 @@ pub(crate) struct GraphFile(pub TensorFile);
 
 impl GraphFile {
     pub fn open(path: &Path) -> Result<Self, Error> {
-        Ok(Self(TensorFile::open(path, FORMAT, VERSION)?))
+        Ok(Self(TensorFile::open(path, FORMAT, &[VERSION, VERSION_WEIGHTED])?))
     }
 
     pub fn dataset(&self) -> Result<Dataset, Error> {
@@ -166,6 +179,12 @@ impl GraphFile {
             None => Graph::from_arrays(offsets, neighbours),
         };
         let graph = graph.map_err(|problem| file.bad(problem))?;
+        let graph = match file.has("weights") {
+            true => graph
+                .with_weights_array(file.array("weights")?)
+                .map_err(|problem| file.bad(problem))?,
+            false => graph,
+        };
         let set = |name: &str| Ok::<_, Error>(file.array::<u32>(name)?.to_vec());
         let split = Split { train: set("train")?, valid: set("valid")?, test: set("test")? };
         let (features, labels) = (self.features()?, self.labels()?);

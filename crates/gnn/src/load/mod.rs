@@ -50,6 +50,8 @@ pub struct Options {
     /// Which split to take of those that the files hold, from 0.
     pub split_index: usize,
     pub lacks: Lacks,
+    /// Read the weights of edges, of layouts that may have them.
+    pub edge_weights: bool,
 }
 
 /// What a dataset may be without.
@@ -153,6 +155,11 @@ impl Format {
         }
     }
 
+    /// Whether weights of edges are read from files of this layout. Our own has them always if it has any.
+    fn has_edge_weights(self) -> bool {
+        matches!(self, Self::Csv | Self::Pyg | Self::Mapped)
+    }
+
     /// Whether files of this layout may hold several splits.
     fn has_splits(self) -> bool {
         matches!(self, Self::Pyg | Self::Ogb | Self::Masks)
@@ -190,6 +197,13 @@ pub fn open(path: &Path, options: &Options) -> Result<Dataset, Error> {
     if options.split_index > 0 && !format.has_splits() {
         let (index, problem) = (options.split_index, "its layout has no numbered splits");
         return Err(bad(path, format!("there is no split {index}: {problem}")));
+    }
+    if options.edge_weights && !format.has_edge_weights() {
+        let problem = format!(
+            "weights of edges are not read from the layout {format}; they are read from lists of edges \
+             (csv) and from PyTorch Geometric's files (pyg)"
+        );
+        return Err(bad(path, problem));
     }
     let mut dataset = match format {
         Format::Mapped => mapped::read(path)?,

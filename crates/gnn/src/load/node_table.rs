@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use hither_data::{Bytes, npy};
+use hither_data::{Bytes, Spill, npy};
 
 use super::arrays::NamedArray;
 use super::bad;
@@ -200,7 +200,8 @@ impl FeatureTable {
 
     fn read(path: &Path) -> Result<Self, Error> {
         let mut records = Records::open(path, RowForm::List)?;
-        let (mut values, mut dim, mut ids, mut is_first) = (vec![], None, None, true);
+        let (mut values, mut row) = (Spill::default(), vec![]);
+        let (mut dim, mut ids, mut is_first) = (None, None, true);
         while let Some(record) = records.next()? {
             let head = record.get(0)?;
             if std::mem::take(&mut is_first) && float(head.as_bytes()).is_none() {
@@ -213,14 +214,16 @@ impl FeatureTable {
             {
                 return Err(record.bad(format!("node `{head}` has a row already")));
             }
-            let found = record.floats(usize::from(ids.is_some()), &mut values)?;
+            row.clear();
+            let found = record.floats(usize::from(ids.is_some()), &mut row)?;
+            values.extend(&row)?;
             let expected = *dim.get_or_insert(found.max(1));
             if found != expected {
                 return Err(record.bad(format!("{found} features; expected {expected}")));
             }
         }
         let dim = dim.ok_or_else(|| bad(path, "it has no rows"))?;
-        let features = Features::Dense { values: values.into(), dim };
+        let features = Features::Dense { values: values.finish()?, dim };
         Ok(Self { path: path.into(), features, ids })
     }
 
@@ -250,8 +253,11 @@ impl FeatureTable {
             let node = nodes.number(id).ok_or_else(|| bad(&self.path, nodes.expected(id)))?;
             row_of[node as usize] = row;
         }
-        let rows = row_of.into_iter().flat_map(|row| &values[row * dim..(row + 1) * dim]);
-        Ok(Features::Dense { values: rows.copied().collect::<Vec<_>>().into(), dim: *dim })
+        let mut ordered = Spill::default();
+        for row in row_of {
+            ordered.extend(&values[row * dim..(row + 1) * dim])?;
+        }
+        Ok(Features::Dense { values: ordered.finish()?, dim: *dim })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hither_data::{Checkpoint, Npz};
+use hither_data::{Array, Checkpoint, Npz, Spill};
 
 use super::arrays::{NamedArray, array};
 use super::labels;
@@ -32,12 +32,14 @@ fn from_text(raw: &Path) -> Result<(Graph, Features, Labels), Error> {
     let nodes = count(&text::need(raw, "num-node-list.csv")?)?;
     // Labels first: they prove the count of nodes before anything is allocated by it.
     let labels = read_labels(&text::need(raw, "node-label.csv")?, nodes)?;
-    let mut edges = vec![];
+    let mut edges = Spill::default();
     let path = text::need(raw, "edge.csv")?;
     let mut lines = Lines::open(&path)?;
     while let Some(line) = lines.next()? {
-        edges.push(line.pair(nodes)?);
+        let (u, v) = line.pair(nodes)?;
+        edges.push([u, v])?;
     }
+    let edges = edges.finish()?;
     if let Some(list) = text::find(raw, "num-edge-list.csv") {
         let (expected, found) = (count(&list)?, edges.len());
         if expected != found {
@@ -49,8 +51,8 @@ fn from_text(raw: &Path) -> Result<(Graph, Features, Labels), Error> {
         Some(path) => table(&path, nodes)?,
         None => edge_means(raw, nodes, &edges)?,
     };
-    let features = Features::Dense { values: values.into(), dim };
-    let graph = Graph::from_edges(nodes, &edges)
+    let features = Features::Dense { values, dim };
+    let graph = Graph::from_each(nodes, edges.iter().map(|[u, v]| (*u, *v)))
         .ok_or_else(|| bad(&path, format!("an edge leads to a node that is not below {nodes}")))?;
     Ok((graph, features, labels))
 }
@@ -121,7 +123,7 @@ fn answer(value: Option<f32>) -> Option<u8> {
 }
 
 /// The mean over each node's edges, if edges have features and nodes have none (ogbn-proteins).
-fn edge_means(raw: &Path, nodes: usize, edges: &[(u32, u32)]) -> Result<(Vec<f32>, usize), Error> {
+fn edge_means(raw: &Path, nodes: usize, edges: &[[u32; 2]]) -> Result<(Array<f32>, usize), Error> {
     let Some(path) = text::find(raw, "edge-feat.csv") else {
         return Err(bad(raw, "node-feat.csv and edge-feat.csv are missing, gzipped or not"));
     };
@@ -134,7 +136,7 @@ fn edge_means(raw: &Path, nodes: usize, edges: &[(u32, u32)]) -> Result<(Vec<f32
             dim = len;
             sums.resize(nodes * dim, 0.0_f32);
         }
-        let Some((u, v)) = edges.get(found).filter(|_| len == dim) else {
+        let Some([u, v]) = edges.get(found).filter(|_| len == dim) else {
             let edges = edges.len();
             return Err(line.bad(format!("expected {edges} rows of {dim} columns, one per edge")));
         };
@@ -149,14 +151,14 @@ fn edge_means(raw: &Path, nodes: usize, edges: &[(u32, u32)]) -> Result<(Vec<f32
         return Err(bad(&path, format!("it has {found} rows; expected {edges}, one per edge")));
     }
     let mut degrees = vec![0_u32; nodes];
-    for (u, v) in edges {
+    for [u, v] in edges {
         degrees[*u as usize] += 1;
         degrees[*v as usize] += 1;
     }
     for (sum, degree) in sums.chunks_exact_mut(dim).zip(degrees) {
         sum.iter_mut().for_each(|sum| *sum /= degree.max(1) as f32);
     }
-    Ok((sums, dim))
+    Ok((sums.into(), dim))
 }
 
 fn from_arrays(raw: &Path, binary: &Path) -> Result<(Graph, Features, Labels), Error> {
@@ -184,11 +186,11 @@ fn from_arrays(raw: &Path, binary: &Path) -> Result<(Graph, Features, Labels), E
         return Err(ends.bad(format!("has shape {:?}; expected [2, edges]", ends.tensor.shape)));
     };
     let ids = ends.ids(nodes, "a node")?;
+    drop(ends.tensor);
     let (from, to) = ids.split_at(count);
-    let edges: Vec<(u32, u32)> = from.iter().copied().zip(to.iter().copied()).collect();
+    let graph = Graph::from_each(nodes, from.iter().copied().zip(to.iter().copied()))
+        .ok_or_else(|| bad(binary, format!("an edge leads to a node that is not below {nodes}")))?;
     drop(ids);
-    let graph = Graph::from_edges(nodes, &edges)
-        .ok_or_else(|| ends.bad(format!("has a node that is not below {nodes}")))?;
     let features = dense(&array(&npz, "node_feat")?)?;
     Ok((graph, features, labels))
 }

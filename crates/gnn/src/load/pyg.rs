@@ -15,6 +15,7 @@ use crate::dataset::UNLABELLED;
 use crate::{Dataset, Error, Features, Graph, Labels, Metric, Split};
 
 const EDGES: [&str; 2] = ["edge_index", "edges"];
+const WEIGHTS: [&str; 2] = ["edge_weight", "edge_weights"];
 const FEATURES: [&str; 5] = ["x", "features", "node_features", "node_feat", "feat"];
 const LABELS: [&str; 5] = ["y", "labels", "label", "node_labels", "node_label"];
 const TRAIN: [&str; 2] = ["train_mask", "train_masks"];
@@ -62,7 +63,7 @@ pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
         (0, None) => None,
         (rows, _) => Some(rows),
     };
-    let graph = fields.graph(nodes)?;
+    let graph = fields.graph(nodes, options.edge_weights)?;
     let (labels, metric) = match &labels {
         Some(named) => read_labels(named, graph.nodes())?,
         None if options.lacks != Lacks::Nothing => {
@@ -75,11 +76,13 @@ pub fn read(path: &Path, options: &Options) -> Result<Dataset, Error> {
         0 => Split::default(),
         _ => options.split(&labels, || fields.split(graph.nodes(), options))?,
     };
-    let unused = UNUSED.iter().find(|name| fields.contains(name));
+    let is_used = |name: &str| options.edge_weights && WEIGHTS.contains(&name);
+    let unused = UNUSED.iter().find(|name| fields.contains(name) && !is_used(name));
     let mut dataset = Dataset::new(name_of(path), graph, features, labels, split, metric);
-    dataset.notes.extend(
-        unused.map(|name| format!("`{name}` is not used: edges have no weights or features")),
-    );
+    dataset.notes.extend(unused.map(|name| match WEIGHTS.contains(name) {
+        true => format!("`{name}` is not used; --edge-weights reads it"),
+        false => format!("`{name}` is not used: edges have no features"),
+    }));
     Ok(dataset)
 }
 
@@ -147,7 +150,7 @@ impl Fields {
     }
 
     /// `nodes`: as many as there are rows of features or labels, if there are any.
-    fn graph(&self, nodes: Option<usize>) -> Result<Graph, Error> {
+    fn graph(&self, nodes: Option<usize>, weighted: bool) -> Result<Graph, Error> {
         let named = self.get(&EDGES)?.ok_or_else(|| self.missing("edges, `edge_index`"))?;
         let [rows, columns] = named.table()?;
         let by_rows = match (rows, columns, named.name) {
@@ -181,8 +184,16 @@ impl Fields {
                 told
             }
         };
-        let graph = Graph::from_edges(nodes, &pairs);
-        graph.ok_or_else(|| named.bad(format!("has a node that is not below {nodes}")))
+        let graph = Graph::from_edges(nodes, &pairs)
+            .ok_or_else(|| named.bad(format!("has a node that is not below {nodes}")))?;
+        if !weighted {
+            return Ok(graph);
+        }
+        let named = self.get(&WEIGHTS)?.ok_or_else(|| self.missing("weights, `edge_weight`"))?;
+        let named = named.sized(pairs.len(), "one per edge")?;
+        let weights = named.floats()?;
+        let list = pairs.iter().zip(&weights[..]).map(|((u, v), weight)| (*u, *v, *weight));
+        graph.with_weights(list).map_err(|problem| named.bad(format!("does not fit: {problem}")))
     }
 
     /// None if the file holds no split.

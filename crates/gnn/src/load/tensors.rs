@@ -14,13 +14,14 @@ pub(crate) struct TensorFile {
 }
 
 impl TensorFile {
-    /// Maps a file whose metadata name this format and version.
-    pub fn open(path: &Path, format: &str, version: &str) -> Result<Self, Error> {
+    /// Maps a file whose metadata name this format and one of these versions.
+    pub fn open(path: &Path, format: &str, versions: &[&str]) -> Result<Self, Error> {
         let file = Self { path: path.into(), checkpoint: Checkpoint::open(path)? };
         let found = (file.text("format")?, file.text("version")?);
-        if found != (format, version) {
+        if found.0 != format || !versions.contains(&found.1) {
             let problem = format!("its format is {} {}", found.0, found.1);
-            return Err(file.bad(format!("{problem}; expected {format} {version}")));
+            let expected = versions.join(" or ");
+            return Err(file.bad(format!("{problem}; expected {format} {expected}")));
         }
         Ok(file)
     }

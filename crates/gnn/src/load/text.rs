@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
+use hither_data::{Array, Spill};
 
 use super::bad;
 use crate::Error;
@@ -164,23 +165,27 @@ pub fn shown(field: &[u8]) -> String {
     String::from_utf8_lossy(field).chars().take(40).collect()
 }
 
-/// Reads `rows` rows of numbers, all of one length. Returns the values and the columns.
-pub fn table(path: &Path, rows: usize) -> Result<(Vec<f32>, usize), Error> {
+/// Reads `rows` rows of numbers, all of one length. Returns the values and the columns. A long table
+/// does not stay in memory.
+pub fn table(path: &Path, rows: usize) -> Result<(Array<f32>, usize), Error> {
     let mut lines = Lines::open(path)?;
-    let (mut values, mut columns, mut found) = (vec![], 0, 0);
+    let (mut values, mut row) = (Spill::default(), vec![]);
+    let (mut columns, mut found) = (0, 0);
     while let Some(line) = lines.next()? {
         if found == rows {
             return Err(line.bad(format!("expected {rows} rows, one per node; there are more")));
         }
-        let len = line.floats(line.fields(), &mut values)?;
+        row.clear();
+        let len = line.floats(line.fields(), &mut row)?;
         if found > 0 && len != columns {
             return Err(line.bad(format!("{len} columns; expected {columns} as before")));
         }
+        values.extend(&row)?;
         columns = len;
         found += 1;
     }
     if found != rows {
         return Err(bad(path, format!("it has {found} rows; expected {rows}, one per node")));
     }
-    Ok((values, columns))
+    Ok((values.finish()?, columns))
 }

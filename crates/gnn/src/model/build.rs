@@ -1,10 +1,11 @@
 //! From a description to layers with places in the vector of parameters.
 
 use super::{Kind, Model, Named, Spec, Stage, Start, Table};
-use crate::batch_norm::BatchNorm;
 use crate::layer::{
-    Attention, Embedding, Gcn, Layer, Light, Linear, Norm, ParamMatrix, Propagate, Sage,
+    Attention, Embedding, Gatv2, Gcn, Gin, Heads, Layer, Light, Linear, Norm, ParamMatrix,
+    Propagate, Sage,
 };
+use crate::normalisation::{BatchNorm, LayerNorm, Normalisation};
 
 /// More parameters than a server's memory would hold a few copies of are a mistake.
 const PARAMS_MAX: usize = 1 << 31;
@@ -22,9 +23,15 @@ pub fn model(spec: Spec) -> Result<Model, String> {
         };
         let layer = Maker { model: &mut model, index, inputs, outputs, last }.layer(*kind);
         let plain = last || matches!(kind, Kind::Propagate | Kind::Embedding | Kind::Light);
-        let batch_norm =
-            (spec.batch_norm && !plain).then(|| batch_norm(&mut model, index, outputs));
-        model.stages.push(Stage { layer, batch_norm, activate: !plain, outputs });
+        let normalisation = match (spec.batch_norm, spec.layer_norm) {
+            _ if plain => None,
+            (true, _) => Some(Normalisation::Batch(batch_norm(&mut model, index, outputs))),
+            (_, true) => Some(Normalisation::Layer(layer_norm(&mut model, index, outputs))),
+            _ => None,
+        };
+        // Features may be sparse, and are seldom as wide as hidden rows: no layer adds those.
+        let residual = spec.residual && !plain && index > 0 && inputs == outputs;
+        model.stages.push(Stage { layer, normalisation, activate: !plain, residual, outputs });
         inputs = outputs;
     }
     match model.params.last() {
@@ -71,7 +78,11 @@ fn check(spec: &Spec) -> Result<(), String> {
     if spec.heads == 0 {
         return Err("attention needs at least one head".into());
     }
-    if layers.contains(&Kind::Gat) && !spec.hidden.is_multiple_of(spec.heads) {
+    if spec.batch_norm && spec.layer_norm {
+        return Err("a model has batch norms or layer norms, not both".into());
+    }
+    let has_heads = |kind: &Kind| matches!(kind, Kind::Gat | Kind::Gatv2);
+    if layers.iter().any(has_heads) && !spec.hidden.is_multiple_of(spec.heads) {
         return Err(format!(
             "{} hidden units cannot be shared by {} heads",
             spec.hidden, spec.heads
@@ -118,7 +129,33 @@ impl Maker<'_> {
                 let bias = self.vector("bias", &[outputs], Start::Constant(0.0));
                 let all = glorot(inputs, heads * dim);
                 let weight = self.matrix("lin.weight", heads * dim, all);
-                Layer::Attention(Attention { heads, concat, weight, source, target, bias })
+                let heads = Heads { count: heads, dim, concat };
+                Layer::Attention(Attention { heads, weight, source, target, bias })
+            }
+            Kind::Gatv2 => {
+                let concat = !self.last;
+                let dim = if concat { outputs / heads } else { outputs };
+                let score = self.vector("att", &[1, heads, dim], glorot(heads, dim));
+                let bias = self.vector("bias", &[outputs], Start::Constant(0.0));
+                let (all, zero) = (glorot(inputs, heads * dim), Start::Constant(0.0));
+                let source = self.matrix("lin_l.weight", heads * dim, all);
+                let source_bias = self.vector("lin_l.bias", &[heads * dim], zero);
+                let target = self.matrix("lin_r.weight", heads * dim, all);
+                let target_bias = self.vector("lin_r.bias", &[heads * dim], zero);
+                let source = Linear { weight: source, bias: source_bias };
+                let target = Linear { weight: target, bias: target_bias };
+                let heads = Heads { count: heads, dim, concat };
+                Layer::Gatv2(Gatv2 { heads, source, target, score, bias })
+            }
+            Kind::Gin => {
+                let weight = self.matrix("nn.lins.0.weight", outputs, linear);
+                let bias = self.vector("nn.lins.0.bias", &[outputs], linear);
+                let sum = Gcn { weight, bias, norm: Norm::Sum };
+                let hidden = Start::Uniform(1.0 / (outputs as f32).sqrt());
+                let at = self.vector("nn.lins.1.weight", &[outputs, outputs], hidden);
+                let weight = ParamMatrix { at, outputs, inputs: outputs };
+                let bias = self.vector("nn.lins.1.bias", &[outputs], hidden);
+                Layer::Gin(Gin { sum, second: Linear { weight, bias } })
             }
             Kind::Propagate => {
                 let (alpha, steps) = (self.model.spec.alpha, self.model.spec.steps);
@@ -166,6 +203,14 @@ fn batch_norm(model: &mut Model, index: usize, dim: usize) -> BatchNorm {
         shift: add(&mut model.params, name("bias"), &[dim], zero),
         mean: add(&mut model.stats, name("running_mean"), &[dim], zero),
         variance: add(&mut model.stats, name("running_var"), &[dim], one),
+    }
+}
+
+fn layer_norm(model: &mut Model, index: usize, dim: usize) -> LayerNorm {
+    let name = |piece: &str| format!("norms.{index}.{piece}");
+    LayerNorm {
+        scale: add(&mut model.params, name("weight"), &[dim], Start::Constant(1.0)),
+        shift: add(&mut model.params, name("bias"), &[dim], Start::Constant(0.0)),
     }
 }
 

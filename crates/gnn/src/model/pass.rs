@@ -2,22 +2,25 @@
 
 use hither_core::record::train::Work;
 use hither_core::seed;
-use hither_kernels::memory::zeros;
+use hither_kernels::memory::{reuse, stale, zeros};
 use hither_kernels::vector::{self, Dropout};
+use rayon::prelude::*;
 
 use super::{Model, Weights};
 use crate::Dataset;
-use crate::batch_norm::{self, BatchNorm};
 use crate::layer::{Backward, ForwardCache, Layer, Passes, Rows, Shape};
+use crate::normalisation::{Normalisation, Normalised};
 use crate::sample::{Batch, Fanout, Hop, Sampler};
 
 /// A layer and what follows it.
 #[derive(Clone, Debug)]
 pub struct Stage {
     pub layer: Layer,
-    pub batch_norm: Option<BatchNorm>,
+    pub normalisation: Option<Normalisation>,
     /// ReLU, and dropout while learning.
     pub activate: bool,
+    /// Add the nodes' own inputs to what the activation leaves.
+    pub residual: bool,
     pub outputs: usize,
 }
 
@@ -33,8 +36,45 @@ pub enum Pass {
 /// What the forward pass of a stage leaves for its backward pass.
 struct Trace {
     cache: ForwardCache,
-    batch_norm: Option<batch_norm::Normalised>,
+    normalised: Option<Normalised>,
+    /// What the activation left, where more was added to it.
+    activated: Option<Vec<f32>>,
     output: Vec<f32>,
+}
+
+/// Nodes whose outputs are computed at once from the whole graph's hidden rows.
+const ROWS_AT_ONCE: usize = 1 << 16;
+/// Nodes whose outputs are computed at once from their neighbourhoods.
+const NODES_AT_ONCE: usize = 1 << 12;
+
+/// A copy in memory that is used again.
+fn copy(rows: &[f32]) -> Vec<f32> {
+    let mut copy = stale(rows.len());
+    copy.copy_from_slice(rows);
+    copy
+}
+
+impl Stage {
+    /// The output as the model is used, without anything kept.
+    fn output(&self, weights: &Weights, input: &Rows, hops: &[Hop]) -> Vec<f32> {
+        let (mut y, _) = self.layer.forward(&weights.params, input, hops, false);
+        if let Some(norm) = &self.normalisation {
+            norm.apply(&weights.params, &weights.stats, &mut y);
+        }
+        if self.activate {
+            vector::relu_dropout(&mut y, None);
+        }
+        self.add_input(input, &mut y);
+        y
+    }
+
+    /// Adds the own rows of the targets, which are the first of the input, if the stage is residual.
+    fn add_input(&self, input: &Rows, y: &mut [f32]) {
+        if let (true, Rows::Dense { values, .. }) = (self.residual, input) {
+            let own = &values[..y.len()];
+            vector::add_scaled(y, 1.0, own);
+        }
+    }
 }
 
 impl Model {
@@ -56,19 +96,23 @@ impl Model {
             hops = later;
             let input = self.input_of(index, batch, &traces);
             let (mut y, cache) = stage.layer.forward(&weights.params, &input, here, true);
-            let batch_norm = stage.batch_norm.as_ref().map(|norm| {
+            let normalised = stage.normalisation.as_ref().map(|norm| {
                 let stats = matches!(pass, Pass::Learn { .. }).then_some(&mut weights.stats[..]);
                 norm.learn(&weights.params, stats, &mut y)
             });
             if stage.activate {
                 vector::relu_dropout(&mut y, self.dropout(index, pass));
             }
-            traces.push(Trace { cache, batch_norm, output: y });
+            let activated = stage.residual.then(|| copy(&y));
+            stage.add_input(&input, &mut y);
+            traces.push(Trace { cache, normalised, activated, output: y });
         }
         let Some(Trace { mut cache, output: logits, .. }) = traces.pop() else { return 0.0 };
         let mut dy = zeros(logits.len());
         let loss = batch.goal.gradient(data, &logits, self.spec.outputs, &mut dy);
-        drop(logits);
+        reuse(logits);
+        // The gradient that goes past the layer, straight to its input.
+        let mut past: Option<Vec<f32>> = None;
         hops = &batch.hops[..];
         for (index, stage) in self.stages.iter().enumerate().rev() {
             let (earlier, here) = hops.split_at(hops.len() - stage.layer.hops());
@@ -84,18 +128,28 @@ impl Model {
                 needs_dx: index > 0,
             };
             let dx = stage.layer.backward(backward, grads);
-            let (Some(dx), Some(before)) = (dx, traces.pop()) else { break };
-            dy = dx;
-            cache = before.cache;
+            let (Some(mut dx), Some(before)) = (dx, traces.pop()) else { break };
+            if let Some(past) = past.take() {
+                vector::add_scaled(&mut dx[..past.len()], 1.0, &past);
+                reuse(past);
+            }
+            reuse(std::mem::replace(&mut dy, dx));
+            std::mem::replace(&mut cache, before.cache).reuse();
             let stage = &self.stages[index - 1];
+            past = stage.residual.then(|| copy(&dy));
             if stage.activate {
                 let scale = self.dropout(index - 1, pass).map_or(1.0, |d| 1.0 / (1.0 - d.rate));
-                vector::relu_dropout_backward(&before.output, scale, &mut dy);
+                let activated = before.activated.as_ref().unwrap_or(&before.output);
+                vector::relu_dropout_backward(activated, scale, &mut dy);
             }
-            if let (Some(norm), Some(normalised)) = (&stage.batch_norm, before.batch_norm) {
+            if let (Some(norm), Some(normalised)) = (&stage.normalisation, before.normalised) {
                 norm.backward(params, normalised, &mut dy, grads);
             }
+            reuse(before.output);
+            before.activated.into_iter().for_each(reuse);
         }
+        reuse(dy);
+        cache.reuse();
         loss
     }
 
@@ -145,7 +199,79 @@ impl Model {
     /// What the model says of every node of the graph, all neighbours seen, layer by layer: the
     /// embeddings (the input of the last layer) and the outputs.
     pub fn infer(&self, weights: &Weights, data: &Dataset) -> Inference {
-        self.outputs(weights, &Batch::whole(data, &[], self.needs()), |_, _| {})
+        let batch = Batch::whole(data, &[], self.needs());
+        let mut outputs = self.outputs(weights, &batch, |_, _| {});
+        self.change_lengths(&mut outputs.logits);
+        outputs
+    }
+
+    /// Raises the lengths of output rows to the model's power.
+    fn change_lengths(&self, rows: &mut [f32]) {
+        let (power, dim) = (self.spec.length_power, self.spec.outputs);
+        if power == 1.0 {
+            return;
+        }
+        rows.par_chunks_exact_mut(dim).with_min_len(1024).for_each(|row| {
+            let length = row.iter().map(|value| value * value).sum::<f32>().sqrt();
+            // A node without edges may have a row of zeros.
+            let factor = length.max(f32::MIN_POSITIVE).powf(power - 1.0);
+            row.iter_mut().for_each(|value| *value *= factor);
+        });
+    }
+
+    /// The outputs for some nodes, in their order, all neighbours seen; embeddings are not kept. Where the nodes and
+    /// their neighbours are few, only what they depend on is computed; otherwise every layer but the last is computed
+    /// for the whole graph, and the last one for these nodes, a block at a time.
+    pub fn infer_rows(&self, weights: &Weights, data: &Dataset, nodes: &[u32]) -> Inference {
+        let graph = &data.graph;
+        let needs = self.needs();
+        let reach = (1.0 + graph.targets().len() as f64 / graph.nodes().max(1) as f64)
+            .powi(needs.hops as i32 - 1);
+        if nodes.len() as f64 * reach < graph.nodes() as f64 && self.table().is_none() {
+            let outputs = self.infer_nodes(weights, data, nodes, NODES_AT_ONCE, |_| {});
+            return Inference { embeddings: None, ..outputs };
+        }
+        let classes = self.spec.outputs;
+        let batch = Batch::whole(data, &[], needs);
+        let Some((last, before)) = self.stages.split_last() else {
+            return Inference { embeddings: None, logits: vec![], classes };
+        };
+        let mut hidden: Option<(Vec<f32>, usize)> = None;
+        let mut hops = &batch.hops[..];
+        for stage in before {
+            let input =
+                hidden.as_ref().map_or(batch.input.borrow(), |(x, dim)| Rows::dense(x, *dim));
+            let (here, later) = hops.split_at(stage.layer.hops());
+            hops = later;
+            let output = stage.output(weights, &input, here);
+            hidden
+                .replace((output, stage.outputs))
+                .into_iter()
+                .for_each(|(before, _)| reuse(before));
+        }
+        let input = hidden.as_ref().map_or(batch.input.borrow(), |(x, dim)| Rows::dense(x, *dim));
+        let is_by_row =
+            matches!(last.layer, Layer::Sage(_) | Layer::Gcn(_) | Layer::Gin(_) | Layer::Linear(_));
+        if !is_by_row || input.is_sparse() {
+            let all = last.output(weights, &input, hops);
+            let rows = Rows::dense(&all, classes).pick(nodes);
+            let Rows::Dense { values, .. } = rows else { unreachable!("rows of a dense table") };
+            return Inference { embeddings: None, logits: values.into_owned(), classes };
+        }
+        let mut logits = Vec::with_capacity(nodes.len() * classes);
+        for block in nodes.chunks(ROWS_AT_ONCE) {
+            let rows = match last.layer.hops() {
+                0 => last.output(weights, &input.pick(block), &[]),
+                _ => {
+                    let hop = Hop::over_graph(graph, block, needs.roots);
+                    last.output(weights, &input, &[hop])
+                }
+            };
+            logits.extend_from_slice(&rows);
+            reuse(rows);
+        }
+        hidden.into_iter().for_each(|(rows, _)| reuse(rows));
+        Inference { embeddings: None, logits, classes }
     }
 
     /// The same for some nodes, in their order: with all their neighbours, `at_once` nodes at a time. It
@@ -174,6 +300,7 @@ impl Model {
             }
             done(seeds.len());
         }
+        self.change_lengths(&mut logits);
         Inference { embeddings, logits, classes: self.spec.outputs }
     }
 
@@ -208,17 +335,11 @@ impl Model {
                 _ => batch.input.borrow(),
             };
             see(index, &input);
-            let (mut y, _) = stage.layer.forward(&weights.params, &input, here, false);
-            if let Some(norm) = &stage.batch_norm {
-                norm.apply(&weights.params, &weights.stats, &mut y);
-            }
-            if stage.activate {
-                vector::relu_dropout(&mut y, None);
-            }
+            let y = stage.output(weights, &input, here);
             if index + 1 == self.stages.len() {
                 outputs = y;
             } else {
-                embeddings = Some(y);
+                embeddings.replace(y).into_iter().for_each(reuse);
             }
         }
         Inference { embeddings, logits: outputs, classes: self.spec.outputs }
@@ -231,11 +352,4 @@ pub struct Inference {
     pub embeddings: Option<Vec<f32>>,
     pub logits: Vec<f32>,
     pub classes: usize,
-}
-
-impl Inference {
-    /// The score of these nodes, from 0 to 1.
-    pub fn score(&self, data: &Dataset, nodes: &[u32]) -> f64 {
-        crate::score::score(&self.logits, self.classes, &data.labels, data.metric, nodes)
-    }
 }

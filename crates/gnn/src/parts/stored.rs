@@ -135,7 +135,7 @@ struct Slices {
 impl Files {
     fn open(dir: &Path) -> Result<Self, Error> {
         let whole = GraphFile::open(&dir.join(WHOLE))?;
-        let parts = TensorFile::open(&dir.join(PARTS), FORMAT, VERSION)?;
+        let parts = TensorFile::open(&dir.join(PARTS), FORMAT, &[VERSION])?;
         if whole.0.find_text(ID) != Some(parts.text(ID)?) {
             let problem = format!("it does not belong to {WHOLE} beside it; partition again");
             return Err(parts.bad(problem));

@@ -42,6 +42,11 @@ impl<'a> PartWriter<'a> {
     /// Fails if the dataset is not complete.
     pub fn new(data: &'a Dataset, partition: &Partition, method: &'a str) -> Result<Self, Error> {
         data.check()?;
+        if data.graph.weights().is_some() {
+            let problem = "graphs whose edges have weights are not written by part; train on the graph \
+                           itself, which is cut in memory";
+            return Err(Error::Dataset { name: data.name.clone(), problem: problem.into() });
+        }
         Ok(Self { data, order: PartOrder::new(data, partition), method })
     }
 

@@ -37,9 +37,15 @@ impl Fixture {
             Labels::Classes { .. } => Metric::Accuracy,
             Labels::Tasks { .. } => Metric::F1Micro,
         };
+        let mut graph = Graph::from_edges(nodes, &edges).expect("a graph");
+        if let Some(weights) = file.tensors.get("weights") {
+            let weights = weights.as_f32().expect("numbers");
+            let list = edges.iter().zip(&weights[..]).map(|((u, v), weight)| (*u, *v, *weight));
+            graph = graph.with_weights(list).expect("a weight per edge");
+        }
         let data = Dataset {
             name: name.into(),
-            graph: Graph::from_edges(nodes, &edges).expect("a graph"),
+            graph,
             features: Features::Dense { values: x.into(), dim },
             labels,
             split: Split { train, valid: vec![], test: vec![] },
@@ -52,6 +58,7 @@ impl Fixture {
             original: None,
             parts: None,
         };
+        let is_said = |name: &str| file.metadata.get(name).is_some_and(|text| text == "true");
         let kinds = said("model").replace("appnp", "propagate");
         let number = |name: &str, or: f32| {
             file.metadata.get(name).map_or(or, |text| text.parse().expect("a number"))
@@ -64,9 +71,12 @@ impl Fixture {
             heads: number("heads", 1.0) as usize,
             norm: if said("norm") == "sym" { Norm::Symmetric } else { Norm::Mean },
             batch_norm: said("batch_norm") == "true",
+            layer_norm: is_said("layer_norm"),
+            residual: is_said("residual"),
             dropout: 0.0,
             steps: number("steps", 5.0) as usize,
             alpha: number("alpha", 0.2),
+            length_power: 1.0,
         };
         let model = Model::new(spec).expect("a model");
         Self { file, data, model }
@@ -106,9 +116,12 @@ pub fn spec(layers: &[Kind], data: &Dataset) -> Spec {
         heads: 2,
         norm: Norm::Symmetric,
         batch_norm: false,
+        layer_norm: false,
+        residual: false,
         dropout: 0.0,
         steps: 3,
         alpha: 0.2,
+        length_power: 1.0,
     }
 }
 

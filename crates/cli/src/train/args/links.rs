@@ -6,7 +6,7 @@ use std::str::FromStr;
 use anyhow::bail;
 use clap::builder::RangedU64ValueParser;
 use hither_gnn::links::metric::LinkMetric;
-use hither_gnn::links::pairs::Loss;
+use hither_gnn::links::pairs::{Loss, NegativesBy};
 use hither_gnn::task::{Objective, Task};
 use hither_gnn::train::Mode;
 use hither_gnn::{Dataset, Metric};
@@ -28,10 +28,18 @@ pub struct LinkArgs {
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
     #[arg(allow_negative_numbers = true)]
     pub negatives: Option<usize>,
+    /// How to draw them: from all nodes alike (nodes) or by their number of links (links)
+    #[arg(long, value_name = "HOW", default_value = "nodes")]
+    pub negatives_by: NegativesBy,
     /// Divide cosines by this in the softmax
     #[arg(long, value_name = "T", default_value_t = 0.1, value_parser = |t: &str| number(t, 0.001, 100.0))]
     #[arg(allow_negative_numbers = true)]
     pub temperature: f64,
+    /// Power of the lengths of rows when links are ranked by products: 1 for products, 0 for cosines
+    /// [default: 0.5 with softmax, else 1]
+    #[arg(long, value_name = "P", value_parser = |t: &str| number(t, 0.0, 1.0))]
+    #[arg(allow_negative_numbers = true)]
+    pub length_power: Option<f64>,
     /// Share of the links to validate by; with 0 the model of the last round is kept
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = |t: &str| number(t, 0.0, 0.5))]
     #[arg(allow_negative_numbers = true)]
@@ -119,10 +127,16 @@ impl TrainArgs {
         Ok(())
     }
 
+    /// The softmax learns by cosines, which say nothing of lengths; products would trust these too much.
+    pub(super) fn length_power(&self) -> f32 {
+        let usual = if self.links.loss == Loss::Softmax { 0.5 } else { 1.0 };
+        self.links.length_power.unwrap_or(usual) as f32
+    }
+
     /// What is learnt from a dataset.
     pub(super) fn task(&self, data: &Dataset, seed: u64) -> Task {
         let Some(links) = &data.links else { return Task::Nodes };
-        let LinkArgs { loss, negatives, temperature, .. } = &self.links;
+        let LinkArgs { loss, negatives, negatives_by, temperature, .. } = &self.links;
         let metric = match self.model.metric {
             Some(MetricName::Links(metric)) => metric,
             _ => LinkMetric::usual(links),
@@ -131,6 +145,7 @@ impl TrainArgs {
         Task::Links(Objective {
             loss: *loss,
             negatives: negatives.unwrap_or(usual),
+            negatives_by: *negatives_by,
             temperature: *temperature as f32,
             metric,
             seed,

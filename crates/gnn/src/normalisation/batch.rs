@@ -2,14 +2,13 @@
 
 use std::ops::Range;
 
-use hither_kernels::memory::zeros;
+use hither_kernels::memory::{reuse, stale};
 use rayon::prelude::*;
 
-/// As PyTorch has them.
-const EPSILON: f32 = 1e-5;
+use super::{BLOCK_ROWS, EPSILON, Normalised};
+
+/// As PyTorch has it.
 const MOMENTUM: f32 = 0.1;
-/// Rows that are summed by themselves; such sums are added in order, whichever thread made them.
-const BLOCK_ROWS: usize = 1024;
 
 /// A batch normalisation: where its parameters and statistics lie in the model's vectors.
 #[derive(Clone, Debug)]
@@ -20,13 +19,6 @@ pub struct BatchNorm {
     /// Range among the statistics.
     pub mean: Range<usize>,
     pub variance: Range<usize>,
-}
-
-/// What a forward pass leaves for the backward pass.
-pub struct Normalised {
-    rows: Vec<f32>,
-    /// 1/√(variance + ε) of each column.
-    inverse: Vec<f32>,
 }
 
 impl BatchNorm {
@@ -48,7 +40,7 @@ impl BatchNorm {
             variances.for_each(|(stat, sum)| towards(stat, (sum / unbiased) as f32));
         }
         let (scale, shift) = (&params[self.scale.clone()], &params[self.shift.clone()]);
-        let mut normalised = zeros(y.len());
+        let mut normalised = stale(y.len());
         let blocks = y.par_chunks_mut(BLOCK_ROWS * dim);
         blocks.zip(normalised.par_chunks_mut(BLOCK_ROWS * dim)).for_each(|(y, normalised)| {
             for (y, normalised) in y.chunks_exact_mut(dim).zip(normalised.chunks_exact_mut(dim)) {
@@ -81,7 +73,7 @@ impl BatchNorm {
     pub fn backward(
         &self,
         params: &[f32],
-        normalised: Normalised,
+        normalised: &Normalised,
         dy: &mut [f32],
         grads: &mut [f32],
     ) {
@@ -89,15 +81,16 @@ impl BatchNorm {
         let rows = (dy.len() / dim).max(1) as f32;
         let Normalised { rows: normalised, inverse } = normalised;
         let dshift = column_sums(dy, dim, |value, _| f64::from(value));
-        let products: Vec<f32> = dy.iter().zip(&normalised).map(|(dy, x)| dy * x).collect();
+        let products = products(dy, normalised);
         let dscale = column_sums(&products, dim, |value, _| f64::from(value));
+        reuse(products);
         let add = |grads: &mut [f32], sums: &[f64]| {
             grads.iter_mut().zip(sums).for_each(|(grad, sum)| *grad += *sum as f32);
         };
         add(&mut grads[self.shift.clone()], &dshift);
         add(&mut grads[self.scale.clone()], &dscale);
         let scale = &params[self.scale.clone()];
-        let factor: Vec<f32> = scale.iter().zip(&inverse).map(|(s, i)| s * i).collect();
+        let factor: Vec<f32> = scale.iter().zip(inverse).map(|(s, i)| s * i).collect();
         let mean_dy: Vec<f32> = dshift.iter().map(|sum| *sum as f32 / rows).collect();
         let mean_dyx: Vec<f32> = dscale.iter().map(|sum| *sum as f32 / rows).collect();
         let blocks = dy.par_chunks_mut(BLOCK_ROWS * dim);
@@ -111,8 +104,24 @@ impl BatchNorm {
     }
 }
 
+/// The products of the elements of two matrices.
+pub(super) fn products(a: &[f32], b: &[f32]) -> Vec<f32> {
+    const BLOCK: usize = 1 << 16;
+    let mut products = stale(a.len());
+    products.par_chunks_mut(BLOCK).zip(a.par_chunks(BLOCK)).zip(b.par_chunks(BLOCK)).for_each(
+        |((products, a), b)| {
+            products.iter_mut().zip(a).zip(b).for_each(|((product, a), b)| *product = a * b);
+        },
+    );
+    products
+}
+
 /// The sum over rows of `of(value, column)`.
-fn column_sums(values: &[f32], dim: usize, of: impl Fn(f32, usize) -> f64 + Sync) -> Vec<f64> {
+pub(super) fn column_sums(
+    values: &[f32],
+    dim: usize,
+    of: impl Fn(f32, usize) -> f64 + Sync,
+) -> Vec<f64> {
     let block = |rows: &[f32]| {
         let mut sums = vec![0.0; dim];
         for row in rows.chunks_exact(dim) {

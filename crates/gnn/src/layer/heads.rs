@@ -1,0 +1,130 @@
+//! What layers of attention share: heads, the edges of targets with the targets themselves, and the softmax over
+//! the edges of a target.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use hither_kernels::memory::{reuse, stale};
+use rayon::prelude::*;
+
+use crate::sample::Hop;
+
+/// The slope of the scores' LeakyReLU below zero.
+const SLOPE: f32 = 0.2;
+/// Targets whose edges are weighted at once where the weights need not be kept.
+pub const BLOCK: usize = 1 << 14;
+/// Rows per task. Sums over rows are made task by task and added in order, whatever the threads.
+pub const TASK_ROWS: usize = 512;
+
+/// The heads of an attention: each has its own part of every row.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    pub count: usize,
+    /// Numbers per node and head.
+    pub dim: usize,
+    /// Heads stand beside each other in the output; otherwise it is their mean.
+    pub concat: bool,
+}
+
+impl Heads {
+    /// The output of rows of all heads.
+    pub fn join(&self, y: Vec<f32>) -> Vec<f32> {
+        if self.concat {
+            return y;
+        }
+        let Self { count, dim, .. } = *self;
+        let share = 1.0 / count as f32;
+        let mut means = stale(y.len() / count);
+        let rows = means.par_chunks_exact_mut(dim).zip(y.par_chunks_exact(count * dim));
+        rows.with_min_len(TASK_ROWS).for_each(|(means, y)| {
+            for (at, mean) in means.iter_mut().enumerate() {
+                *mean = y.iter().skip(at).step_by(dim).sum::<f32>() * share;
+            }
+        });
+        reuse(y);
+        means
+    }
+
+    /// Backward of [`Heads::join`].
+    pub fn split<'a>(&self, dy: &'a [f32]) -> Cow<'a, [f32]> {
+        if self.concat {
+            return Cow::Borrowed(dy);
+        }
+        let Self { count, dim, .. } = *self;
+        let share = 1.0 / count as f32;
+        let mut spread = stale(dy.len() * count);
+        let rows = spread.par_chunks_exact_mut(count * dim).zip(dy.par_chunks_exact(dim));
+        rows.with_min_len(TASK_ROWS).for_each(|(spread, dy)| {
+            for (at, value) in spread.iter_mut().enumerate() {
+                *value = dy[at % dim] * share;
+            }
+        });
+        Cow::Owned(spread)
+    }
+}
+
+/// LeakyReLU.
+pub fn leaky(score: f32) -> f32 {
+    score * leaky_slope(score)
+}
+
+pub fn leaky_slope(score: f32) -> f32 {
+    if score < 0.0 { SLOPE } else { 1.0 }
+}
+
+/// The edges of some targets, each target before its neighbours.
+pub fn with_loops(hop: &Hop, targets: Range<usize>) -> (Vec<u64>, Vec<u32>) {
+    let csr = hop.csr();
+    let bounds = &csr.offsets[targets.start..=targets.end];
+    // One loop per target before it.
+    let offsets: Vec<u64> =
+        bounds.iter().enumerate().map(|(row, end)| end - bounds[0] + row as u64).collect();
+    let mut columns = vec![0_u32; offsets[targets.len()] as usize];
+    each_row(&offsets, &mut columns, 1, |row, _, columns| {
+        columns[0] = (targets.start + row) as u32;
+        let neighbours = bounds[row] as usize..bounds[row + 1] as usize;
+        columns[1..].copy_from_slice(&csr.columns[neighbours]);
+    });
+    (offsets, columns)
+}
+
+/// Calls `with` for each row, its edges, and their `width` values each, in parallel.
+pub fn each_row<T: Send>(
+    offsets: &[u64],
+    values: &mut [T],
+    width: usize,
+    with: impl Fn(usize, Range<usize>, &mut [T]) + Sync,
+) {
+    let rows = offsets.len() - 1;
+    let mut rest = values;
+    let mut tasks = Vec::with_capacity(rows.div_ceil(TASK_ROWS));
+    for first in (0..rows).step_by(TASK_ROWS) {
+        let last = (first + TASK_ROWS).min(rows);
+        let edges = (offsets[last] - offsets[first]) as usize;
+        let (values, later) = std::mem::take(&mut rest).split_at_mut(edges * width);
+        tasks.push((first..last, values));
+        rest = later;
+    }
+    tasks.into_par_iter().for_each(|(rows, mut values)| {
+        for row in rows {
+            let edges = offsets[row] as usize..offsets[row + 1] as usize;
+            let (own, later) = std::mem::take(&mut values).split_at_mut(edges.len() * width);
+            with(row, edges, own);
+            values = later;
+        }
+    });
+}
+
+/// Over the edges of one target, for each head.
+pub fn softmax(scores: &mut [f32], heads: usize) {
+    for head in 0..heads {
+        let edges = (head..scores.len()).step_by(heads);
+        let largest = edges.clone().map(|e| scores[e]).fold(f32::NEG_INFINITY, f32::max);
+        let mut sum = 0.0;
+        for e in edges.clone() {
+            scores[e] = (scores[e] - largest).exp();
+            sum += scores[e];
+        }
+        edges.for_each(|e| scores[e] /= sum);
+    }
+}
