@@ -63,24 +63,34 @@ fn first_count(tasks_per_node: &str) -> usize {
 }
 
 #[cfg(not(feature = "mpi"))]
-pub use absent::{Rank, World};
+pub use absent::{Rank, RowExchange, World};
+#[cfg(feature = "mpi")]
+pub use exchange::RowExchange;
 #[cfg(feature = "mpi")]
 pub use present::{Rank, World};
+
+#[cfg(feature = "mpi")]
+mod exchange;
 
 /// What stands here without the feature: callers need no conditions.
 #[cfg(not(feature = "mpi"))]
 mod absent {
     use std::convert::Infallible;
     use std::io;
+    use std::sync::Arc;
 
     use crate::Error;
-    use crate::transport::Channel;
+    use crate::fetch::{Carrier, HeldRows};
+    use crate::transport::{Channel, PeerTraffic};
 
     /// No MPI job: [`World::join`] never returns one.
     pub struct World(Infallible);
 
     /// No rank.
     pub struct Rank(Infallible);
+
+    /// No rows from other ranks.
+    pub struct RowExchange(Infallible);
 
     impl World {
         pub fn join() -> Result<Self, Error> {
@@ -102,6 +112,20 @@ mod absent {
         pub fn channel(&self, _rank: usize) -> Rank {
             match self.0 {}
         }
+
+        pub fn exchange(&self, _held: Arc<HeldRows>) -> Result<RowExchange, Error> {
+            match self.0 {}
+        }
+    }
+
+    impl RowExchange {
+        pub fn carrier(&self) -> Box<dyn Carrier> {
+            match self.0 {}
+        }
+
+        pub fn traffic(&self) -> PeerTraffic {
+            match self.0 {}
+        }
     }
 
     impl Channel for Rank {
@@ -117,6 +141,7 @@ mod absent {
 
 #[cfg(feature = "mpi")]
 mod present {
+    use std::sync::Arc;
     use std::time::Duration;
     use std::{io, thread};
 
@@ -125,7 +150,9 @@ mod present {
     use mpi::topology::SimpleCommunicator;
     use mpi::traits::*;
 
+    use super::RowExchange;
     use crate::Error;
+    use crate::fetch::HeldRows;
     use crate::transport::Channel;
 
     /// Bytes per call: MPI counts in 32 bits, with a sign.
@@ -139,6 +166,7 @@ mod present {
     pub struct World {
         _universe: Universe,
         ranks: usize,
+        threading: Threading,
     }
 
     impl World {
@@ -146,7 +174,7 @@ mod present {
         pub fn join() -> Result<Self, Error> {
             let bad = |problem: &str| Err(Error::Settings(problem.into()));
             let Some((universe, threading)) =
-                environment::initialize_with_threading(Threading::Serialized)
+                environment::initialize_with_threading(Threading::Multiple)
             else {
                 return bad("MPI has already been started in this process");
             };
@@ -157,7 +185,7 @@ mod present {
                 );
             }
             let ranks = universe.world().size() as usize;
-            Ok(Self { _universe: universe, ranks })
+            Ok(Self { _universe: universe, ranks, threading })
         }
 
         /// Number of ranks.
@@ -172,6 +200,18 @@ mod present {
         /// Messages to and from another rank.
         pub fn channel(&self, rank: usize) -> Rank {
             Rank { rank: rank as i32 }
+        }
+
+        /// Exchanges rows of features with other ranks, on a thread of its own.
+        pub fn exchange(&self, held: Arc<HeldRows>) -> Result<RowExchange, Error> {
+            if self.threading < Threading::Multiple {
+                return Err(Error::Settings(
+                    "this MPI library does not allow two threads to send, which --mode ggs needs; use \
+                     one that was built with MPI_THREAD_MULTIPLE"
+                        .into(),
+                ));
+            }
+            Ok(RowExchange::start(held, self.ranks))
         }
     }
 
