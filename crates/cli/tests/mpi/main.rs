@@ -1,6 +1,8 @@
 //! Training over the ranks of an MPI job, with a real mpirun: the same bytes as in one process, also after
 //! ranks were killed. Built with the feature `mpi` only.
 
+mod network;
+
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};

@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use mpi::point_to_point::{Message, Status};
 use mpi::request;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
@@ -184,18 +185,16 @@ impl PostOffice {
         let world = SimpleCommunicator::world();
         let anyone = world.any_process();
         let mut has_received = false;
-        while let Some(message) = anyone.immediate_matched_probe_with_tag(REQUEST) {
-            let (nodes, status) = message.matched_receive_vec::<u32>();
-            self.count_received(&nodes);
+        while let Some((message, status)) = anyone.immediate_matched_probe_with_tag(REQUEST) {
+            let nodes = self.receive_words(message, &status);
             // All ranks have the same folder, so nobody asks for what another rank holds.
             let answer = self.held.answer(&nodes).unwrap_or_else(|| world.abort(2));
             let rank = status.source_rank() as usize;
             self.outbox.push_back(Letter { rank, tag: ANSWER, words: answer });
             has_received = true;
         }
-        while let Some(message) = anyone.immediate_matched_probe_with_tag(ANSWER) {
-            let (words, status) = message.matched_receive_vec::<u32>();
-            self.count_received(&words);
+        while let Some((message, status)) = anyone.immediate_matched_probe_with_tag(ANSWER) {
+            let words = self.receive_words(message, &status);
             if let Some(worker) = self.unanswered[status.source_rank() as usize].pop_front() {
                 // A worker that failed meanwhile does not wait for it.
                 let _ = worker.send(words);
@@ -205,7 +204,17 @@ impl PostOffice {
         has_received
     }
 
-    fn count_received(&self, words: &[u32]) {
+    /// Waits for the rest of a message without spinning, as MPI would: its sender may need the core.
+    fn receive_words(&self, message: Message, status: &Status) -> Vec<u32> {
+        let mut words = vec![0; status.count(u32::equivalent_datatype()) as usize];
+        request::scope(|scope| {
+            let mut receiving = message.immediate_matched_receive_into(scope, &mut words[..]);
+            while let Err(unfinished) = receiving.test() {
+                receiving = unfinished;
+                thread::sleep(PAUSE_MIN);
+            }
+        });
         self.counts.received_bytes.fetch_add(4 * words.len() as u64, Relaxed);
+        words
     }
 }
