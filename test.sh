@@ -27,6 +27,8 @@ need mpicc || packages+=(libopenmpi-dev)
 # (libclang-cpp, which other packages bring, is not libclang.)
 compgen -G '/usr/lib/llvm-*/lib/libclang.so*' >/dev/null || packages+=(libclang-dev)
 ldconfig -p | grep -q 'libpmix\.so' || packages+=(libpmix2)
+# Machines of its own, with limited links between them, are network namespaces; making them needs root.
+need tc || [ -x /usr/sbin/tc ] || packages+=(iproute2)
 # The CUDA kernels are compiled by NVIDIA's compilers from PyPI, which the tests keep below target/cuda.
 need g++ || packages+=(g++)
 python3 -m pip --version >/dev/null 2>&1 || packages+=(python3 python3-pip)

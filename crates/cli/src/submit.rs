@@ -8,10 +8,11 @@ use anyhow::bail;
 use clap::Parser as _;
 use hither_gnn::model::Kind;
 use hither_gnn::parts::stored::{self, FolderFacts};
+use hither_gnn::train::Mode;
 use hither_gnn::transport::Lost;
 
 use crate::outputs::{self, Force};
-use crate::train::TrainArgs;
+use crate::train::{TrainArgs, job_name};
 use crate::{Cli, Command, Common};
 
 /// Write a batch script that trains over MPI under Slurm
@@ -67,6 +68,7 @@ pub fn run(args: &Args, _: &Common) -> anyhow::Result<ExitCode> {
     let Command::Train(train) = Cli::try_parse_from(&words)?.command else {
         bail!("only `train` can be submitted, but the command is `{}`", args.command[0]);
     };
+    let mode = train.mode;
     let Some(train) = train.over_ranks() else {
         bail!("`train compare` runs in one process; submit `train` with one mode");
     };
@@ -82,11 +84,16 @@ pub fn run(args: &Args, _: &Common) -> anyhow::Result<ExitCode> {
         );
     }
     let folder = stored::facts(train.data.path())?;
-    outputs::write_or_print(args.script.as_deref(), &script(args, train, &folder)?)?;
+    outputs::write_or_print(args.script.as_deref(), &script(args, train, mode, &folder)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn script(args: &Args, train: &TrainArgs, folder: &FolderFacts) -> anyhow::Result<String> {
+fn script(
+    args: &Args,
+    train: &TrainArgs,
+    mode: Mode,
+    folder: &FolderFacts,
+) -> anyhow::Result<String> {
     let ranks = args.ranks.unwrap_or(folder.parts as u32 + 1);
     if ranks as usize > folder.parts + 1 {
         bail!(
@@ -97,8 +104,7 @@ fn script(args: &Args, train: &TrainArgs, folder: &FolderFacts) -> anyhow::Resul
     }
     let layers = train.stack()?;
     let layers: Vec<&str> = layers.into_iter().map(Kind::name).collect();
-    // As the run's own profile is called.
-    let name = format!("{}@{}", layers.join("-"), folder.name);
+    let name = job_name(&layers.join(","), &folder.name, mode.name());
     if name.contains(|c: char| c.is_whitespace() || c.is_control() || c == '"') {
         bail!("the dataset is called `{}`, which cannot be the name of a job", folder.name);
     }

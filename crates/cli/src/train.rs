@@ -28,6 +28,7 @@ pub use args::TrainArgs;
 use case::TrainingCase;
 use drive::Job;
 use figures::Outcome;
+pub use profile::job_name;
 use ranks::Crew;
 use stop::StopRequest;
 pub use stop::Stopped;
@@ -73,7 +74,7 @@ pub struct Args {
     /// Training mode: llcg, llcg-stale, psgd-pa, psgd-sa, psgd-sums, ggs, single or
     /// server-only
     #[arg(long, value_name = "NAME", default_value = "llcg")]
-    mode: Mode,
+    pub mode: Mode,
     #[command(flatten)]
     train: TrainArgs,
 }

@@ -61,6 +61,29 @@ impl Features {
         }
     }
 
+    /// How long each row is, without its entries: for processes that fetch these from others.
+    pub fn sizes_only(&self) -> Self {
+        match self {
+            Self::Dense { dim, .. } => Self::Dense { values: vec![].into(), dim: *dim },
+            Self::Sparse { offsets, values, dim, .. } => Self::Sparse {
+                offsets: offsets.clone(),
+                indices: vec![].into(),
+                values: values.as_ref().map(|_| vec![].into()),
+                dim: *dim,
+            },
+        }
+    }
+
+    /// Whether the entries of the rows are elsewhere.
+    pub fn is_sizes_only(&self) -> bool {
+        match self {
+            Self::Dense { values, .. } => values.is_empty(),
+            Self::Sparse { offsets, indices, .. } => {
+                indices.is_empty() && offsets.last().is_some_and(|end| *end > 0)
+            }
+        }
+    }
+
     /// Bytes of one node's row, as they would cross a network.
     pub fn row_bytes(&self, row: u32) -> u64 {
         match self {
@@ -344,7 +367,7 @@ impl Dataset {
         }
     }
 
-    fn check_labels(&self) -> Result<(), Error> {
+    pub(crate) fn check_labels(&self) -> Result<(), Error> {
         let nodes = self.graph.nodes();
         if self.labels.nodes() != nodes {
             return self.bad(format!("{nodes} nodes, but {} labels", self.labels.nodes()));

@@ -8,6 +8,7 @@ pub mod correct;
 pub mod dataset;
 pub mod drift;
 pub mod error;
+pub mod fetch;
 pub mod generate;
 pub mod graph;
 pub mod layer;

@@ -11,6 +11,7 @@ use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
 use crate::Dataset;
+use crate::fetch::{Fetcher, Requested};
 use crate::model::{Model, Pass, Weights};
 use crate::optim::Optimiser;
 use crate::remote::RemoteSums;
@@ -74,6 +75,8 @@ pub struct Learner {
     pub optimiser: Optimiser,
     /// Where the data is not all its own: which of the nodes are.
     pub home: Option<Vec<bool>>,
+    /// Gets the rows of features, where they are not in `data`.
+    pub fetch: Option<Fetcher>,
     /// What neighbours in other parts contribute, if that is stored.
     pub remote: Option<RemoteSums>,
     sampler: Sampler,
@@ -93,11 +96,26 @@ pub struct Learnt {
     pub work: Work,
 }
 
+/// A batch that a step is to learn from, and the rows that it still lacks.
+struct Sampled<'a> {
+    batch: Batch<'a>,
+    dropout_seed: u64,
+    requested: Option<Requested>,
+}
+
+impl<'a> Sampled<'a> {
+    /// Asks for the rows of a batch, if they have to be fetched.
+    fn request((batch, dropout_seed): (Batch<'a>, u64), fetch: &mut Option<Fetcher>) -> Self {
+        let requested = fetch.as_mut().map(|fetch| fetch.request(&batch.sources));
+        Self { batch, dropout_seed, requested }
+    }
+}
+
 impl Learner {
     pub fn new(data: Arc<Dataset>, task: Task, optimiser: Optimiser) -> Self {
         let sampler = Sampler::new(data.graph.nodes());
         let train = task.examples(&data);
-        Self { data, task, train, optimiser, home: None, remote: None, sampler }
+        Self { data, task, train, optimiser, home: None, fetch: None, remote: None, sampler }
     }
 
     /// Takes steps from `weights`, each along the gradient of another batch.
@@ -118,7 +136,7 @@ impl Learner {
         };
         let needs = Needs { direct: model.needs().direct && self.home.is_none(), ..model.needs() };
         let mut grads = vec![0.0; weights.params.len()];
-        let Self { data, task, train, optimiser, home, remote, sampler } = self;
+        let Self { data, task, train, optimiser, home, fetch, remote, sampler } = self;
         let (home, remote) = (home.as_deref(), remote.as_ref());
         let train = left_over(train, steps.without);
         // A part may hold no examples; it then has nothing to say.
@@ -143,8 +161,11 @@ impl Learner {
             };
             (batch, random.random::<u64>())
         };
-        let mut next = Some(sample(0));
-        while let Some((batch, dropout_seed)) = next.take() {
+        let mut next = Some(Sampled::request(sample(0), fetch));
+        while let Some(Sampled { mut batch, dropout_seed, requested }) = next.take() {
+            if let (Some(fetch), Some(requested)) = (&mut *fetch, requested) {
+                batch.input = fetch.rows(requested, &batch.sources);
+            }
             learnt.steps += 1;
             learnt.work += model.work(&batch, true) + optimiser.work(grads.len());
             if let Some(home) = home {
@@ -163,8 +184,10 @@ impl Learner {
                 }
                 optimiser.step(pace.rate, &mut learnt.weights.params, &grads);
             };
-            // The next batch is drawn while this one is learnt from.
-            ((), next) = rayon::join(&mut take_step, || following.map(&mut sample));
+            // The next batch is drawn while this one is learnt from. One thread draws it first, so that its
+            // rows are on their way meanwhile.
+            let draw_next = || following.map(|step| Sampled::request(sample(step), fetch));
+            (next, ()) = rayon::join(draw_next, &mut take_step);
         }
         learnt.loss /= f64::from(learnt.steps);
         learnt.gradient_squared /= f64::from(learnt.steps);

@@ -11,7 +11,7 @@ use rand::RngExt;
 use crate::partition::Partition;
 use crate::{Dataset, Features, Labels, Links, Split};
 
-pub use stored::{PartAlone, StoredParts, open_part};
+pub use stored::{FetchedGraph, PartAlone, StoredParts, open_part};
 pub use write::PartWriter;
 
 impl Dataset {

@@ -293,6 +293,9 @@ impl Sampler {
         hops.reverse();
         let input = if direct && needs.hops > 0 {
             Rows::all(&data.features)
+        } else if data.features.is_sizes_only() {
+            // Their learner fetches them.
+            Rows::dense(&[], data.features.dim())
         } else {
             Rows::collect(&data.features, &targets)
         };

@@ -12,6 +12,12 @@ use super::ranks::RankReport;
 /// Smallest compute time that the scheduler accepts.
 const COMPUTE_MIN_S: f64 = 1e-9;
 
+/// What the job of a run is called: modes differ in what they send. Traces are CSV, so names must not hold
+/// commas.
+pub fn job_name(layers: &str, dataset: &str, mode: &str) -> String {
+    format!("{}@{dataset}:{mode}", layers.replace(',', "-"))
+}
+
 /// The job that a run was. Over several ranks its times and the placement are measured; else they are
 /// scaled to one thread per worker and one for the server, which shared `threads` on this machine.
 pub fn profile(record: &RunRecord, threads: usize, ranks: Option<&[RankReport]>) -> Profile {
@@ -33,8 +39,7 @@ pub fn profile(record: &RunRecord, threads: usize, ranks: Option<&[RankReport]>)
     let down_bytes: u64 = bytes.map(|b| b.model_down_bytes + b.features_down_bytes).sum();
     let steps: u64 = rounds.iter().map(|round| u64::from(round.local_steps)).sum();
     Profile {
-        // Traces are CSV, so names must not hold commas.
-        name: format!("{}@{}", header.model.replace(',', "-"), header.dataset),
+        name: job_name(&header.model, &header.dataset, &header.mode),
         compute_s: round_s.max(COMPUTE_MIN_S),
         gradient_bytes: mean(down_bytes as f64) / workers,
         backward_share: Profile::default_backward_share(),

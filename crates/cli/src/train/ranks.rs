@@ -3,6 +3,7 @@
 //! All ranks have the same command line. Rank 0 runs as if it were alone, but for its workers; the
 //! others do what it asks until it stops them.
 
+use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -12,14 +13,17 @@ use std::{env, fs, thread};
 
 use anyhow::bail;
 use hither_core::Seconds;
+use hither_gnn::fetch::{Fetcher, HeldRows, Holders};
 use hither_gnn::mode::Sees;
 use hither_gnn::model::Model;
-use hither_gnn::parts::open_part;
 use hither_gnn::parts::stored::{self, FolderFacts};
+use hither_gnn::parts::{FetchedGraph, open_part};
 use hither_gnn::train::{Mode, Settings, Trainer};
-use hither_gnn::transport::mpi::{Launch, LifeSigns, Rank, World};
+use hither_gnn::transport::mpi::{Launch, LifeSigns, Rank, RowExchange, World};
 use hither_gnn::transport::wire::Request;
-use hither_gnn::transport::{Channel as _, Home, Lost, ProcessFacts, Processes, Threads, serve};
+use hither_gnn::transport::{
+    Channel as _, Home, Lost, PeerTraffic, ProcessFacts, Processes, Threads, serve,
+};
 use hither_gnn::{Dataset, Error};
 use hither_kernels::detect;
 use serde::Serialize;
@@ -98,8 +102,8 @@ impl Crew {
                 place: process.facts.place,
                 peak_bytes: process.peak_bytes,
                 busy_s: process.busy_s,
-                received_bytes: process.down_bytes,
-                sent_bytes: process.up_bytes,
+                received_bytes: process.down_bytes + process.peers.received_bytes,
+                sent_bytes: process.up_bytes + process.peers.sent_bytes,
             });
         }
         Ok(ranks)
@@ -140,9 +144,9 @@ pub struct RankReport {
 
 /// Refuses what cannot run over several ranks.
 fn check(args: &TrainArgs, mode: Mode) -> anyhow::Result<()> {
-    if mode.does().workers != Some(Sees::Part) {
+    if !matches!(mode.does().workers, Some(Sees::Part | Sees::WholeByFetching)) {
         bail!(
-            "--mode {} does not run over MPI; llcg, llcg-stale and psgd-pa do. Start it without mpirun or srun",
+            "--mode {} does not run over MPI; llcg, llcg-stale, psgd-pa and ggs do. Start it without mpirun or srun",
             mode.name()
         );
     }
@@ -195,12 +199,21 @@ pub fn work(
     }
     let Ok(world) = World::join() else { return Ok(LEFT_TO_RANK_0) };
     let _stopped_by_the_server = StopRequest::on_signal(&Common { quiet: true, threads: None })?;
-    let mut home =
-        WorkerRank { args, mode, launch, host: host(&world), start: Instant::now(), parts: None };
+    let mut home = WorkerRank {
+        args,
+        mode,
+        launch,
+        world: &world,
+        host: host(&world),
+        start: Instant::now(),
+        opened: None,
+        exchange: None,
+    };
     let lost = args.exchange.lost;
     let _heartbeat = Heartbeat::start(lost, world.life_signs(0..1));
     let mut server = world.channel(0).watched(lost.silent_s().map(Duration::from_secs_f64));
     let served = common.pool()?.install(|| serve(&mut home, &mut server));
+    drop(home);
     // Also without the server there is nobody to end together with.
     if !matches!(served, Ok(true)) {
         world.leave();
@@ -239,52 +252,104 @@ struct WorkerRank<'a> {
     args: &'a TrainArgs,
     mode: Mode,
     launch: Launch,
+    world: &'a World,
     host: String,
     start: Instant,
     /// Opened for the first run, and kept for further ones.
-    parts: Option<Opened>,
+    opened: Option<Opened>,
+    /// In modes whose workers fetch features.
+    exchange: Option<RowExchange>,
 }
 
 #[derive(Clone)]
 struct Opened {
-    parts: Vec<(usize, Arc<Dataset>)>,
-    /// Number of parts in the folder.
-    count: usize,
-    id: String,
+    facts: FolderFacts,
+    /// The parts of this rank.
+    parts: Range<usize>,
+    view: View,
+}
+
+/// What this rank sees of the graph.
+#[derive(Clone)]
+enum View {
+    Parts(Vec<Arc<Dataset>>),
+    Whole(Arc<FetchedGraph>, Arc<HeldRows>),
 }
 
 impl WorkerRank<'_> {
     fn open(&mut self) -> Result<Opened, Error> {
-        if let Some(opened) = &self.parts {
+        if let Some(opened) = &self.opened {
             return Ok(opened.clone());
         }
         let dir = self.args.data.path();
-        let FolderFacts { parts: count, id, .. } = stored::facts(dir)?;
+        let facts = stored::facts(dir)?;
         let Launch { rank, ranks, .. } = self.launch;
-        let open = |part| Ok((part, Arc::new(open_part(dir, part)?.data)));
-        let parts = Launch::parts_of(rank, ranks, count).map(open).collect::<Result<_, Error>>()?;
-        Ok(self.parts.insert(Opened { parts, count, id }).clone())
+        let parts = Launch::parts_of(rank, ranks, facts.parts);
+        if parts.is_empty() {
+            return Err(Error::Settings("it has no part; start fewer ranks".into()));
+        }
+        let view = if self.mode.does().workers == Some(Sees::WholeByFetching) {
+            let graph = FetchedGraph::open(dir)?;
+            let Range { start, end } = graph.nodes(parts.clone());
+            let held = HeldRows::new(graph.features.clone(), start as u32..end as u32);
+            View::Whole(Arc::new(graph), Arc::new(held))
+        } else {
+            let open = |part| Ok(Arc::new(open_part(dir, part)?.data));
+            View::Parts(parts.clone().map(open).collect::<Result<_, Error>>()?)
+        };
+        Ok(self.opened.insert(Opened { facts, parts, view }).clone())
+    }
+
+    /// Workers that fetch the features of nodes that other ranks hold.
+    fn fetching(
+        &mut self,
+        settings: &Settings,
+        model: &Arc<Model>,
+        graph: &FetchedGraph,
+        held: &Arc<HeldRows>,
+        parts: Range<usize>,
+    ) -> Result<Threads, Error> {
+        let Launch { rank, ranks, .. } = self.launch;
+        let count = graph.node_starts.len() - 1;
+        let start = |rank| graph.node_starts[Launch::parts_of(rank, ranks, count).start] as u32;
+        let holders = Arc::new(Holders::new((0..ranks).map(start).collect(), rank));
+        let exchange = match self.exchange.take() {
+            Some(exchange) => exchange,
+            None => self.world.exchange(held.clone())?,
+        };
+        let exchange = self.exchange.insert(exchange);
+        let fetcher = |_| Fetcher {
+            sizes: graph.data.features.clone(),
+            holders: holders.clone(),
+            held: held.clone(),
+            carrier: exchange.carrier(),
+        };
+        Ok(Threads::fetching(settings, model, graph, parts, fetcher))
     }
 }
 
 impl Home for WorkerRank<'_> {
     fn workers(&mut self, seed: u64, asked: &str) -> Result<Threads, Error> {
-        let Opened { parts, count, id } = self.open()?;
-        let Some((_, first)) = parts.first() else {
-            return Err(Error::Settings("it has no part; start fewer ranks".into()));
+        let Opened { facts, parts, view } = self.open()?;
+        let first = match &view {
+            View::Parts(own) => own[0].clone(),
+            View::Whole(graph, _) => graph.data.clone(),
         };
         let bad = |error: anyhow::Error| Error::Settings(error.to_string());
-        let model = Arc::new(Model::new(self.args.spec(first).map_err(bad)?)?);
+        let model = Arc::new(Model::new(self.args.spec(&first).map_err(bad)?)?);
         let steps = self.args.server.server_steps.clone();
-        let settings = self.args.settings(first, self.mode, seed, count, steps);
-        if options(&settings, &model, &id) != asked {
+        let settings = self.args.settings(&first, self.mode, seed, facts.parts, steps);
+        if options(&settings, &model, &facts.id) != asked {
             return Err(Error::Settings(format!(
                 "{} or the options are not those of the server; give all ranks the same command line and \
                  the same folder",
                 self.args.data.path().display()
             )));
         }
-        Ok(Threads::from_parts(&settings, &model, parts))
+        match view {
+            View::Parts(own) => Ok(Threads::from_parts(&settings, &model, parts.zip(own))),
+            View::Whole(graph, held) => self.fetching(&settings, &model, &graph, &held, parts),
+        }
     }
 
     fn facts(&self) -> ProcessFacts {
@@ -297,6 +362,10 @@ impl Home for WorkerRank<'_> {
 
     fn peak_bytes(&self) -> u64 {
         peak_bytes()
+    }
+
+    fn peers(&self) -> PeerTraffic {
+        self.exchange.as_ref().map_or_else(PeerTraffic::default, RowExchange::traffic)
     }
 }
 

@@ -151,7 +151,7 @@ fn the_scheduler_takes_the_profile() {
     stdout_of(&place.train(&["-o", out.str()]));
     let profile = out.join("profile.json");
     let name = json(&profile)["name"].as_str().expect("a name").to_owned();
-    assert_eq!(name, "sage-sage@cut-homophily");
+    assert_eq!(name, "sage-sage@cut-homophily:llcg");
     let trace = place.path("trace.csv");
     let rows = format!("job,gpus,submit_s,iterations,model\na,4,0,1000,{name}\n");
     fs::write(&trace, rows).expect("the trace is written");

@@ -3,6 +3,7 @@
 
 mod kills;
 mod left_out;
+mod network;
 
 use std::fs;
 use std::io::Read as _;
@@ -11,6 +12,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use hither_gnn::generate::{self, Family};
+use hither_gnn::{Features, load};
 use hither_live::slurm::testbed::{Shape, Testbed};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -32,9 +35,39 @@ impl Bed {
         let graph = bed.path("whole.graph.safetensors");
         let generate = ["dataset", "generate", "--family", "cut-homophily", "--nodes", "4000"];
         bed.alone(&[&generate[..], &["-o", str(&graph)]].concat());
-        let parts = parts.to_string();
-        bed.alone(&["partition", str(&graph), "--parts", &parts, "--write", str(&bed.parts())]);
+        bed.cut(&graph, parts);
         bed
+    }
+
+    /// Features of which only those above zero remain, as they are or as ones.
+    fn with_sparse_features(parts: u32, keeps_values: bool) -> Self {
+        let bed = Self { dir: TempDir::new().expect("a temporary directory") };
+        let settings = generate::Settings::for_family(Family::CutHomophily, 2000, 1);
+        let mut data = generate::generate(&settings).expect("a graph");
+        let Features::Dense { values, dim } = &data.features else { panic!("dense features") };
+        let (mut offsets, mut indices, mut kept) = (vec![0_u64], vec![], vec![]);
+        for row in values.chunks(*dim) {
+            for (index, value) in (0_u32..).zip(row).filter(|(_, value)| **value > 0.0) {
+                indices.push(index);
+                kept.push(*value);
+            }
+            offsets.push(indices.len() as u64);
+        }
+        data.features = Features::Sparse {
+            offsets: offsets.into(),
+            indices: indices.into(),
+            values: keeps_values.then(|| kept.into()),
+            dim: *dim,
+        };
+        let graph = bed.path("whole.graph.safetensors");
+        load::write(&data, &graph).expect("written");
+        bed.cut(&graph, parts);
+        bed
+    }
+
+    fn cut(&self, graph: &Path, parts: u32) {
+        let parts = parts.to_string();
+        self.alone(&["partition", str(graph), "--parts", &parts, "--write", str(&self.parts())]);
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -130,7 +163,7 @@ fn json(path: &Path) -> Value {
 fn ranks_end_with_the_bytes_of_one_process() {
     for (parts, ranks) in [(4, vec![5, 3]), (8, vec![9])] {
         let bed = Bed::new(parts);
-        for mode in ["llcg", "llcg-stale", "psgd-pa"] {
+        for mode in ["llcg", "llcg-stale", "psgd-pa", "ggs"] {
             let more = ["--mode", mode, "--rounds", "6", "--batch-norm"];
             bed.alone(&bed.train(&format!("{mode}-alone"), &more));
             let expected = bed.model(&format!("{mode}-alone"));
@@ -155,11 +188,53 @@ fn ranks_end_with_the_bytes_of_one_process() {
 #[test]
 fn several_runs_follow_each_other_on_the_same_ranks() {
     let bed = Bed::new(4);
-    let more = ["--rounds", "3", "--runs", "2"];
-    bed.alone(&bed.train("alone", &more));
-    finished(5, &bed.train("ranks", &more));
-    assert!(bed.model("alone") == bed.model("ranks"));
-    assert!(bed.model("alone/run-2") == bed.model("ranks/run-2"));
+    for mode in ["llcg", "ggs"] {
+        let (alone, ranks) = (format!("{mode}-alone"), format!("{mode}-ranks"));
+        let more = ["--mode", mode, "--rounds", "3", "--runs", "2"];
+        bed.alone(&bed.train(&alone, &more));
+        finished(5, &bed.train(&ranks, &more));
+        assert!(bed.model(&alone) == bed.model(&ranks));
+        assert!(bed.model(&format!("{alone}/run-2")) == bed.model(&format!("{ranks}/run-2")));
+    }
+}
+
+/// A figure of every round, summed.
+fn summed(rounds: &Path, key: &str) -> u64 {
+    let text = fs::read_to_string(rounds).expect("a file");
+    let row = |line: &str| serde_json::from_str::<Value>(line).expect("JSON")[key].as_u64();
+    text.lines().map(|line| row(line).expect("a number")).sum()
+}
+
+/// Dense features and sparse ones, with and without values: what ranks fetch from each other is, to the byte,
+/// what one process counts that fetches nothing.
+#[test]
+fn features_that_ranks_fetch_are_those_that_one_process_counts() {
+    let beds = [
+        ("dense", Bed::new(3)),
+        ("ones", Bed::with_sparse_features(3, false)),
+        ("values", Bed::with_sparse_features(3, true)),
+    ];
+    for (features, bed) in beds {
+        let more = ["--mode", "ggs", "--rounds", "4", "--model", "gcn", "--fanout", "4,3"];
+        bed.alone(&bed.train("alone", &more));
+        finished(4, &bed.train("ranks", &more));
+        assert!(bed.model("ranks") == bed.model("alone"), "{features}");
+        let [alone, ranks] = ["alone", "ranks"].map(|out| bed.path(out).join("metrics.jsonl"));
+        let mut counted = 0;
+        for key in ["features_down_bytes", "requests_up_bytes"] {
+            assert_eq!(summed(&ranks, key), summed(&alone, key), "{features}");
+            assert!(summed(&ranks, key) > 0, "{features}");
+            counted += summed(&ranks, key);
+        }
+        let ranks = json(&bed.path("ranks").join("ranks.json"));
+        let sum = |key: &str| -> u64 {
+            let workers = ranks.as_array().expect("ranks")[1..].iter();
+            workers.map(|rank| rank[key].as_u64().expect("a number")).sum()
+        };
+        // Beside features and requests for them, workers exchange messages with the server alone.
+        assert_eq!(Some(sum("received_bytes") - counted), ranks[0]["sent_bytes"].as_u64());
+        assert_eq!(Some(sum("sent_bytes") - counted), ranks[0]["received_bytes"].as_u64());
+    }
 }
 
 /// The process of a rank of this mpirun.
@@ -250,7 +325,7 @@ fn what_ranks_cannot_do_is_one_line_and_status_2() {
     };
     let parts = bed.parts();
     refused(3, &["train", str(&whole), "-o", str(&out)], "is not partitioned");
-    refused(3, &["train", str(&parts), "--mode", "ggs"], "--mode ggs does not run over MPI");
+    refused(3, &["train", str(&parts), "--mode", "psgd-sa"], "psgd-sa does not run over MPI");
     refused(4, &["train", str(&parts)], "at most 3");
     refused(3, &["train", str(&parts), "--lost", "skip"], "mpirun --enable-recovery");
     refused(3, &["train", str(&parts), "--fanout", "5,5,5"], "--fanout has 3 numbers");

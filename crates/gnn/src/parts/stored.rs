@@ -116,6 +116,72 @@ pub fn open_part(dir: &Path, part: usize) -> Result<PartAlone, Error> {
     Ok(PartAlone { data, nodes: files.node_starts[part]..files.node_starts[part + 1], parts })
 }
 
+/// The whole graph as a process sees it that holds the features of some parts only.
+#[derive(Debug)]
+pub struct FetchedGraph {
+    /// Structure and labels of the whole graph; of the features only the sizes of rows.
+    pub data: Arc<Dataset>,
+    /// All features. They are mapped: rows that nobody reads take no memory.
+    pub features: Features,
+    /// The first node of each part, and the end of the last.
+    pub node_starts: Vec<usize>,
+    train: Vec<u32>,
+    train_starts: Vec<usize>,
+}
+
+impl FetchedGraph {
+    /// Opens a folder without reading any features.
+    pub fn open(dir: &Path) -> Result<Self, Error> {
+        let files = Files::open(dir)?;
+        let whole = files.whole.dataset()?;
+        let features = whole.features.clone();
+        let data = Dataset { features: features.sizes_only(), ..whole };
+        data.check_graph()?;
+        data.check_labels()?;
+        let nodes = data.graph.nodes();
+        if nodes != files.nodes() || features.rows() != nodes {
+            return Err(files.parts.bad(format!("its parts are not those of {nodes} nodes")));
+        }
+        let mut train = files.slice::<u32>("train", 0..files.train_starts[files.count()])?.to_vec();
+        let range = |starts: &[usize], part: usize| starts[part]..starts[part + 1];
+        for part in 0..files.count() {
+            let nodes = range(&files.node_starts, part);
+            for node in &mut train[range(&files.train_starts, part)] {
+                if *node as usize >= nodes.len() {
+                    return Err(files.parts.bad(format!("part {part}: it has no node {node}")));
+                }
+                *node += nodes.start as u32;
+            }
+        }
+        let Files { node_starts, train_starts, .. } = files;
+        Ok(Self { data: Arc::new(data), features, node_starts, train, train_starts })
+    }
+
+    /// The nodes of some parts.
+    pub fn nodes(&self, parts: Range<usize>) -> Range<usize> {
+        self.node_starts[parts.start]..self.node_starts[parts.end]
+    }
+
+    /// The training nodes of a part, by their numbers in the whole graph.
+    pub fn train_of(&self, part: usize) -> &[u32] {
+        &self.train[self.train_starts[part]..self.train_starts[part + 1]]
+    }
+
+    /// Whether a part has each node.
+    pub fn home(&self, part: usize) -> Vec<bool> {
+        let nodes = self.nodes(part..part + 1);
+        (0..self.data.graph.nodes()).map(|node| nodes.contains(&node)).collect()
+    }
+
+    /// The memory of a part's worker: the structure of the whole graph and the features of the part.
+    pub fn bytes(&self, part: usize) -> u64 {
+        let row_bytes = |node: usize| self.features.row_bytes(node as u32);
+        let own: u64 = self.nodes(part..part + 1).map(row_bytes).sum();
+        let all: u64 = (0..self.data.graph.nodes()).map(row_bytes).sum();
+        self.data.bytes() - all + own
+    }
+}
+
 /// Both files of a folder, and where each part begins in their tensors.
 struct Files {
     whole: GraphFile,

@@ -78,6 +78,15 @@ pub struct ProcessFacts {
     pub isa: String,
 }
 
+/// What a process of workers exchanged with others of its kind: features, and requests for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PeerTraffic {
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+    /// Time in which its workers waited for features, summed over them.
+    pub waited_s: Seconds,
+}
+
 /// What was measured of one process of workers, from the first round to now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessReport {
@@ -85,9 +94,10 @@ pub struct ProcessReport {
     pub parts: Range<usize>,
     /// Time in which its workers computed.
     pub busy_s: Seconds,
-    /// All messages to it and from it.
+    /// All messages from the server to it and back.
     pub down_bytes: u64,
     pub up_bytes: u64,
+    pub peers: PeerTraffic,
     /// The most memory that it has had; `None` if it did not say.
     pub peak_bytes: Option<u64>,
 }

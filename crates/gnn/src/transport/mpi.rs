@@ -64,9 +64,14 @@ fn first_count(tasks_per_node: &str) -> usize {
 }
 
 #[cfg(not(feature = "mpi"))]
-pub use absent::{LifeSigns, Rank, World};
+pub use absent::{LifeSigns, Rank, RowExchange, World};
+#[cfg(feature = "mpi")]
+pub use exchange::RowExchange;
 #[cfg(feature = "mpi")]
 pub use present::{LifeSigns, Rank, World};
+
+#[cfg(feature = "mpi")]
+mod exchange;
 
 /// What stands here without the feature: callers need no conditions.
 #[cfg(not(feature = "mpi"))]
@@ -75,16 +80,21 @@ mod absent {
     use std::convert::Infallible;
     use std::io;
     use std::ops::Range;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use crate::Error;
-    use crate::transport::Channel;
+    use crate::fetch::{Carrier, HeldRows};
+    use crate::transport::{Channel, PeerTraffic};
 
     /// No MPI job: [`World::join`] never returns one.
     pub struct World(Infallible);
 
     /// No rank.
     pub struct Rank(Infallible);
+
+    /// No rows from other ranks.
+    pub struct RowExchange(Infallible);
 
     impl World {
         pub fn join() -> Result<Self, Error> {
@@ -118,6 +128,10 @@ mod absent {
         pub fn leave(self) {
             match self.0 {}
         }
+
+        pub fn exchange(&self, _held: Arc<HeldRows>) -> Result<RowExchange, Error> {
+            match self.0 {}
+        }
     }
 
     /// Nobody to tell.
@@ -131,6 +145,16 @@ mod absent {
 
     impl Rank {
         pub fn watched(self, _silence_max: Option<Duration>) -> Self {
+            match self.0 {}
+        }
+    }
+
+    impl RowExchange {
+        pub fn carrier(&self) -> Box<dyn Carrier> {
+            match self.0 {}
+        }
+
+        pub fn traffic(&self) -> PeerTraffic {
             match self.0 {}
         }
     }
@@ -160,7 +184,9 @@ mod present {
     use mpi::topology::SimpleCommunicator;
     use mpi::traits::*;
 
+    use super::RowExchange;
     use crate::Error;
+    use crate::fetch::HeldRows;
     use crate::transport::Channel;
     use crate::transport::patience::Pauses;
     use crate::transport::pending::Pending;
@@ -188,6 +214,7 @@ mod present {
         ranks: usize,
         /// Ranks that were given up.
         lost: Arc<Mutex<BTreeSet<usize>>>,
+        threading: Threading,
     }
 
     impl World {
@@ -195,7 +222,7 @@ mod present {
         pub fn join() -> Result<Self, Error> {
             let bad = |problem: &str| Err(Error::Settings(problem.into()));
             let Some((universe, threading)) =
-                environment::initialize_with_threading(Threading::Serialized)
+                environment::initialize_with_threading(Threading::Multiple)
             else {
                 return bad("MPI has already been started in this process");
             };
@@ -206,7 +233,7 @@ mod present {
                 );
             }
             let ranks = universe.world().size() as usize;
-            Ok(Self { universe: Some(universe), ranks, lost: Arc::default() })
+            Ok(Self { universe: Some(universe), ranks, lost: Arc::default(), threading })
         }
 
         /// Number of ranks.
@@ -237,6 +264,18 @@ mod present {
         /// Ends MPI for this rank without waiting for the others: one of them is lost.
         pub fn leave(mut self) {
             mem::forget(self.universe.take());
+        }
+
+        /// Exchanges rows of features with other ranks, on a thread of its own.
+        pub fn exchange(&self, held: Arc<HeldRows>) -> Result<RowExchange, Error> {
+            if self.threading < Threading::Multiple {
+                return Err(Error::Settings(
+                    "this MPI library does not allow two threads to send, which --mode ggs needs; use \
+                     one that was built with MPI_THREAD_MULTIPLE"
+                        .into(),
+                ));
+            }
+            Ok(RowExchange::start(held, self.ranks))
         }
     }
 

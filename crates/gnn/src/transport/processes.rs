@@ -15,7 +15,7 @@ use hither_core::Seconds;
 
 use super::patience::{Patience, Pauses, Straggler};
 use super::wire::{Reply, Request, write_order};
-use super::{Answer, Order, PartFacts, ProcessFacts, ProcessReport, Threads, Workers};
+use super::{Answer, Order, PartFacts, PeerTraffic, ProcessFacts, ProcessReport, Threads, Workers};
 use crate::Error;
 use crate::model::Weights;
 
@@ -108,7 +108,9 @@ impl<C: Channel> Processes<C> {
         let process = |(channel, parts)| {
             let facts = ProcessFacts::default();
             let (busy_s, down_bytes, up_bytes, peak_bytes) = (0.0, 0, 0, None);
-            let report = ProcessReport { facts, parts, busy_s, down_bytes, up_bytes, peak_bytes };
+            let peers = PeerTraffic::default();
+            let report =
+                ProcessReport { facts, parts, busy_s, down_bytes, up_bytes, peers, peak_bytes };
             Process { channel, report, is_busy: false }
         };
         let processes = channels.into_iter().map(process).collect();
@@ -358,10 +360,10 @@ impl<C: Channel> Workers for Processes<C> {
     fn report(&mut self) -> Result<Vec<ProcessReport>, Error> {
         for Replied { process, reply } in self.ask(&Request::Report)? {
             let process = &mut self.processes[process];
-            let Reply::Report { peak_bytes } = reply else {
+            let Reply::Report { peak_bytes, peers } = reply else {
                 return Err(process.lost(&ANOTHER_QUESTION));
             };
-            process.report.peak_bytes = Some(peak_bytes);
+            (process.report.peak_bytes, process.report.peers) = (Some(peak_bytes), peers);
         }
         Ok(self.processes.iter().map(|process| process.report.clone()).collect())
     }
@@ -394,6 +396,11 @@ pub trait Home {
 
     /// The most memory that this process has had so far.
     fn peak_bytes(&self) -> u64;
+
+    /// What its workers exchanged with those of other processes.
+    fn peers(&self) -> PeerTraffic {
+        PeerTraffic::default()
+    }
 }
 
 /// Does what the server asks for, until it says that all runs have ended. Returns whether all processes are there
@@ -406,7 +413,9 @@ pub fn serve(home: &mut dyn Home, channel: &mut impl Channel) -> Result<bool, Er
         let request = Request::read(&message).map_err(|error| Error::Server(error.to_string()))?;
         let reply = match (request, &mut workers) {
             (Request::Stop { is_whole }, _) => return Ok(is_whole),
-            (Request::Report, _) => Ok(Reply::Report { peak_bytes: home.peak_bytes() }),
+            (Request::Report, _) => {
+                Ok(Reply::Report { peak_bytes: home.peak_bytes(), peers: home.peers() })
+            }
             (Request::Begin { seed, options }, workers) => {
                 // The last run's make room first.
                 *workers = None;
@@ -417,11 +426,14 @@ pub fn serve(home: &mut dyn Home, channel: &mut impl Channel) -> Result<bool, Er
             }
             (_, None) => Err(Error::Server("it asked before it began a run".into())),
             (Request::Learn { round, steps, probe, start }, Some(workers)) => {
-                let start_s = home.now_s();
+                let (start_s, waited_s) = (home.now_s(), home.peers().waited_s);
                 let order = Order { round, steps, probe, start: &start, sums: None };
                 let answers =
                     workers.check(&start).and_then(|()| workers.round(&order, &mut || {}));
-                answers.map(|answers| Reply::Learnt { answers, busy_s: home.now_s() - start_s })
+                let at_once = workers.parts().len().min(rayon::current_num_threads()).max(1);
+                let waited_s = (home.peers().waited_s - waited_s) / at_once as f64;
+                let busy_s = (home.now_s() - start_s - waited_s).max(0.0);
+                answers.map(|answers| Reply::Learnt { answers, busy_s })
             }
             (Request::Save { folder, run, round }, Some(workers)) => {
                 workers.save(Path::new(&folder), &run, round).map(|_| Reply::Done)

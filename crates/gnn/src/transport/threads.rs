@@ -1,5 +1,6 @@
 //! Workers as threads of this process.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,10 +8,12 @@ use rayon::prelude::*;
 
 use super::{Answer, Order, PartFacts, Worker, Workers};
 use crate::average::PartRows;
+use crate::fetch::Fetcher;
 use crate::local::Learner;
 use crate::mode::Sees;
 use crate::model::{Model, Weights};
 use crate::partition::Partition;
+use crate::parts::FetchedGraph;
 use crate::remote::{Remote, RemoteSums};
 use crate::train::Settings;
 use crate::{Dataset, Error, Features, parts};
@@ -80,6 +83,29 @@ impl Threads {
     ) -> Self {
         let learner = |(part, data)| (part, settings.learner(model, data));
         Self::from_learners(settings, model, parts.into_iter().map(learner))
+    }
+
+    /// Some of the workers of a run that samples the whole graph: `fetched` has the rows of features that
+    /// they read, and `fetcher` gets those of others for a part.
+    pub fn fetching(
+        settings: &Settings,
+        model: &Arc<Model>,
+        graph: &FetchedGraph,
+        parts: Range<usize>,
+        mut fetcher: impl FnMut(usize) -> Fetcher,
+    ) -> Self {
+        let learner = |part: usize| {
+            let mut learner = settings.learner(model, graph.data.clone());
+            learner.train = graph.train_of(part).to_vec();
+            learner.home = Some(graph.home(part));
+            learner.fetch = Some(fetcher(part));
+            (part, learner)
+        };
+        let mut all = Self::from_learners(settings, model, parts.clone().map(learner));
+        for (part, facts) in parts.zip(&mut all.parts) {
+            facts.bytes = graph.bytes(part);
+        }
+        all
     }
 
     /// Workers on parts of a graph whose edges are learnt. In a model with a row per node, each has a model

@@ -8,7 +8,7 @@
 use hither_core::Seconds;
 use hither_core::record::train::{Bytes, Work};
 
-use super::{Answer, Order, PartFacts, ProcessFacts};
+use super::{Answer, Order, PartFacts, PeerTraffic, ProcessFacts};
 use crate::drift::Probed;
 use crate::local::Learnt;
 use crate::model::Weights;
@@ -40,8 +40,8 @@ pub enum Reply {
     Learnt { answers: Vec<Answer>, busy_s: Seconds },
     /// The state is written, or read back.
     Done,
-    /// The most memory that the process has had so far.
-    Report { peak_bytes: u64 },
+    /// The most memory that the process has had so far, and what it exchanged with others of its kind.
+    Report { peak_bytes: u64, peers: PeerTraffic },
     /// The process cannot do it; the text says why.
     Failed(String),
 }
@@ -162,9 +162,11 @@ impl Reply {
                 answers.iter().for_each(|answer| out.answer(answer));
             }
             Self::Done => out.0.push(DONE),
-            Self::Report { peak_bytes } => {
+            Self::Report { peak_bytes, peers } => {
+                let PeerTraffic { received_bytes, sent_bytes, waited_s } = peers;
                 out.0.push(REPORTED);
-                out.u64(*peak_bytes);
+                [peak_bytes, received_bytes, sent_bytes].into_iter().for_each(|n| out.u64(*n));
+                out.f64(*waited_s);
             }
             Self::Failed(why) => {
                 out.0.push(FAILED);
@@ -187,7 +189,14 @@ impl Reply {
                 let busy_s = from.f64()?;
                 Self::Learnt { answers: from.list(Reader::answer)?, busy_s }
             }
-            REPORTED => Self::Report { peak_bytes: from.u64()? },
+            REPORTED => Self::Report {
+                peak_bytes: from.u64()?,
+                peers: PeerTraffic {
+                    received_bytes: from.u64()?,
+                    sent_bytes: from.u64()?,
+                    waited_s: from.f64()?,
+                },
+            },
             DONE => Self::Done,
             FAILED => Self::Failed(from.text()?),
             kind => return Err(WireError::Kind(kind)),
@@ -485,7 +494,13 @@ mod tests {
                 answers,
                 busy_s: f64::from_bits(bits),
             }),
-            any::<u64>().prop_map(|peak_bytes| Reply::Report { peak_bytes }),
+            any::<[u64; 4]>().prop_map(|[peak_bytes, received_bytes, sent_bytes, bits]| {
+                let waited_s = f64::from_bits(bits);
+                Reply::Report {
+                    peak_bytes,
+                    peers: PeerTraffic { received_bytes, sent_bytes, waited_s },
+                }
+            }),
             Just(()).prop_map(|()| Reply::Done),
             ".{0,20}".prop_map(Reply::Failed),
         ]

@@ -8,6 +8,7 @@ pub mod claim;
 pub mod command;
 pub mod read;
 pub mod testbed;
+pub mod testnet;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! A private Slurm cluster on this machine, for tests and benchmarks: its own folder, ports, key and
-//! daemons, several nodes with emulated GPUs, racks. Nothing of it needs root, and nothing is left
-//! when it is dropped.
+//! daemons, several nodes with emulated GPUs, racks. Nothing of it needs root, unless its nodes are the machines
+//! of an emulated [`Network`]. Nothing is left when it is dropped.
 
 use std::fs;
 use std::net::TcpListener;
@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use super::testnet::{Network, OUTSIDE};
 
 /// Slurm takes any character devices for GPUs; all nodes may name the same ones.
 const DEVICES: [&str; 8] = [
@@ -37,6 +39,8 @@ pub struct Shape {
 pub struct Testbed {
     pub dir: PathBuf,
     pub shape: Shape,
+    /// The machines that the nodes are; `None`: all are this machine.
+    pub network: Option<Network>,
     port: u16,
 }
 
@@ -46,11 +50,21 @@ impl Testbed {
     /// Starts a cluster in an empty folder and waits until all its nodes are idle. `extra` is
     /// appended to slurm.conf.
     pub fn start(dir: &Path, shape: Shape, extra: &str) -> Result<Self> {
+        Self::start_on(None, dir, shape, extra)
+    }
+
+    /// As [`Testbed::start`], on a network with as many racks and machines. The controller is outside of it.
+    pub fn start_on(
+        network: Option<Network>,
+        dir: &Path,
+        shape: Shape,
+        extra: &str,
+    ) -> Result<Self> {
         if let Some(missing) = DAEMONS.iter().find(|name| program(name).is_none()) {
             return Err(format!("{missing} is missing: run ./test.sh, which installs Slurm"));
         }
         let port = free_ports(shape.racks * shape.machines + 1)?;
-        let bed = Self { dir: dir.to_path_buf(), shape, port };
+        let bed = Self { dir: dir.to_path_buf(), shape, network, port };
         bed.write_files(extra).map_err(|error| format!("{}: {error}", dir.display()))?;
         bed.start_munge()?;
         bed.start_controller()?;
@@ -69,7 +83,10 @@ impl Testbed {
 
     /// Any command, with this cluster as its Slurm.
     pub fn command(&self, name: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new(name);
+        let mut command = match &self.network {
+            Some(network) => network.outside(name.as_ref()),
+            None => Command::new(name),
+        };
         command.env("SLURM_CONF", self.conf()).current_dir(&self.dir);
         command
     }
@@ -109,8 +126,10 @@ impl Testbed {
         for rack in 0..racks {
             for node in rack * machines..(rack + 1) * machines {
                 let port = u32::from(self.port) + 1 + node;
+                let address = self.network.as_ref().map(|network| network.address(node));
+                let address = address.as_deref().unwrap_or("127.0.0.1");
                 conf += &format!(
-                    "NodeName=n{node} NodeHostname=n{node} NodeAddr=127.0.0.1 Port={port} CPUs=64 \
+                    "NodeName=n{node} NodeHostname=n{node} NodeAddr={address} Port={port} CPUs=64 \
                      RealMemory=64000 Gres=gpu:a100:{gpus}\n"
                 );
                 gres += &format!("NodeName=n{node} Name=gpu Type=a100 File={files}\n");
@@ -138,11 +157,15 @@ impl Testbed {
         };
         let (user, host) = (said("id", "-un"), said("hostname", "-s"));
         let (dir, port) = (self.dir.display(), self.port);
+        let (address, only_loopback) = match self.network {
+            Some(_) => (OUTSIDE, ""),
+            None => ("127.0.0.1", "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny\n"),
+        };
         format!(
             "ClusterName=test
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmctldPort={port}
-CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+{only_loopback}\
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
@@ -182,8 +205,7 @@ SlurmdTimeout=60
 
     fn daemon(&self, name: &str, args: &[&str]) -> Result<()> {
         let path = program(name).ok_or_else(|| format!("{name} is missing"))?;
-        let output = self.command(path).args(args).stdin(Stdio::null()).output();
-        printed(name, output.map_err(|error| format!("{name}: {error}"))?).map(drop)
+        run_daemon(name, self.command(path).args(args))
     }
 
     fn start_munge(&self) -> Result<()> {
@@ -205,8 +227,16 @@ SlurmdTimeout=60
     }
 
     pub fn start_node(&self, node: u32) -> Result<()> {
-        let conf = self.conf();
-        self.daemon("slurmd", &["-f", &conf.to_string_lossy(), "-N", &format!("n{node}")])
+        let (conf, name) = (self.conf(), format!("n{node}"));
+        let args = ["-f", &conf.to_string_lossy(), "-N", &name];
+        match &self.network {
+            None => self.daemon("slurmd", &args),
+            Some(network) => {
+                let path = program("slurmd").ok_or("slurmd is missing")?;
+                let mut command = network.on(node, path);
+                run_daemon("slurmd", command.env("SLURM_CONF", &conf).args(args))
+            }
+        }
     }
 
     /// Ends the controller in an orderly way, as an upgrade does: it saves its state.
@@ -287,6 +317,12 @@ impl Drop for Testbed {
         (0..self.nodes()).for_each(|node| self.kill_node(node));
         self.end("munged", "-KILL");
     }
+}
+
+/// Starts a daemon, which goes on in the background.
+fn run_daemon(name: &str, command: &mut Command) -> Result<()> {
+    let output = command.stdin(Stdio::null()).output();
+    printed(name, output.map_err(|error| format!("{name}: {error}"))?).map(drop)
 }
 
 fn printed(name: &str, output: Output) -> Result<String> {
