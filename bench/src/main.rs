@@ -4,10 +4,12 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+mod distributed;
 mod fidelity;
 mod gpu;
 mod live;
 mod machine;
+mod placed;
 mod schedule;
 mod train;
 
@@ -29,6 +31,10 @@ enum What {
     Gpu(gpu::Args),
     /// The same small workload simulated, live, and under Slurm's own scheduler.
     Fidelity(fidelity::Args),
+    /// Training over MPI on emulated machines with limited links: time to given scores. Needs root.
+    Distributed(distributed::Args),
+    /// Two training jobs on a Slurm with slow links between racks, placed by Hither and by Slurm. Needs root.
+    Placed(placed::Args),
     /// Epochs of training a graph neural network; `bench/train` runs this against its peers.
     Train(train::Args),
 }
@@ -39,6 +45,8 @@ fn main() -> Result<()> {
         What::Live(args) => live::run(&args),
         What::Gpu(args) => gpu::run(&args),
         What::Fidelity(args) => fidelity::run(&args),
+        What::Distributed(args) => distributed::run(&args),
+        What::Placed(args) => placed::run(&args),
         What::Train(args) => train::run(&args),
     }
 }

@@ -36,11 +36,6 @@ impl HeldRows {
         Self { features, nodes }
     }
 
-    /// Memory of the rows.
-    pub fn bytes(&self) -> u64 {
-        self.nodes.clone().map(|node| self.features.row_bytes(node)).sum()
-    }
-
     /// The entries of some rows as words of 32 bits: values, or column numbers and then values.
     /// `None` if one of the nodes is not held here.
     pub fn answer(&self, nodes: &[u32]) -> Option<Vec<u32>> {
@@ -57,7 +52,7 @@ impl HeldRows {
     }
 }
 
-/// Who holds which rows: process `i` those of the nodes from `starts[i]` to `starts[i + 1]`.
+/// Who holds which rows: process `i` those of the nodes from `starts[i]` up to the next process's.
 #[derive(Debug)]
 pub struct Holders {
     starts: Vec<u32>,
@@ -323,6 +318,5 @@ mod tests {
         assert_eq!(held.answer(&[5, 9]).map(|words| words.len()), Some(10));
         assert_eq!(held.answer(&[5, 10]), None);
         assert_eq!(held.answer(&[4]), None);
-        assert_eq!(held.bytes(), 5 * 5 * 4);
     }
 }

@@ -299,7 +299,7 @@ fn a_killed_rank_ends_the_job_and_a_restart_resumes_at_the_last_round() {
 #[test]
 fn asked_to_stop_a_job_writes_a_checkpoint_and_says_so() {
     let bed = Bed::new(4);
-    let more = ["--checkpoint-every", ENDLESS];
+    let more = ["--mode", "ggs", "--checkpoint-every", ENDLESS];
     let endless = [&more[..], &["--rounds", ENDLESS]].concat();
     let job = started(&mut mpirun(5, &bed.train("stopped", &endless)));
     let pid = rank_pid(&job, 0);

@@ -85,8 +85,8 @@ impl Threads {
         Self::from_learners(settings, model, parts.into_iter().map(learner))
     }
 
-    /// Some of the workers of a run that samples the whole graph: `fetched` has the rows of features that
-    /// they read, and `fetcher` gets those of others for a part.
+    /// Some of the workers of a run that samples the whole graph. `fetcher` makes what gets the features for the
+    /// worker of a part.
     pub fn fetching(
         settings: &Settings,
         model: &Arc<Model>,
