@@ -117,7 +117,8 @@ mod tests {
         let address = vector.as_ptr();
         reuse(vector);
         // Too small and too large for the one that is kept.
-        assert_ne!(stale(KEPT_MIN - 1).as_ptr(), address);
+        let small = stale(KEPT_MIN - 1);
+        assert_ne!(small.as_ptr(), address);
         let vector = stale(2 * KEPT_MIN);
         assert_eq!((vector.as_ptr(), vector.len()), (address, 2 * KEPT_MIN));
         reuse(vector);

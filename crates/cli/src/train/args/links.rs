@@ -36,7 +36,7 @@ pub struct LinkArgs {
     #[arg(allow_negative_numbers = true)]
     pub temperature: f64,
     /// Power of the lengths of rows when links are ranked by products: 1 for products, 0 for cosines
-    /// [default: 0.5 with softmax, else 1]
+    /// [default: 0.5 for user–item graphs with softmax, else 1]
     #[arg(long, value_name = "P", value_parser = |t: &str| number(t, 0.0, 1.0))]
     #[arg(allow_negative_numbers = true)]
     pub length_power: Option<f64>,
@@ -129,8 +129,8 @@ impl TrainArgs {
 
     /// The softmax learns by cosines, which say nothing of lengths; products would trust these too much.
     pub(super) fn length_power(&self) -> f32 {
-        let usual = if self.links.loss == Loss::Softmax { 0.5 } else { 1.0 };
-        self.links.length_power.unwrap_or(usual) as f32
+        let by_cosines = self.links.loss == Loss::Softmax && self.data.is_user_item();
+        self.links.length_power.unwrap_or(if by_cosines { 0.5 } else { 1.0 }) as f32
     }
 
     /// What is learnt from a dataset.
