@@ -2,6 +2,7 @@
 
 mod exchange;
 mod links;
+mod values;
 
 use std::path::PathBuf;
 
@@ -21,6 +22,8 @@ use serde_json::{Map, Value, json};
 
 pub use exchange::ExchangeArgs;
 pub use links::{LinkArgs, MetricName, TaskName};
+pub use values::{Batch, ClassWeights, Speed};
+use values::{batch, class_weights, fanout, norm, server_steps, speed};
 
 use super::store::RUNS_MAX;
 use crate::dataset::DataArgs;
@@ -98,24 +101,6 @@ pub struct ModelArgs {
     #[arg(long, value_name = "P", default_value_t = 0.2, value_parser = |t: &str| number(t, 0.0, 1.0))]
     #[arg(allow_negative_numbers = true)]
     pub alpha: f64,
-}
-
-/// How classes count in the loss.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ClassWeights {
-    Balanced,
-    Given(Vec<f32>),
-}
-
-fn class_weights(text: &str) -> Result<ClassWeights, String> {
-    if text == "balanced" {
-        return Ok(ClassWeights::Balanced);
-    }
-    let weight = |text: &str| number(text.trim(), 0.0, 1e6).map(|weight| weight as f32);
-    let weights: Result<Vec<f32>, String> = text.split(',').map(weight).collect();
-    weights.map(ClassWeights::Given).map_err(|_| {
-        "expected `balanced`, or numbers from 0 to 1000000 separated by commas".to_owned()
-    })
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -268,30 +253,6 @@ pub struct RunArgs {
     pub output: Option<PathBuf>,
 }
 
-/// Training nodes per step; None for all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Batch(pub Option<usize>);
-
-fn batch(text: &str) -> Result<Batch, String> {
-    match text.parse() {
-        _ if text == "full" => Ok(Batch(None)),
-        Ok(nodes @ 1..=16_777_216) => Ok(Batch(Some(nodes))),
-        _ => Err("expected a number from 1 to 16777216, or `full`".into()),
-    }
-}
-
-fn fanout(text: &str) -> Result<Fanout, String> {
-    if text == "all" {
-        return Ok(Fanout::All);
-    }
-    let number = |text: &str| match text.trim().parse() {
-        Ok(most @ 1..=1_000_000) => Ok(most),
-        _ => Err("expected numbers from 1 to 1000000 separated by commas, or `all`".to_string()),
-    };
-    let numbers: Vec<usize> = text.split(',').map(number).collect::<Result<_, _>>()?;
-    Ok(if let [most] = numbers[..] { Fanout::AtMost(most) } else { Fanout::PerHop(numbers) })
-}
-
 /// A list of numbers must have one for each hop of the model.
 fn check_fanout(flag: &str, fanout: &Fanout, hops: usize) -> anyhow::Result<()> {
     if let Fanout::PerHop(most) = fanout
@@ -304,36 +265,6 @@ fn check_fanout(flag: &str, fanout: &Fanout, hops: usize) -> anyhow::Result<()> 
         );
     }
     Ok(())
-}
-
-fn server_steps(text: &str) -> Result<ServerSteps, String> {
-    match text.parse() {
-        _ if text == "auto" => Ok(ServerSteps::Auto),
-        Ok(steps @ 0..=1_000_000) => Ok(ServerSteps::Fixed(steps)),
-        _ => Err("expected a number from 0 to 1000000, or `auto`".into()),
-    }
-}
-
-/// Billions of multiply–adds per second, in sums over rows and in dense products.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Speed {
-    pub sums: f64,
-    pub products: f64,
-}
-
-fn speed(text: &str) -> Result<Speed, String> {
-    let expected = || "expected two numbers such as 40,80".to_owned();
-    let (sums, products) = text.split_once(',').ok_or_else(expected)?;
-    let read = |text: &str| number(text.trim(), 1e-6, 1e9).map_err(|_| expected());
-    Ok(Speed { sums: read(sums)?, products: read(products)? })
-}
-
-fn norm(text: &str) -> Result<Norm, String> {
-    match text {
-        "symmetric" => Ok(Norm::Symmetric),
-        "mean" => Ok(Norm::Mean),
-        _ => Err("expected symmetric or mean".into()),
-    }
 }
 
 impl TrainArgs {
