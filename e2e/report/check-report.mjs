@@ -114,6 +114,39 @@ async function checkTimers(page) {
   check("demands have colours of their own", new Set(demands).size === demands.length && demands.every((c) => !policies.includes(c)), demands.join(" "));
 }
 
+// The links of another level have other curves.
+async function checkLinks(page) {
+  await checkCanvas(page, "#plot-links canvas");
+  const ink = () => page.$eval("#plot-links canvas", (canvas) => canvas.toDataURL());
+  const choices = await page.$$eval("#plot-links option", (all) => all.map((option) => option.textContent));
+  check("links can be chosen by level and figure", choices.length >= 4 && choices.every((text) => /^of .*s, /.test(text)), choices.join("; "));
+  const before = await ink();
+  await page.selectOption("#plot-links select", { index: choices.length - 1 });
+  check("another choice of links is drawn", await ink() !== before);
+  await page.selectOption("#plot-links select", { index: 0 });
+}
+
+// Two tables at a time, by demand and by model; their jobs add up to those that finished.
+async function checkBreakdown(page, runs) {
+  const shown = () => page.$$eval("#breakdown .figures", (all) => all.filter((table) => table.checkVisibility()).map((table) => table.querySelector("h3").textContent));
+  const first = await shown();
+  const groups = await page.$$eval("#breakdown .tables", (all) => all.length);
+  check("tables by demand and model", first.length === 2 * groups && /GPUs/.test(first[0]) && /model/.test(first[1]), first.join("; "));
+  await page.selectOption("#breakdown .figure", { index: 2 });
+  const other = await shown();
+  check("another figure has other tables", other.length === first.length && other.every((text) => /communication/.test(text)), other.join("; "));
+  await page.selectOption("#breakdown .figure", { index: 0 });
+  const sums = await page.$$eval("#breakdown .figures", (all) => all.slice(0, 2).map((table) => {
+    const jobs = [...table.querySelectorAll("tbody td:nth-child(2)")].map((cell) => Number(cell.textContent.replaceAll(",", "")));
+    return jobs.reduce((a, b) => a + b, 0);
+  }));
+  check("every finished job is in a row", sums[0] > 0 && sums[0] === sums[1], sums.join(" "));
+  if (runs < 2) return;
+  const told = await page.$$eval("#pairs h3 + p", (all) => all.map((p) => p.textContent));
+  const shares = told.map((text) => [...text.matchAll(/([\d.]+) %/g)].reduce((sum, m) => sum + Number(m[1]), 0));
+  check("every job gains, loses or stays", told.length > 0 && shares.every((sum) => Math.abs(sum - 100) < 0.2), shares.join(" "));
+}
+
 // A search finds the history of a job, with times, and says when there is no such job.
 async function checkHistory(page) {
   // A blank suggests the first ids.
@@ -151,6 +184,8 @@ await visit(asked, "body[data-ready]", async (page) => {
       await checkCanvas(page, "#plot-timers canvas");
       await checkTimers(page);
     }
+    await checkLinks(page);
+    await checkBreakdown(page, runs);
     await checkFilter(page, runs);
     await checkSort(page);
     await checkSchedule(page);

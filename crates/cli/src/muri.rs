@@ -122,6 +122,7 @@ fn record(
         makespan_s: outcome.makespan_s,
         gpu_utilisation: outcome.busy_gpu_s / (outcome.makespan_s * gpus as f64),
         // Muri's rules have neither a network nor machines to be fragmented.
+        useful_utilisation: None,
         fragmentation: None,
         comm_s_total: None,
         comm_share: None,

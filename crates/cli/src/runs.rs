@@ -63,7 +63,7 @@ pub struct ScenarioArgs {
     #[arg(long)]
     pub lose_on_preempt: bool,
     /// Let restarts take F times as long, and checkpoints F times the bytes
-    #[arg(long, value_name = "F", default_value_t = 1.0, value_parser = |t: &str| number(t, 0.0, 1e6))]
+    #[arg(long, value_name = "F", default_value_t = 1.0, value_parser = scale)]
     #[arg(allow_negative_numbers = true)]
     pub restart_scale: f64,
     /// Storage bandwidth that restarting jobs share to read checkpoints, in Gbit/s [default: no limit]
@@ -88,7 +88,7 @@ pub struct ScenarioArgs {
     pub lengths: Lengths,
     /// Tell the scheduler profiles with a log-normal error of standard deviation F
     #[arg(long, value_name = "F", default_value_t = 0.0)]
-    #[arg(value_parser = |t: &str| number(t, 0.0, ERROR_MAX), allow_negative_numbers = true)]
+    #[arg(value_parser = error, allow_negative_numbers = true)]
     pub profile_error: f64,
     /// Do not tell the scheduler of --congestion
     #[arg(long)]
@@ -117,6 +117,14 @@ pub fn load(text: &str) -> Result<f64, String> {
     number(text, 1e-6, 1e6)
 }
 
+pub fn error(text: &str) -> Result<f64, String> {
+    number(text, 0.0, ERROR_MAX)
+}
+
+pub fn scale(text: &str) -> Result<f64, String> {
+    number(text, 0.0, 1e6)
+}
+
 /// Everything that is read from files, once.
 pub struct Plan {
     pub topology: Topology,
@@ -133,11 +141,9 @@ pub struct Plan {
 /// One setting of a plan: what a sweep varies.
 #[derive(Debug, Clone)]
 pub struct Cell {
-    pub seed: Option<u64>,
-    pub congestion: f64,
-    /// At most one of the two is given.
-    pub load: Option<f64>,
-    pub rate: Option<f64>,
+    /// At most one of load and rate is given.
+    pub scenario: ScenarioArgs,
+    /// Options of the policies.
     pub settings: Table,
 }
 
@@ -196,22 +202,21 @@ impl Plan {
 
     /// The cell that the flags alone describe.
     pub fn cell(&self) -> Cell {
-        let ScenarioArgs { seed, congestion, load, rate, .. } = self.args;
-        Cell { seed, congestion, load, rate, settings: self.settings.clone() }
+        Cell { scenario: self.args.clone(), settings: self.settings.clone() }
     }
 
     pub fn case(&self, cell: &Cell, record: bool) -> anyhow::Result<SimulationCase<'_>> {
-        let args = &self.args;
-        let pace = match (cell.load, cell.rate) {
+        let args = &cell.scenario;
+        let pace = match (args.load, args.rate) {
             (Some(load), _) => Pace::Load { load, gpus: self.topology.gpus() },
             (None, Some(rate)) => Pace::Rate(rate),
             (None, None) => Pace::AsRecorded,
         };
-        let mut read = self.workload.jobs(cell.seed, pace)?;
+        let mut read = self.workload.jobs(args.seed, pace)?;
         self.fit_types(&mut read);
         let seed = match &self.workload {
-            Workload::Generator { settings, .. } => cell.seed.unwrap_or(settings.seed),
-            Workload::Trace { .. } | Workload::Live { .. } => cell.seed.unwrap_or(0),
+            Workload::Generator { settings, .. } => args.seed.unwrap_or(settings.seed),
+            Workload::Trace { .. } | Workload::Live { .. } => args.seed.unwrap_or(0),
         };
         let bytes_per_s = |gbit: Option<f64>| gbit.map_or(f64::INFINITY, |gbit| gbit * 1e9 / 8.0);
         let checkpoints = Checkpoints {
@@ -221,13 +226,13 @@ impl Plan {
             write_bytes_per_s: bytes_per_s(args.storage_write_gbit),
         };
         let beliefs = Beliefs { profiles: self.profiles_told, ..args.beliefs() };
-        let congestion = cell.congestion;
+        let congestion = args.congestion;
         let options = Options { seed, congestion, checkpoints, record, beliefs, check: args.check };
         let mut notes = read.notes;
         let mut jobs = read.jobs;
         let given = jobs.len();
         if args.drop_impossible {
-            let network = Network::new(&self.topology, cell.congestion);
+            let network = Network::new(&self.topology, congestion);
             let state = State::new(&self.topology, network, checkpoints);
             jobs.retain(|job| state.admits(job));
         }
@@ -243,7 +248,7 @@ impl Plan {
             Faults { seed, between_s, repair_s }
         });
         notes.extend(self.cluster_notes.iter().cloned());
-        notes.extend(self.notes());
+        notes.extend(self.notes(args));
         let mut name = self.workload.name();
         match pace {
             Pace::AsRecorded => {}
@@ -259,9 +264,9 @@ impl Plan {
         }
         let jobs = jobs.into_iter().map(Arc::new).collect();
         let settings = self.level_timers(settings::settings(&cell.settings)?)?;
-        let recorded = self.recorded(&settings)?;
+        let recorded = self.recorded(args, &settings)?;
         Ok(SimulationCase {
-            header: header(name, seed, cell.congestion, &self.topology, recorded),
+            header: header(name, seed, congestion, &self.topology, recorded),
             topology: &self.topology,
             scenario: Scenario { jobs, running, machines, faults, ..Scenario::default() },
             options,
@@ -272,8 +277,11 @@ impl Plan {
 
     /// All settings that the figures depend on, those left at their defaults included. The seed,
     /// the congestion and the cluster have places of their own in the header.
-    fn recorded(&self, settings: &Settings) -> anyhow::Result<BTreeMap<String, String>> {
-        let args = &self.args;
+    fn recorded(
+        &self,
+        args: &ScenarioArgs,
+        settings: &Settings,
+    ) -> anyhow::Result<BTreeMap<String, String>> {
         let lengths = match args.lengths {
             Lengths::Known => "known".to_owned(),
             Lengths::Unknown => "unknown".to_owned(),
@@ -342,8 +350,7 @@ impl Plan {
     }
 
     /// Unusual settings of the scenario, for the reader of the figures.
-    fn notes(&self) -> Vec<String> {
-        let args = &self.args;
+    fn notes(&self, args: &ScenarioArgs) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some(hours) = args.mtbf_h {
             notes.push(format!(

@@ -32,21 +32,25 @@ Examples:
       --vary seed=1..5 -o out/
   hither sweep workload.toml --policy dally,gandiva --against gandiva \\
       --vary load=0.5,0.9 --vary seed=1..5 -o out/
-  hither sweep trace.csv --vary dally.score=slowdown,2d-las -o out/
+  hither sweep workload.toml --policy dally --against dally.anticipate \\
+      --vary dally.anticipate=true,false --vary seed=1..5 -o out/
 
 VALUES is a list (1,2,4) or a range: FROM..TO takes five values, FROM..TO:STEP every STEP, and a range \
 of seeds every seed. Several --vary make a grid of all combinations; each cell runs under every policy. \
-Figures of different seeds are averaged.
+Figures of different seeds are averaged. KEY is congestion, load, rate, seed, lengths, profile_error, \
+hide_congestion, restart_scale, or an option of a policy.
+
+--against prints paired savings with 95 % intervals over the seeds, for every cell and over all of them.
 
 Finished cells are kept in DIR: the same command continues a sweep that was stopped. It writes \
 DIR/sweep.csv, DIR/sweep.json and DIR/sweep.html (charts, maps and tables), and prints tables.")]
 pub struct Args {
     #[command(flatten)]
     plan: PlanArgs,
-    /// Vary congestion, load, rate, seed or an option of a policy (POLICY.OPTION); repeat for a grid
+    /// Vary a setting of the scenario or an option of a policy (POLICY.OPTION); repeat for a grid
     #[arg(long, value_name = "KEY=VALUES", required = true)]
     vary: Vec<String>,
-    /// Show what the first policy of --policy saves against these, with 95 % intervals over the seeds
+    /// Show what the first policy saves against these policies, or the first value of a varied key against the others
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     against: Vec<String>,
     /// Directory to write to
@@ -63,7 +67,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let axes: Vec<Axis> = args.vary.iter().map(|v| Axis::parse(v)).collect::<Result<_, _>>()?;
     let grid = grid::cells(&axes)?;
     let plan = Plan::new(&args.plan)?;
-    check_rivals(&args.against, &plan)?;
+    check_rivals(&args.against, &plan, &axes)?;
     let case = plan.case(&plan.cell(), false)?;
     say_notes(common, &case.notes);
     case.say_if_long(common);
@@ -85,7 +89,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let header = runs::header(
         plan.workload.name(),
         seed,
-        plan.cell().congestion,
+        plan.cell().scenario.congestion,
         &plan.topology,
         BTreeMap::new(), // the page lists those that all cells share
     );
@@ -108,13 +112,14 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Rivals are among the policies, and other than the first.
-fn check_rivals(against: &[String], plan: &Plan) -> anyhow::Result<()> {
+/// Rivals are among the policies, and other than the first; or other values of a key.
+fn check_rivals(against: &[String], plan: &Plan, axes: &[Axis]) -> anyhow::Result<()> {
     let names: Vec<&str> = plan.policies.iter().map(|entry| entry.name).collect();
     for rival in against {
+        let is_key = rival != "seed" && axes.iter().any(|axis| axis.key == *rival);
         ensure!(
-            names[1..].contains(&rival.as_str()),
-            "--against {rival}: expected one of the policies after the first, {}; \
+            is_key || names[1..].contains(&rival.as_str()),
+            "--against {rival}: expected one of the policies after the first, {}, or a key of --vary; \
              --policy names the policy to measure, then its rivals",
             names[0]
         );
@@ -124,7 +129,7 @@ fn check_rivals(against: &[String], plan: &Plan) -> anyhow::Result<()> {
 
 /// The settings that all cells share, by name: those that are not varied.
 fn shared_settings(header: &Header, cell: &Cell, axes: &[Axis]) -> Vec<(String, String)> {
-    let arrivals = [("load", cell.load), ("rate", cell.rate)];
+    let arrivals = [("load", cell.scenario.load), ("rate", cell.scenario.rate)];
     let arrivals = arrivals.into_iter().filter_map(|(key, value)| Some((key, value?.to_string())));
     let recorded = header.settings.iter().map(|(key, value)| (key.as_str(), value.clone()));
     let all = arrivals.chain(recorded).map(|(key, value)| (key.to_owned(), value));

@@ -140,6 +140,10 @@ pub struct Summary {
     pub makespan_s: Seconds,
     /// Share of the GPU time up to the makespan that was allocated to jobs.
     pub gpu_utilisation: f64,
+    /// That share without the time that allocated GPUs wait for the network; `None` without a model of the
+    /// network and in files of earlier versions.
+    #[serde(default)]
+    pub useful_utilisation: Option<f64>,
     /// Time-average of the share of free GPUs that lie in partly used machines; `None` if the
     /// simulator does not place jobs on machines.
     pub fragmentation: Option<f64>,
@@ -275,6 +279,14 @@ pub enum Happening {
         /// By level, in seconds: `machine_s`, `rack_s` and so on.
         #[serde(flatten)]
         timers_s: BTreeMap<String, Seconds>,
+    },
+    /// The load of the links of each level since the last such row, or since the first event: those of
+    /// machines first. A load is a share of the link's bandwidth.
+    Links {
+        /// Mean over the links of the level.
+        mean: Vec<f64>,
+        /// The busiest link at each moment.
+        busiest: Vec<f64>,
     },
 }
 

@@ -41,33 +41,64 @@ pub fn over_time(cluster: &ClusterRow, events: &[EventRow]) -> OverTime {
     let mut now = 0.0;
     for event in events.iter().filter(|e| e.t.is_finite()) {
         let t = event.t - start;
-        sums.add(now, t, replay.gauges());
+        let Gauges { utilisation, fragmentation, waiting } = replay.gauges();
+        sums.add(now, t, [utilisation, fragmentation, waiting]);
         replay.apply(event);
         now = t;
     }
-    sums.finish()
+    let [utilisation, fragmentation, waiting] = sums.curves();
+    let (utilisation, fragmentation) = (smoothed(&utilisation), smoothed(&fragmentation));
+    OverTime { utilisation, fragmentation, waiting }
 }
 
-struct Means {
+/// How loaded the links of one level are over time, as shares of their bandwidth.
+#[derive(Debug, Serialize)]
+pub struct LinkCurves {
+    pub mean: Vec<f64>,
+    pub busiest: Vec<f64>,
+}
+
+/// By level, the machines' links first; empty if the run has no rows about links.
+pub fn links(events: &[EventRow]) -> Vec<LinkCurves> {
+    let Some((start, end)) = bounds(events) else { return Vec::new() };
+    let mut levels: Vec<Means<2>> = Vec::new();
+    let mut from = 0.0;
+    for event in events.iter().filter(|e| e.t.is_finite()) {
+        let Happening::Links { mean, busiest } = &event.what else { continue };
+        let to = event.t - start;
+        levels.resize_with(levels.len().max(mean.len()), || Means::new(end - start));
+        for (sums, loads) in levels.iter_mut().zip(mean.iter().zip(busiest)) {
+            sums.add(from, to, [*loads.0, *loads.1]);
+        }
+        from = to;
+    }
+    let curves = |sums: Means<2>| {
+        let [mean, busiest] = sums.curves();
+        LinkCurves { mean, busiest }
+    };
+    levels.into_iter().map(curves).collect()
+}
+
+/// Means of N quantities over each of `POINTS` equal spans.
+struct Means<const N: usize> {
     width_s: f64,
-    sums: Vec<[f64; 3]>,
+    sums: Vec<[f64; N]>,
 }
 
-impl Means {
+impl<const N: usize> Means<N> {
     fn new(length_s: f64) -> Self {
-        Self { width_s: length_s / POINTS as f64, sums: vec![[0.0; 3]; POINTS] }
+        Self { width_s: length_s / POINTS as f64, sums: vec![[0.0; N]; POINTS] }
     }
 
     fn slot(&self, t: f64) -> usize {
         ((t / self.width_s) as usize).min(POINTS - 1)
     }
 
-    fn add(&mut self, from: f64, to: f64, gauges: Gauges) {
+    fn add(&mut self, from: f64, to: f64, values: [f64; N]) {
         // Not `from >= to`: rows out of order or a record without length must add nothing.
         if !(from < to && self.width_s > 0.0) {
             return;
         }
-        let values = [gauges.utilisation, gauges.fragmentation, gauges.waiting];
         for slot in self.slot(from)..=self.slot(to) {
             let lo = from.max(slot as f64 * self.width_s);
             let hi = to.min((slot + 1) as f64 * self.width_s);
@@ -77,18 +108,12 @@ impl Means {
         }
     }
 
-    fn finish(self) -> OverTime {
-        if self.width_s <= 0.0 {
-            return OverTime::default();
-        }
-        let curve = |at: usize| -> Vec<f64> {
-            self.sums.iter().map(|sums| rounded(sums[at] / self.width_s)).collect()
-        };
-        OverTime {
-            utilisation: smoothed(&curve(0)),
-            fragmentation: smoothed(&curve(1)),
-            waiting: curve(2),
-        }
+    /// Empty without length.
+    fn curves(self) -> [Vec<f64>; N] {
+        std::array::from_fn(|at| match self.width_s > 0.0 {
+            true => self.sums.iter().map(|sums| rounded(sums[at] / self.width_s)).collect(),
+            false => Vec::new(),
+        })
     }
 }
 
@@ -236,6 +261,27 @@ mod tests {
         ];
         assert_eq!(over_time(&cluster(), &wild).waiting.len(), POINTS);
         assert!(over_time(&cluster(), &[]).waiting.is_empty());
+    }
+
+    #[test]
+    fn loads_of_links_hold_back_to_the_row_before() {
+        let row = |t, racks: f64| {
+            let (mean, busiest) = (vec![0.5, racks], vec![1.0, 2.0 * racks]);
+            at(t, Happening::Links { mean, busiest })
+        };
+        let events = [
+            at(1000.0, Happening::Arrive { job: 0, gpus: 1 }),
+            row(1025.0, 0.4),
+            row(1100.0, 0.1),
+            at(1100.0, Happening::Finish { job: 0 }),
+        ];
+        let curves = links(&events);
+        assert_eq!(curves.len(), 2);
+        assert!(curves[0].mean.iter().all(|m| *m == 0.5));
+        let (mean, busiest) = (&curves[1].mean, &curves[1].busiest);
+        assert_eq!((mean[0], mean[POINTS / 4 - 1], mean[POINTS / 4]), (0.4, 0.4, 0.1));
+        assert_eq!((busiest[0], *busiest.last().unwrap()), (0.8, 0.2));
+        assert!(links(&events[..1]).is_empty());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use hither_core::record::{Header, JobRow, JobState, RunRecord};
 use serde::Serialize;
 
-use crate::curve::{OverTime, Timers, bounds, cdf, log_grid, over_time, timers};
+use crate::curve::{LinkCurves, OverTime, Timers, bounds, cdf, links, log_grid, over_time, timers};
 use crate::format::{rounded, tiers};
 use crate::page::Group;
 use crate::{history, pack, span};
@@ -57,6 +57,7 @@ struct RunData {
     jct: Vec<f64>,
     queue: Vec<f64>,
     over_time: OverTime,
+    links: Vec<LinkCurves>,
     timers: Vec<Timers>,
     tier_share: Vec<f64>,
     spans_dropped: usize,
@@ -124,6 +125,7 @@ pub fn data(groups: &[Group], labels: &[String]) -> (Data, Vec<String>) {
             jct: cdf(&jct[i], &jct_grid_s),
             queue: cdf(&queue[i], &queue_grid_s),
             over_time: over_time(cluster, &run.events),
+            links: links(&run.events),
             timers: timers(cluster, &run.events),
             tier_share: run.summary.tier_share.iter().map(|&share| rounded(share)).collect(),
             spans_dropped: schedule.dropped,

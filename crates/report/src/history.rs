@@ -19,9 +19,10 @@ fn kind(what: &Happening) -> Option<(i64, u32, Option<&str>)> {
         Happening::Preempt { job, why, .. } => Some((3, *job, why.as_deref())),
         Happening::Finish { job } => Some((4, *job, None)),
         Happening::Cancel { job } => Some((5, *job, None)),
-        Happening::MachineDown { .. } | Happening::MachineUp { .. } | Happening::Timers { .. } => {
-            None
-        }
+        Happening::MachineDown { .. }
+        | Happening::MachineUp { .. }
+        | Happening::Timers { .. }
+        | Happening::Links { .. } => None,
     }
 }
 

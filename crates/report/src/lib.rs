@@ -5,6 +5,7 @@
 //! Nothing here reads or writes files, and nothing depends on clock, locale or hash order: the same
 //! rows give the same bytes.
 
+mod breakdown;
 mod curve;
 mod data;
 mod format;

@@ -112,9 +112,11 @@ pub const METRICS: &[Metric] = &[
     },
 ];
 
-/// GPUs that stall are in use and do no work: more of them must not count as better.
-fn useful_utilisation(summary: &Summary) -> f64 {
-    summary.gpu_utilisation * (1.0 - summary.comm_share.unwrap_or(0.0))
+/// GPUs that stall are in use and do no work: more of them must not count as better. Files of earlier versions
+/// have only the share of the jobs' time, large and small jobs alike.
+pub fn useful_utilisation(summary: &Summary) -> f64 {
+    let roughly = || summary.gpu_utilisation * (1.0 - summary.comm_share.unwrap_or(0.0));
+    summary.useful_utilisation.unwrap_or_else(roughly)
 }
 
 /// The place of a figure that the run does not have.

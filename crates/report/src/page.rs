@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use hither_core::record::{Header, RunRecord, Summary};
 use minijinja::{Environment, Value, context};
 
+use crate::breakdown;
 use crate::curve::SMOOTH_SHARE;
 use crate::data::data;
 use crate::format::{cluster, count, duration, gpus, percent, plural};
@@ -68,10 +69,27 @@ pub fn html(groups: &[Group]) -> String {
             larger => !m.smaller,
         }).collect::<Vec<_>>(),
         rows => table_rows(groups, &labels),
+        figures => breakdown::figures(),
+        breakdowns => breakdowns(groups, &labels),
         labels => labels,
         blocks => blocks,
     };
     render(TEMPLATE, "", &SCRIPTS, &json, own)
+}
+
+/// The jobs behind the figures, for each group.
+fn breakdowns(groups: &[Group], labels: &[String]) -> Vec<Value> {
+    let mut first = 0;
+    let mut all = Vec::new();
+    for group in groups {
+        let own = &labels[first..first + group.runs.len()];
+        all.push(context! {
+            tables => breakdown::tables(group, own, first),
+            pairs => breakdown::pairs(group, own),
+        });
+        first += group.runs.len();
+    }
+    all
 }
 
 /// Renders a page from its template, styles, scripts and data; `own` holds the values of the template.

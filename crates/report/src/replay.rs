@@ -74,7 +74,7 @@ impl<'a> Replay<'a> {
             Happening::Finish { job } | Happening::Cancel { job } => self.leave(*job),
             Happening::MachineDown { machine } => self.change(*machine, |m| m.down = true),
             Happening::MachineUp { machine } => self.change(*machine, |m| m.down = false),
-            Happening::Timers { .. } | Happening::Decline { .. } => {}
+            Happening::Timers { .. } | Happening::Links { .. } | Happening::Decline { .. } => {}
         }
     }
 

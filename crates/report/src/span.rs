@@ -114,7 +114,10 @@ impl Builder<'_> {
                 self.down.entry(*machine).or_insert(now);
             }
             Happening::MachineUp { machine } => self.up(now, *machine),
-            Happening::Arrive { .. } | Happening::Decline { .. } | Happening::Timers { .. } => {}
+            Happening::Arrive { .. }
+            | Happening::Decline { .. }
+            | Happening::Timers { .. }
+            | Happening::Links { .. } => {}
         }
     }
 

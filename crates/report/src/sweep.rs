@@ -9,6 +9,7 @@ use hither_core::record::{Header, Summary};
 use hither_core::summary::Estimate;
 
 use crate::format::{TimeUnit, percent};
+use crate::metric::useful_utilisation;
 
 /// The seed is an axis whose cells are repetitions of each other: they are averaged.
 const SEED: &str = "seed";
@@ -28,7 +29,8 @@ pub struct Sweep<'a> {
     pub settings: Vec<(String, String)>,
     pub axes: Vec<Axis<'a>>,
     pub policies: Vec<&'a str>,
-    /// Policies that the first one is measured against.
+    /// Policies that the first one is measured against, and varied keys whose first value is measured
+    /// against the others.
     pub against: Vec<&'a str>,
     /// One summary per policy for each cell of the full grid, the last axis varying fastest.
     pub cells: Vec<&'a [Summary]>,
@@ -44,7 +46,7 @@ struct SweepMetric {
     value: fn(&Summary) -> f64,
 }
 
-const METRICS: [SweepMetric; 6] = [
+const METRICS: [SweepMetric; 7] = [
     SweepMetric {
         name: "Average JCT",
         meaning: "Mean time from submission to end, over finished jobs",
@@ -52,6 +54,14 @@ const METRICS: [SweepMetric; 6] = [
         is_time: true,
         is_brief: true,
         value: |s| s.jct_s.mean,
+    },
+    SweepMetric {
+        name: "p50 JCT",
+        meaning: "Half of the finished jobs completed within this time",
+        smaller: true,
+        is_time: true,
+        is_brief: false,
+        value: |s| s.jct_s.p50,
     },
     SweepMetric {
         name: "p99 JCT",
@@ -87,12 +97,13 @@ const METRICS: [SweepMetric; 6] = [
         value: |s| s.comm_s_total.unwrap_or(f64::NAN),
     },
     SweepMetric {
-        name: "GPU utilisation",
-        meaning: "Share of the GPU time up to the makespan that was allocated to jobs",
+        name: "Useful utilisation",
+        meaning: "Share of the GPU time up to the makespan that was allocated to jobs and not spent waiting for the \
+                  network",
         smaller: false,
         is_time: false,
         is_brief: false,
-        value: |s| s.gpu_utilisation,
+        value: useful_utilisation,
     },
 ];
 

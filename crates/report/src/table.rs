@@ -114,6 +114,7 @@ mod tests {
             makespan_s: 400_000.0,
             gpu_utilisation: 0.5,
             clairvoyant: false,
+            useful_utilisation: Some(0.469),
             fragmentation: Some(0.1),
             comm_s_total: Some(10.0),
             comm_share: Some(0.0625),
@@ -177,6 +178,7 @@ trace demo.csv · cluster lab: 4 machines in 2 racks, 32 GPUs (V100) · seed 7 �
         let unknown = Summary {
             comm_share: None,
             comm_s_total: None,
+            useful_utilisation: None,
             fragmentation: None,
             tier_share: Default::default(),
             ..run("muri", 50.0, 100)

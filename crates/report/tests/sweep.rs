@@ -79,6 +79,41 @@ fn savings_are_paired_by_seed() {
 }
 
 #[test]
+fn the_last_row_is_the_geometric_mean_of_all_settings() {
+    let mut grid = Grid::new(&[("congestion", "1,2"), ("seed", "1,2")]);
+    for (cell, factor) in grid.cells.iter_mut().zip([2.0, 2.0, 8.0, 8.0]) {
+        cell[1].jct_s.mean = cell[0].jct_s.mean * factor;
+    }
+    // 1 − √(1/2 · 1/8) for each seed.
+    let text = Sweep { against: vec!["backfill"], ..grid.sweep() }.tables();
+    let last = text.lines().rfind(|line| line.contains("all")).unwrap();
+    assert!(last.contains("75.0 ± 0.0"), "{text}");
+    assert!(text.contains("all: geometric mean"), "{text}");
+}
+
+#[test]
+fn values_of_a_varied_key_are_compared() {
+    let mut grid = Grid::new(&[("load", "1,2"), ("dally.x", "on,off,half"), ("seed", "1,2")]);
+    let mut cells = grid.cells.iter_mut();
+    for _load in 0..2 {
+        for factor in [1.0, 4.0, 2.0] {
+            for seed in 1..3 {
+                cells.next().unwrap()[0].jct_s.mean = 100.0 * factor * f64::from(seed);
+            }
+        }
+    }
+    let sweep = Sweep { against: vec!["dally.x"], ..grid.sweep() };
+    let text = sweep.tables();
+    assert!(text.contains("Saved by fifo, dally.x=on, % of each rival's figure"), "{text}");
+    let rows: Vec<&str> = text.lines().skip_while(|line| !line.contains("Saved")).collect();
+    let loads = rows.iter().filter(|row| row.contains("75.0 ± 0.0") && row.contains("50.0 ± 0.0"));
+    assert_eq!(loads.count(), 3, "two loads and all: {text}");
+    let page = sweep.html();
+    assert!(page.contains("<h3>fifo, dally.x=on against dally.x=off</h3>"), "a table for each");
+    assert!(page.contains("<h3>fifo, dally.x=on against dally.x=half</h3>"));
+}
+
+#[test]
 fn figures_that_read_the_same_share_the_mark() {
     let mut grid = Grid::new(&[("load", "1,2")]);
     for cell in &mut grid.cells {

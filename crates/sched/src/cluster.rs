@@ -97,6 +97,9 @@ pub struct Cluster {
     /// How gangs may be split, of all that were ever admitted; the first is [`Split::ANY`].
     splits: Vec<Split>,
     pub(crate) pools: Vec<Pool>,
+    /// Counts the changes of which machines there are and of their sizes.
+    #[serde(default)]
+    pub layout: u64,
 }
 
 impl Cluster {
@@ -210,9 +213,22 @@ impl Cluster {
 
     /// Sizes of the pool as if all its machines were up and empty.
     fn measure(&mut self, pool: PoolId) {
+        self.layout += 1;
         for (at, split) in self.splits.clone().into_iter().enumerate() {
             self.pools[pool as usize].rooms[at].largest = self.measured(pool, split);
         }
+    }
+
+    /// The same cluster with all its machines up and empty.
+    pub fn emptied(&self) -> Self {
+        let mut empty = self.clone();
+        for id in 0..empty.machines.len() {
+            let machine = &mut empty.machines[id];
+            (machine.taken, machine.foreign) = (0, 0);
+            machine.stopping.clear();
+            empty.set_status(id as MachineId, Status::Up);
+        }
+        empty
     }
 
     /// By level: chunks in the largest place of the empty pool.

@@ -19,7 +19,7 @@ use hither_core::Seconds;
 use crate::cluster::{Cluster, PlaceId, Placement};
 use crate::job::{JobId, Profile};
 use crate::network::{IterationCost, Network, Shape};
-use crate::order::Total;
+use crate::order::SortKey;
 
 /// Where jobs meet: the link of a part, or the core of a place.
 type Spot = u32;
@@ -65,8 +65,8 @@ pub struct Contention {
     levels: Vec<Spots>,
     /// By spot: bytes per second that it carries.
     capacity: Vec<f64>,
-    /// By spot: the jobs that use it, by id.
-    jobs: Vec<Vec<JobId>>,
+    /// By spot: the jobs that use it, by id, and what each puts on it if it is not stretched.
+    jobs: Vec<Vec<(JobId, f64)>>,
     /// By spot: whether its jobs would send more than it carries if none were stretched. Only such
     /// spots can slow anybody.
     is_tight: Vec<bool>,
@@ -83,6 +83,14 @@ pub struct Trial {
     pub iteration_s: Seconds,
     /// Jobs whose pace would change: time of an iteration before, and after.
     pub others: Vec<(JobId, Seconds, Seconds)>,
+}
+
+/// How loaded the links of one level are, as shares of their bandwidth.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LinkLoad {
+    /// Over all links of the level.
+    pub mean: f64,
+    pub busiest: f64,
 }
 
 impl Contention {
@@ -175,34 +183,67 @@ impl Contention {
         let cost = network.iteration_cost(profile, &shape);
         let before = self.remove(id);
         self.add(id, profile, placement, cluster, network);
+        let was_tight: Vec<(Spot, bool)> =
+            self.touched.iter().map(|&spot| (spot, self.is_tight[spot as usize])).collect();
         let changed = self.stretch_anew();
         let stretch = self.flows.get(&id).map_or(1.0, |flow| flow.stretch);
         let pace = |(other, before): (JobId, f64)| {
             let Flow { cost, stretch, .. } = &self.flows[&other];
             (other, cost.iteration_s(before), cost.iteration_s(*stretch))
         };
-        let others = changed.into_iter().filter(|c| c.0 != id).map(pace).collect();
+        let others = changed.iter().copied().filter(|c| c.0 != id).map(pace).collect();
         self.remove(id);
         if let Some(flow) = before {
             self.insert(id, flow);
         }
-        self.stretch_anew();
+        // All is as it was before, so it need not be worked out again.
+        self.touched.clear();
+        for (spot, was_tight) in was_tight {
+            self.is_tight[spot as usize] = was_tight;
+        }
+        for (other, before) in changed.into_iter().filter(|c| c.0 != id) {
+            self.flows.get_mut(&other).expect("it did not leave").stretch = before;
+        }
         Trial { iteration_s: cost.iteration_s(stretch), others }
     }
 
     /// A link that carries more than it can if jobs do so many iterations per second: its load as a share
     /// of its capacity, beyond `rounding`, and its level.
     pub fn overload(&self, rate: impl Fn(JobId) -> f64, rounding: f64) -> Option<(usize, f64)> {
+        // Measured steps may be shorter than their bytes take.
+        let shares = self.load_shares(rate, |flow| !flow.cost.is_measured());
+        let spot = shares.iter().position(|&share| share > 1.0 + rounding)?;
+        let level = self.levels.partition_point(|level| level.links as usize <= spot);
+        Some((level, shares[spot]))
+    }
+
+    /// The load of each level's links if jobs do so many iterations per second, as shares of their
+    /// bandwidth: mean over the links, and the busiest.
+    pub fn link_loads(&self, rate: impl Fn(JobId) -> f64) -> Vec<LinkLoad> {
+        let shares = self.load_shares(rate, |_| true);
+        let load = |(nth, level): (usize, &Spots)| {
+            let next = self.levels.get(nth + 1).map_or(shares.len(), |next| next.links as usize);
+            let end = level.cores.map_or(next, |cores| cores as usize);
+            let links = shares[level.links as usize..end].iter().map(|share| share.min(1.0));
+            let count = links.len().max(1) as f64;
+            LinkLoad {
+                mean: links.clone().sum::<f64>() / count,
+                busiest: links.fold(0.0, f64::max),
+            }
+        };
+        self.levels.iter().enumerate().map(load).collect()
+    }
+
+    /// By spot: what the flows put on it, as a share of what it carries.
+    fn load_shares(&self, rate: impl Fn(JobId) -> f64, counts: impl Fn(&Flow) -> bool) -> Vec<f64> {
         let mut load = vec![0.0; self.capacity.len()];
-        for (&id, flow) in self.flows.iter().filter(|(_, flow)| !flow.cost.is_measured()) {
+        for (&id, flow) in self.flows.iter().filter(|(_, flow)| counts(flow)) {
+            let rate = rate(id);
             for &(spot, bytes) in &flow.spots {
-                load[spot as usize] += rate(id) * bytes;
+                load[spot as usize] += rate * bytes;
             }
         }
-        let mut shares = load.iter().zip(&self.capacity).map(|(load, most)| load / most);
-        let spot = shares.position(|share| share > 1.0 + rounding)?;
-        let level = self.levels.partition_point(|level| level.links as usize <= spot);
-        Some((level, load[spot] / self.capacity[spot]))
+        load.iter().zip(&self.capacity).map(|(load, most)| load / most).collect()
     }
 
     /// The spots that a job uses on every level up to its tier.
@@ -235,10 +276,10 @@ impl Contention {
     }
 
     fn insert(&mut self, id: JobId, flow: Flow) {
-        for &(spot, _) in &flow.spots {
+        for &(spot, bytes) in &flow.spots {
             let jobs = &mut self.jobs[spot as usize];
-            let at = jobs.partition_point(|&other| other < id);
-            jobs.insert(at, id);
+            let at = jobs.partition_point(|&(other, _)| other < id);
+            jobs.insert(at, (id, flow.load(bytes, 1.0)));
             self.touched.insert(spot);
         }
         self.flows.insert(id, flow);
@@ -247,7 +288,7 @@ impl Contention {
     fn remove(&mut self, id: JobId) -> Option<Flow> {
         let flow = self.flows.remove(&id)?;
         for &(spot, _) in &flow.spots {
-            self.jobs[spot as usize].retain(|&other| other != id);
+            self.jobs[spot as usize].retain(|&(other, _)| other != id);
             self.touched.insert(spot);
         }
         Some(flow)
@@ -271,7 +312,7 @@ impl Contention {
             if self.is_tight[spot as usize] && !tight.insert(spot) {
                 continue;
             }
-            for &id in &self.jobs[spot as usize] {
+            for &(id, _) in &self.jobs[spot as usize] {
                 if ids.insert(id) {
                     let spots = self.flows[&id].spots.iter().map(|s| s.0);
                     to_visit.extend(spots.filter(|&spot| self.is_tight[spot as usize]));
@@ -294,12 +335,7 @@ impl Contention {
 
     /// What a spot would carry if nobody were stretched.
     fn load_alone(&self, spot: Spot) -> f64 {
-        let load = |id: &JobId| {
-            let flow = &self.flows[id];
-            let bytes = flow.spots.iter().find(|s| s.0 == spot).map_or(0.0, |s| s.1);
-            flow.load(bytes, 1.0)
-        };
-        self.jobs[spot as usize].iter().map(load).sum()
+        self.jobs[spot as usize].iter().map(|&(_, load)| load).sum()
     }
 
     fn links(flows: &[&Flow], tight: &BTreeSet<Spot>, capacity: &[f64]) -> Vec<SharedLink> {
@@ -375,13 +411,13 @@ fn stretches(flows: &[&Flow], mut links: Vec<SharedLink>) -> Vec<f64> {
     }
     // A settled flow only ever leaves more room to others: a link's stretch, once found, can only fall.
     let mut is_stale = vec![false; links.len()];
-    let mut by_stretch: BinaryHeap<(Total, Reverse<usize>)> = (links.iter().enumerate())
-        .map(|(number, link)| (Total(link.stretch(flows, 1.0)), Reverse(number)))
+    let mut by_stretch: BinaryHeap<(SortKey, Reverse<usize>)> = (links.iter().enumerate())
+        .map(|(number, link)| (SortKey(link.stretch(flows, 1.0)), Reverse(number)))
         .collect();
-    while let Some((Total(stretch), Reverse(number))) = by_stretch.pop() {
+    while let Some((SortKey(stretch), Reverse(number))) = by_stretch.pop() {
         if std::mem::take(&mut is_stale[number]) {
             let stretch = links[number].stretch(flows, 1.0);
-            by_stretch.push((Total(stretch), Reverse(number)));
+            by_stretch.push((SortKey(stretch), Reverse(number)));
             continue;
         }
         if stretch <= 1.0 {

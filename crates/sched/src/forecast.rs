@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{Cluster, PlaceId, PoolId};
 use crate::job::{Job, Length};
 use crate::network::Network;
-use crate::order::{Total, pairs};
+use crate::order::{SortKey, pairs};
 use crate::state::{JobState, Phase};
 
 /// What can be said of a job when it is submitted.
@@ -141,11 +141,15 @@ impl Excess {
 
     /// The factor that the runs show beyond doubt: two standard errors below their mean, and at least 1.
     fn factor(&self) -> f64 {
-        if self.runs < RUNS_MIN {
-            return 1.0;
+        self.log_factor().exp()
+    }
+
+    fn log_factor(&self) -> f64 {
+        if self.runs < RUNS_MIN || self.mean <= 0.0 {
+            return 0.0;
         }
         let error = (self.variance / (self.runs - 1.0)).sqrt();
-        (self.mean - 2.0 * error).max(0.0).exp()
+        (self.mean - 2.0 * error).max(0.0)
     }
 }
 
@@ -231,7 +235,7 @@ impl Forecast {
         let Some(by_size) = self.by_model.get(&job.profile.name) else { return 1.0 };
         let up_to = by_size.range(..=job.gpus.next_power_of_two());
         let factors = up_to.flat_map(|(_, by_tier)| by_tier[..=tier.level()].iter());
-        factors.map(Excess::factor).fold(1.0, f64::max)
+        factors.map(Excess::log_factor).fold(0.0, f64::max).exp()
     }
 
     /// A run of the job there took so many times as long as on idle links.
@@ -293,7 +297,8 @@ struct Ended {
 
 impl Ended {
     fn add(&mut self, held_s: Seconds) {
-        let at = |sorted: &[Seconds], s: Seconds| sorted.partition_point(|&t| Total(t) < Total(s));
+        let at =
+            |sorted: &[Seconds], s: Seconds| sorted.partition_point(|&t| SortKey(t) < SortKey(s));
         if self.in_order.len() == ENDED_MAX
             && let Some(oldest_s) = self.in_order.pop_front()
         {

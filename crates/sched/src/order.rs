@@ -4,33 +4,33 @@ use std::cmp::Ordering;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A float in its total order, so that it can key ordered sets.
+/// A float as a key of ordered sets, by `f64::total_cmp`.
 #[derive(Debug, Clone, Copy)]
-pub struct Total(pub f64);
+pub struct SortKey(pub f64);
 
-impl PartialEq for Total {
+impl PartialEq for SortKey {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
-impl Eq for Total {}
-impl PartialOrd for Total {
+impl Eq for SortKey {}
+impl PartialOrd for SortKey {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Total {
+impl Ord for SortKey {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.total_cmp(&other.0)
     }
 }
 
-impl Serialize for Total {
+impl Serialize for SortKey {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         any_float::serialize(&self.0, serializer)
     }
 }
-impl<'de> Deserialize<'de> for Total {
+impl<'de> Deserialize<'de> for SortKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         any_float::deserialize(deserializer).map(Self)
     }

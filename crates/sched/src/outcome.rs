@@ -1,5 +1,7 @@
 //! Turns what happens in a simulation into the rows of [`hither_core::record`].
 
+mod links;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -8,11 +10,13 @@ use hither_core::record::{EventRow, Happening, JobRow, JobState, Reason, RunReco
 use hither_core::summary::Quantiles;
 
 use crate::cluster::{Placement, Status};
+use crate::contention::LinkLoad;
 use crate::event::{Action, Decision, End, Event};
 use crate::job::JobId;
 use crate::network::{Shape, measured_step_s};
 use crate::state::State;
 use crate::world::{Truth, World};
+use links::LinkMeter;
 
 /// Measures one job.
 #[derive(Debug, Clone, Default)]
@@ -50,6 +54,7 @@ pub struct Recorder {
     events: Vec<EventRow>,
     meters: Vec<Meter>,
     gauge: Gauge,
+    links: LinkMeter,
     tier_gpu_s: Vec<f64>,
     event_count: u64,
     extrapolated: BTreeSet<String>,
@@ -62,10 +67,21 @@ impl Recorder {
             events: Vec::new(),
             meters: vec![Meter::default(); jobs],
             gauge: Gauge::default(),
+            links: LinkMeter::default(),
             tier_gpu_s: vec![0.0; levels],
             event_count: 0,
             extrapolated: BTreeSet::new(),
         }
+    }
+
+    /// Whether rows for jobs and events are wanted.
+    pub fn keeps_rows(&self) -> bool {
+        self.keep_rows
+    }
+
+    /// From now on the links of each level are loaded so.
+    pub fn links(&mut self, now: Seconds, loads: Vec<LinkLoad>) {
+        self.links.set(now, loads);
     }
 
     pub fn before(&mut self, now: Seconds, event: &Event, state: &State) {
@@ -204,11 +220,12 @@ impl Recorder {
         let first_s = world.jobs.first().map_or(0.0, |truth| truth.job.submit_s);
         let (mut jct_s, mut queue_s, mut rows) = (Vec::new(), Vec::new(), Vec::new());
         let (mut last_s, mut comm_s_total, mut run_s_total) = (first_s, 0.0, 0.0);
-        let (mut preemptions, mut failures) = (0, 0);
+        let (mut preemptions, mut failures, mut comm_gpu_s) = (0, 0, 0.0);
         for (id, (truth, meter)) in (0..).zip(world.jobs.iter().zip(&self.meters)) {
             let row = job_row(id, truth, meter, state.now);
             last_s = f64::max(last_s, row.finish_s);
             comm_s_total += row.comm_s.unwrap_or(0.0);
+            comm_gpu_s += row.comm_s.unwrap_or(0.0) * f64::from(row.gpus);
             run_s_total += row.run_s;
             preemptions += u64::from(row.preemptions);
             failures += u64::from(row.failures);
@@ -235,6 +252,10 @@ impl Recorder {
             queue_s: Quantiles::from_values(&queue_s),
             makespan_s,
             gpu_utilisation: ratio(self.gauge.busy_gpu_s, makespan_s * gpus as f64),
+            useful_utilisation: Some(ratio(
+                self.gauge.busy_gpu_s - comm_gpu_s,
+                makespan_s * gpus as f64,
+            )),
             fragmentation: Some(ratio(self.gauge.fragmentation_s, makespan_s)),
             comm_s_total: Some(comm_s_total),
             comm_share: Some(ratio(comm_s_total, run_s_total)),
@@ -245,7 +266,10 @@ impl Recorder {
             sim_cpu_s: 0.0,
             notes: self.extrapolated.iter().map(|name| extrapolation_note(name)).collect(),
         };
-        RunRecord { summary, jobs: rows, events: self.events }
+        let mut events = self.events;
+        events.extend(self.links.rows());
+        events.sort_by(|a, b| a.t.total_cmp(&b.t)); // stable: what happened at one moment keeps its order
+        RunRecord { summary, jobs: rows, events }
     }
 }
 

@@ -356,6 +356,7 @@ impl Sim<'_> {
         // Before the new rates: a job that moves stops at its old one first.
         self.recorder.after(now, &decisions, &self.scheduler.state);
         self.set_rates(now)?;
+        self.meter_links(now);
         let started = decisions.iter().any(|d| matches!(d.action, Action::Start { .. }));
         let idle = is_timer && !started && self.scheduler.state.running.is_empty();
         self.idle_timers = if idle { self.idle_timers + 1 } else { 0 };
@@ -367,10 +368,21 @@ impl Sim<'_> {
         if self.idle_timers > IDLE_TIMERS_MAX { Err(self.stuck()) } else { Ok(()) }
     }
 
+    /// Iterations per second; a job that is starting counts as if it had started.
+    fn rate(&self, id: JobId) -> f64 {
+        self.world.job(id).pace.map_or(0.0, |pace| pace.rate)
+    }
+
+    fn meter_links(&mut self, now: Seconds) {
+        if self.recorder.keeps_rows() {
+            let loads = self.contention.link_loads(|id| self.rate(id));
+            self.recorder.links(now, loads);
+        }
+    }
+
     /// No link carries more than it can.
     fn check_links(&self) -> Result<(), String> {
-        let rate = |id| self.world.job(id).pace.map_or(0.0, |pace| pace.rate);
-        match self.contention.overload(rate, 1e-6) {
+        match self.contention.overload(|id| self.rate(id), 1e-6) {
             Some((level, share)) => {
                 let name = &self.scheduler.state.cluster.levels[level];
                 Err(format!("a link of level {name} carries {share} times what it can"))

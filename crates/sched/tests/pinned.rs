@@ -107,11 +107,11 @@ fn digest(record: &RunRecord) -> u64 {
         }
     };
     record.jobs.iter().for_each(|row| eat(serde_json::to_string(row).expect("plain values")));
-    // Reasons are words about the run, not part of it.
+    // Reasons are words about the run, and loads of links follow from the rest.
     for row in &record.events {
         let mut row = row.clone();
         match &mut row.what {
-            Happening::Decline { .. } => continue,
+            Happening::Decline { .. } | Happening::Links { .. } => continue,
             Happening::Start { why, .. } | Happening::Preempt { why, .. } => *why = None,
             _ => {}
         }

@@ -375,6 +375,18 @@ fn dallys_clocks_count_different_waits() {
 // ---- dally: preemption, upgrades, the bound on waiting ----
 
 #[test]
+fn a_gang_does_not_decline_an_idle_cluster_of_uneven_machines() {
+    // No place keeps what the estimate, which counts with machines of average size, promises.
+    let uneven = topology(&[(0, 4), (0, 2), (1, 4)]);
+    for policy in ["dally", "dally-no-preempt"] {
+        for gpus in [5, 6, 8, 9] {
+            let record = run(policy, &uneven, vec![talking_job(0.0, gpus, 1000.0, 3.0)]);
+            assert_eq!(first_starts(&record), [0.0], "{policy}, {gpus} GPUs");
+        }
+    }
+}
+
+#[test]
 fn dally_preempts_the_fewest_jobs_of_one_domain() {
     // One machine has four singles, the other two pairs; a gang of four needs a machine.
     let mut jobs: Vec<Job> = (0..4).map(|_| job(0.0, 1, 5000.0)).collect();

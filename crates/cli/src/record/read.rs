@@ -237,5 +237,15 @@ fn check_event(row: &EventRow, header: &Header, run: &RunRecord) -> anyhow::Resu
             machine_there(*machine, 0)
         }
         Happening::Timers { .. } => Ok(()),
+        Happening::Links { mean, busiest } => {
+            let links = header.cluster.levels.len().saturating_sub(1);
+            let is_load = |load: &f64| (0.0..=1.0 + 1e-9).contains(load);
+            let are_loads = |loads: &[f64]| loads.len() == links && loads.iter().all(is_load);
+            ensure!(
+                are_loads(mean) && are_loads(busiest),
+                "links: expected {links} shares from 0 to 1, one for each level but the last"
+            );
+            Ok(())
+        }
     }
 }

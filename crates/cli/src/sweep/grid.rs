@@ -10,6 +10,18 @@ const CELLS_MAX: usize = 100_000;
 /// Number of values in a range without a step, including both ends.
 const STEPS: usize = 5;
 
+/// Settings of the scenario that can be varied, named as results record them.
+const SCENARIO_KEYS: &[&str] = &[
+    "congestion",
+    "load",
+    "rate",
+    "seed",
+    "lengths",
+    "profile_error",
+    "hide_congestion",
+    "restart_scale",
+];
+
 /// One varied key and its values, spelled as in the results.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Axis {
@@ -24,10 +36,10 @@ impl Axis {
         let (key, list) =
             text.split_once('=').ok_or_else(|| anyhow!("--vary {text}: {expected}"))?;
         let key = key.trim();
-        let known = matches!(key, "congestion" | "load" | "rate" | "seed") || key.contains('.');
         ensure!(
-            known,
-            "--vary {text}: unknown key {key:?}; vary congestion, load, rate, seed, or POLICY.OPTION"
+            SCENARIO_KEYS.contains(&key) || key.contains('.'),
+            "--vary {text}: unknown key {key:?}; vary {} or POLICY.OPTION",
+            SCENARIO_KEYS.join(", ")
         );
         let mut values = Vec::new();
         for item in split(list) {
@@ -126,20 +138,28 @@ pub fn cells(axes: &[Axis]) -> anyhow::Result<Vec<Vec<String>>> {
 /// The cell of the plan with the values of one combination.
 pub fn cell(plan: &Plan, axes: &[Axis], values: &[String]) -> anyhow::Result<Cell> {
     let mut cell = plan.cell();
+    let scenario = &mut cell.scenario;
     for (axis, value) in axes.iter().zip(values) {
         let wrong = |error: String| anyhow!("--vary {}={value}: {error}", axis.key);
         match axis.key.as_str() {
-            "congestion" => cell.congestion = runs::congestion(value).map_err(wrong)?,
-            "load" => cell.load = Some(runs::load(value).map_err(wrong)?),
-            "rate" => cell.rate = Some(runs::load(value).map_err(wrong)?),
+            "congestion" => scenario.congestion = runs::congestion(value).map_err(wrong)?,
+            "load" => scenario.load = Some(runs::load(value).map_err(wrong)?),
+            "rate" => scenario.rate = Some(runs::load(value).map_err(wrong)?),
             "seed" => {
                 let seed = value.parse().map_err(|_| wrong("expected a whole number".into()))?;
-                cell.seed = Some(seed);
+                scenario.seed = Some(seed);
+            }
+            "lengths" => scenario.lengths = value.parse().map_err(wrong)?,
+            "profile_error" => scenario.profile_error = runs::error(value).map_err(wrong)?,
+            "restart_scale" => scenario.restart_scale = runs::scale(value).map_err(wrong)?,
+            "hide_congestion" => {
+                let hidden = value.parse().map_err(|_| wrong("expected true or false".into()))?;
+                scenario.hide_congestion = hidden;
             }
             key => settings::put(&mut cell.settings, key, value)?,
         }
     }
-    if cell.load.is_some() && cell.rate.is_some() {
+    if scenario.load.is_some() && scenario.rate.is_some() {
         bail!("load and rate both set how fast jobs arrive; give or vary one of them");
     }
     settings::settings(&cell.settings)?;
@@ -156,7 +176,7 @@ mod tests {
 
     #[test]
     fn lists_and_ranges() {
-        let all: [(&str, &[&str]); 7] = [
+        let all: [(&str, &[&str]); 8] = [
             ("congestion=1,2, 4", &["1", "2", "4"]),
             ("load=0.5..1.5", &["0.5", "0.75", "1", "1.25", "1.5"]),
             ("load=0.1..0.4:0.1", &["0.1", "0.2", "0.3", "0.4"]),
@@ -164,6 +184,7 @@ mod tests {
             ("seed=0..10:5", &["0", "5", "10"]),
             ("dally.score=slowdown,2d-las", &["slowdown", "2d-las"]),
             ("tiresias.thresholds=[1,2],[3]", &["[1,2]", "[3]"]),
+            ("lengths=unknown,noisy:0.5", &["unknown", "noisy:0.5"]),
         ];
         for (text, expected) in all {
             assert_eq!(values(text).as_deref(), Ok(&expected.map_to_strings()[..]), "{text}");

@@ -7,7 +7,7 @@ use super::store::FinishedCell;
 
 /// Every figure of a summary but `sim_cpu_s`, which would make equal sweeps differ.
 type Column = (&'static str, fn(&Summary) -> f64);
-const COLUMNS: [Column; 18] = [
+const COLUMNS: [Column; 19] = [
     ("jobs", |s| s.jobs as f64),
     ("finished", |s| s.finished as f64),
     ("cancelled", |s| s.cancelled as f64),
@@ -23,6 +23,7 @@ const COLUMNS: [Column; 18] = [
     ("queue_max_s", |s| s.queue_s.max),
     ("makespan_s", |s| s.makespan_s),
     ("gpu_utilisation", |s| s.gpu_utilisation),
+    ("useful_utilisation", |s| s.useful_utilisation.unwrap_or(f64::NAN)),
     ("fragmentation", |s| s.fragmentation.unwrap_or(f64::NAN)),
     ("comm_s_total", |s| s.comm_s_total.unwrap_or(f64::NAN)),
     ("comm_share", |s| s.comm_share.unwrap_or(f64::NAN)),

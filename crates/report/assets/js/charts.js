@@ -39,6 +39,39 @@ function runCharts() {
   }).filter(Boolean);
 }
 
+// The links of one level at a time: their mean load, or that of the busiest.
+function linksChart() {
+  const section = $("#plot-links"), select = $("select", section);
+  const shown = RUNS.map((_, i) => i).filter((i) => RUNS[i].links.length > 0);
+  section.hidden = shown.length === 0;
+  if (section.hidden) return null;
+  if (select.options.length === 0) {
+    const deepest = shown.reduce((a, b) => RUNS[b].links.length > RUNS[a].links.length ? b : a);
+    const { levels } = DATA.groups[RUNS[deepest].group];
+    for (const level of RUNS[deepest].links.keys()) {
+      for (const [figure, text] of [["mean", "mean of all"], ["busiest", "the busiest"]]) {
+        const option = el("option", "", `of ${levels[level]}s, ${text}`);
+        option.value = `${level} ${figure}`;
+        select.append(option);
+      }
+    }
+  }
+  let chart = null;
+  const show = () => {
+    chart?.destroy();
+    const [level, figure] = select.value.split(" ");
+    const lines = shown.filter((i) => level in RUNS[i].links).map((i) => {
+      const values = RUNS[i].links[level][figure];
+      return { label: RUNS[i].label, stroke: runColour(i), dash: runDash(i), values, xs: timesOf(RUNS[i], values), run: i };
+    });
+    const spec = { x: X_TIME, y: Y_SHARE, sync: "time", sparse: true, home: () => [0, timeAxis.length(selection.run)], none: "No job of this policy used links." };
+    chart = draw(section, spec, ...merged(lines));
+  };
+  select.onchange = show;
+  show();
+  return { follow: () => chart.follow(), destroy: () => chart.destroy() };
+}
+
 // The timers of one policy at a time: demand by shade, level of the cluster by dashes.
 const LEVEL_DASHES = [[], [6, 4], [2, 3], [10, 3, 2, 3], [1, 5]];
 function timersChart() {

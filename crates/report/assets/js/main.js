@@ -83,13 +83,23 @@ function listenToSchedule() {
   new ResizeObserver(() => { schedule.resize(); schedule.redraw(); }).observe(stage);
 }
 
+// One figure of the tables by demand and model at a time.
+function listenToFigures() {
+  const select = $("#breakdown .figure");
+  const show = () => {
+    for (const table of $$("#breakdown .figures")) table.hidden = table.dataset.figure !== select.value;
+  };
+  select.addEventListener("change", show);
+  show();
+}
+
 function main() {
   if (RUNS.length === 0) return;
   let charts = [];
   const rebuild = () => {
     for (const chart of charts) chart.destroy();
     paintKeys();
-    charts = [...runCharts(), timersChart()].filter(Boolean);
+    charts = [...runCharts(), linksChart(), timersChart()].filter(Boolean);
     tierBars();
     if (schedule.data) schedule.tell();
     schedule.redraw();
@@ -98,6 +108,7 @@ function main() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", rebuild);
   listenToPolicies();
   listenToHeadings();
+  listenToFigures();
   listenToSchedule();
   listenToHistory();
 

@@ -4,7 +4,7 @@ use hither_core::summary::Estimate;
 use minijinja::{Value, context};
 use serde::Serialize;
 
-use super::savings::{SavingsRow, saved_metrics, saved_text};
+use super::savings::{Comparison, saved_metrics, saved_text};
 use super::{Axis, Grid, METRICS, SEED, Sweep, SweepMetric, Unit, best, unit};
 use crate::data::COLOURS;
 use crate::format::{cluster, count, gpus, plural, rounded};
@@ -82,7 +82,7 @@ impl Sweep<'_> {
             keys => pooled.axes.iter().map(|axis| axis.key.to_owned()).collect::<Vec<_>>(),
             has_map => drawn.axes.len() > 1,
             metrics => metrics,
-            savings => self.savings_tables(&pooled),
+            savings => self.savings_tables(),
             spread => self.spread(),
             settings => self.settings.iter().map(|(name, value)| context! { name, value })
                 .collect::<Vec<_>>(),
@@ -189,28 +189,33 @@ impl Sweep<'_> {
     }
 
     /// One table per rival: what the first policy saves against it.
-    fn savings_tables(&self, grid: &Grid) -> Vec<Value> {
-        let rows = self.savings(grid);
+    fn savings_tables(&self) -> Vec<Value> {
         let cell = |estimate: &Option<Estimate>| {
             // Only a difference that chance hardly makes is marked.
             let is_clear = estimate.is_some_and(|e| e.mean.abs() > e.half_width);
             context! { text => saved_text(*estimate), is_clear }
         };
-        let table = |(nth, rival): (usize, usize)| {
-            let row = |row: &SavingsRow| {
-                let values =
-                    grid.axes.iter().zip(&row.at).map(|(axis, at)| axis.values[*at].clone());
-                let cells: Vec<Value> = row.saved[nth].iter().map(cell).collect();
-                context! { values => values.collect::<Vec<_>>(), cells }
+        let cells = |saved: &[Option<Estimate>]| saved.iter().map(cell).collect::<Vec<Value>>();
+        let tables = |compared: Comparison| {
+            let keys: Vec<String> = compared.axes.iter().map(|a| a.key.to_owned()).collect();
+            let table = |(nth, rival): (usize, &String)| {
+                let row = |(place, saved): &(Vec<usize>, Vec<Vec<Option<Estimate>>>)| {
+                    let values = compared.axes.iter().zip(place);
+                    let values: Vec<String> = values.map(|(a, at)| a.values[*at].clone()).collect();
+                    context! { values, cells => cells(&saved[nth]) }
+                };
+                context! {
+                    own => compared.own.as_str(),
+                    rival => rival.as_str(),
+                    keys => keys.clone(),
+                    metrics => saved_metrics().map(|metric| metric.name).collect::<Vec<_>>(),
+                    rows => compared.rows.iter().map(row).collect::<Vec<_>>(),
+                    overall => compared.overall.as_ref().map(|saved| cells(&saved[nth])),
+                }
             };
-            context! {
-                own => self.policies[0],
-                rival => self.policies[rival],
-                metrics => saved_metrics().map(|metric| metric.name).collect::<Vec<_>>(),
-                rows => rows.iter().map(row).collect::<Vec<_>>(),
-            }
+            compared.rivals.iter().enumerate().map(table).collect::<Vec<Value>>()
         };
-        self.rivals().into_iter().enumerate().map(table).collect()
+        self.comparisons().into_iter().flat_map(tables).collect()
     }
 
     fn metric_data(&self, metric: &SweepMetric, grid: &Grid) -> MetricData {

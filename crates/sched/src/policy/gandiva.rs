@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{MachineId, Placement, PoolId, Slot};
 use crate::event::{Timer, Why};
 use crate::job::{JobId, Profile};
-use crate::order::Total;
+use crate::order::SortKey;
 use crate::policy::queue::{Queue, class_of};
 use crate::policy::{Policy, saved_whole};
 use crate::state::Turn;
@@ -67,8 +67,8 @@ struct Gandiva {
     options: Options,
     homes: Homes,
     /// By since when they wait.
-    waiting: Queue<Total>,
-    since: BTreeMap<JobId, Total>,
+    waiting: Queue<SortKey>,
+    since: BTreeMap<JobId, SortKey>,
     slice_set: bool,
     slice_over: bool,
     /// The group of machines whose slices are over next.
@@ -98,8 +98,8 @@ impl Gandiva {
 
     fn wait(&mut self, turn: &Turn, id: JobId) {
         let job = turn.state.job(id);
-        self.since.insert(id, Total(job.since_s));
-        self.waiting.insert(class_of(job), Total(job.since_s), id);
+        self.since.insert(id, SortKey(job.since_s));
+        self.waiting.insert(class_of(job), SortKey(job.since_s), id);
     }
 
     fn wait_no_more(&mut self, turn: &Turn, id: JobId) {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::Placement;
 use crate::event::{Timer, Why};
 use crate::job::JobId;
-use crate::order::Total;
+use crate::order::SortKey;
 use crate::policy::placing::Placing;
 use crate::policy::replan::{Order, Ranks};
 use crate::policy::{Policy, saved_whole};
@@ -75,7 +75,7 @@ struct Rules {
 }
 
 /// Leases that still hold first; then the greatest need; then running before waiting.
-type Rank = (bool, Total, bool);
+type Rank = (bool, SortKey, bool);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Leases {
@@ -182,14 +182,19 @@ impl Order for Leases {
     fn key(&self, turn: &Turn, id: JobId) -> Rank {
         let is_waiting = turn.state.job(id).is_waiting();
         match self.may_lose(turn, id) || is_waiting {
-            true => (true, Total(self.rules.need(turn, id)), is_waiting),
-            false => (false, Total(0.0), false),
+            true => (true, SortKey(self.rules.need(turn, id)), is_waiting),
+            false => (false, SortKey(0.0), false),
         }
     }
 
-    /// Between auctions nobody loses its lease.
+    /// The greatest rank: an auction ranks all anyway.
     fn limit(&self, _turn: &Turn, _id: JobId) -> (Rank, Seconds) {
-        ((false, Total(f64::INFINITY), false), f64::INFINITY)
+        ((true, SortKey(f64::INFINITY), true), f64::INFINITY)
+    }
+
+    /// Between auctions nobody loses its lease.
+    fn may_preempt(&self) -> bool {
+        self.auction
     }
 
     fn may_lose(&self, turn: &Turn, id: JobId) -> bool {
@@ -197,7 +202,7 @@ impl Order for Leases {
     }
 
     fn ranks_all(&self) -> bool {
-        self.auction
+        true
     }
 
     fn cohort(&self, _turn: &Turn, id: JobId) -> JobId {

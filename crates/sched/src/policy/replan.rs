@@ -19,7 +19,7 @@ use crate::state::Turn;
 mod plan;
 mod running;
 
-use plan::{choose, choose_on_paper, choose_plainly};
+use plan::{LastFirst, Plan, choose, choose_on_paper, choose_plainly, start_fitting};
 use running::Running;
 
 /// How a policy ranks and places jobs.
@@ -34,7 +34,12 @@ pub trait Order {
     /// changes the job. The tighter it is, the fewer jobs are looked at.
     fn limit(&self, turn: &Turn, id: JobId) -> (Self::Key, Seconds);
 
-    /// Whether a running job may lose its GPUs in this plan; one that may not ranks before all that
+    /// Whether any running job may lose its GPUs in this plan.
+    fn may_preempt(&self) -> bool {
+        true
+    }
+
+    /// Whether this running job may lose its GPUs in this plan; one that may not ranks before all that
     /// wait.
     fn may_lose(&self, _turn: &Turn, _id: JobId) -> bool {
         true
@@ -120,18 +125,12 @@ impl<K: Ord + Copy, C: Ord + Copy> Ranks<K, C> {
             return Default::default(); // nobody to preempt for
         }
         let placing = order.placing();
-        let is_counted = turn.state.cluster.splits_freely() && !placing.may_decline();
-        let (preempted, chosen) = if !is_counted {
-            choose_on_paper(turn, order, &self.waiting)
-        } else if order.ranks_all() {
-            choose_plainly(turn, order, &self.waiting)
-        } else {
-            let running = self.running.get_or_insert_with(|| Running::new(&turn.state.running));
-            running.refresh(turn, order);
-            let plan = choose(turn, order, running, &self.waiting);
-            debug_assert_eq!(plan, choose_plainly(turn, order, &self.waiting));
-            plan
-        };
+        if !order.may_preempt() {
+            let started = start_fitting(turn, placing, &self.waiting);
+            started.iter().for_each(|&id| self.remove(id));
+            return (started, BTreeSet::new());
+        }
+        let (preempted, chosen) = self.plan(turn, order);
         for &id in &preempted {
             turn.preempt(id, Reason::Priority, Why::Outranked);
             self.insert(turn, order.key(turn, id), id);
@@ -150,5 +149,31 @@ impl<K: Ord + Copy, C: Ord + Copy> Ranks<K, C> {
             turn.start(id, placement, why);
         }
         (started, preempted)
+    }
+
+    fn plan(&mut self, turn: &Turn, order: &impl Order<Key = K, Cohort = C>) -> Plan {
+        let waiting = &self.waiting;
+        let is_counted = turn.state.cluster.splits_freely() && !order.placing().may_decline();
+        let plainly = || match is_counted {
+            true => choose_plainly(turn, order, waiting),
+            false => choose_on_paper(turn, order, &mut LastFirst::sorted(turn, order), waiting),
+        };
+        if order.ranks_all() {
+            return plainly();
+        }
+        let running = self.running.get_or_insert_with(|| Running::new(&turn.state.running));
+        running.refresh(turn, order);
+        let plan = match is_counted {
+            true => choose(turn, order, running, waiting),
+            false => {
+                let mut last_first = LastFirst::ascending(turn, running);
+                let plan = choose_on_paper(turn, order, &mut last_first, waiting);
+                let loose = last_first.loose();
+                running.found_loose(loose);
+                plan
+            }
+        };
+        debug_assert_eq!(plan, plainly());
+        plan
     }
 }

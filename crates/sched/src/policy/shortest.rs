@@ -5,7 +5,7 @@ use hither_core::Seconds;
 use serde::{Deserialize, Serialize};
 
 use crate::job::JobId;
-use crate::order::Total;
+use crate::order::SortKey;
 use crate::policy::placing::Placing;
 use crate::policy::replan::{Order, Ranks};
 use crate::policy::{Policy, saved_whole};
@@ -39,7 +39,7 @@ pub fn srtf_strict(_options: &Options) -> Box<dyn Policy> {
 struct Shortest {
     #[serde(skip)]
     order: LeastLeft,
-    ranks: Ranks<Total>,
+    ranks: Ranks<SortKey>,
 }
 
 /// The least that is left first: time, or time × GPUs.
@@ -56,16 +56,16 @@ impl LeastLeft {
 }
 
 impl Order for LeastLeft {
-    type Key = Total;
+    type Key = SortKey;
     type Cohort = JobId;
 
-    fn key(&self, turn: &Turn, id: JobId) -> Total {
+    fn key(&self, turn: &Turn, id: JobId) -> SortKey {
         let job = turn.state.job(id);
         let gpus = if self.by_service { f64::from(job.gpus()) } else { 1.0 };
-        Total(turn.state.forecast.left_s(job, turn.now()) * gpus)
+        SortKey(turn.state.forecast.left_s(job, turn.now()) * gpus)
     }
 
-    fn limit(&self, turn: &Turn, id: JobId) -> (Total, Seconds) {
+    fn limit(&self, turn: &Turn, id: JobId) -> (SortKey, Seconds) {
         let forecast = &turn.state.forecast;
         (self.key(turn, id), forecast.falls_until_s(turn.state.job(id), turn.now()))
     }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::Timer;
 use crate::job::JobId;
-use crate::order::Total;
+use crate::order::SortKey;
 use crate::policy::placing::Placing;
 use crate::policy::replan::{Order, Ranks};
 use crate::policy::{Policy, saved_whole};
@@ -77,10 +77,10 @@ pub fn gittins(options: &Options) -> Box<dyn Policy> {
 }
 
 /// Queue; running before waiting; Gittins index, highest first. Then the order of submission.
-type Rank = (usize, bool, Total);
+type Rank = (usize, bool, SortKey);
 
 /// GPUs, since when they run, time held before, service forgiven: the service at any time.
-type Cohort = (u32, Total, Total, Total);
+type Cohort = (u32, SortKey, SortKey, SortKey);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Tiresias {
@@ -198,7 +198,7 @@ impl Order for Tiresias {
             }
             false => 0.0,
         };
-        (queue, turn.state.job(id).is_waiting(), Total(index))
+        (queue, turn.state.job(id).is_waiting(), SortKey(index))
     }
 
     /// Service only grows while a job runs: it keeps its queue until the next threshold, and within
@@ -217,13 +217,13 @@ impl Order for Tiresias {
         let until = until.min(threshold * (1.0 - 1e-9));
         // A moment earlier, for rounding.
         let until_s = turn.now() + (until - service) / f64::from(turn.state.job(id).gpus()) - 1e-3;
-        ((queue, false, Total(rank)), until_s)
+        ((queue, false, SortKey(rank)), until_s)
     }
 
     fn cohort(&self, turn: &Turn, id: JobId) -> Cohort {
         let job = turn.state.job(id);
         let forgiven = self.forgiven.get(&id).copied().unwrap_or(0.0);
-        (job.gpus(), Total(job.since_s), Total(job.held_s), Total(forgiven))
+        (job.gpus(), SortKey(job.since_s), SortKey(job.held_s), SortKey(forgiven))
     }
 
     fn placing(&self) -> Placing {

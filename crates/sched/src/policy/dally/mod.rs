@@ -8,6 +8,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::Arc;
 
 use hither_core::Seconds;
 use hither_core::record::Reason;
@@ -32,7 +33,7 @@ pub use options::{Clock, Options, Timers};
 pub use score::Score;
 use tuner::Tuner;
 use victims::{Candidate, Candidates};
-use waiting::{Answer, Saved, Waiting};
+use waiting::{Answer, Reserved, Waiting};
 use worth::{move_saves_s, place_costs_s};
 
 pub const ABOUT: &str = "delay scheduling, network-sensitive preemption, upgrades, tuned delays";
@@ -83,6 +84,9 @@ struct Dally {
     waiting: Waiting,
     round_set: bool,
     round_due: bool,
+    /// Where a gang of each demand would be if the cluster were empty, and for which layout that holds.
+    #[serde(skip)]
+    best_places: (u64, BTreeMap<Class, Arc<Placement>>),
     /// The expected wait last reported for each number of GPUs.
     #[serde(default)]
     reported: BTreeMap<u32, Seconds>,
@@ -96,6 +100,7 @@ impl Dally {
             options,
             round_set: false,
             round_due: false,
+            best_places: (0, BTreeMap::new()),
             reported: BTreeMap::new(),
         }
     }
@@ -105,27 +110,29 @@ impl Dally {
     /// Offers what is free to the waiting jobs, by claim. Whoever is offered a tier that it does
     /// not accept yet declines, and the next is asked: no head of the line blocks the others.
     fn offer(&mut self, turn: &mut Turn) {
-        let saved = self.serve_overdue(turn);
+        let reserved = self.serve_overdue(turn);
         match self.options.timers {
-            Timers::Auto => self.offer_to_weigh(turn, &saved),
-            Timers::Fixed => self.offer_by_timers(turn, &saved),
+            Timers::Auto => self.offer_to_weigh(turn, &reserved),
+            Timers::Fixed => self.offer_by_timers(turn, &reserved),
         }
     }
 
-    fn offer_by_timers(&mut self, turn: &mut Turn, saved: &Saved) {
-        while let Some((id, tier, pool)) = self.waiting.first_acceptor(&turn.state.cluster, saved) {
+    fn offer_by_timers(&mut self, turn: &mut Turn, reserved: &Reserved) {
+        while let Some((id, tier, pool)) =
+            self.waiting.first_acceptor(&turn.state.cluster, reserved)
+        {
             let why = settles_for(turn, id, tier);
             self.accept(turn, id, tier, pool, why);
         }
-        for id in self.waiting.decline(turn, saved) {
+        for id in self.waiting.decline(turn, reserved) {
             self.hold_out(turn, id);
         }
         self.waiting.set_alarms(turn);
     }
 
     /// Asks the first jobs of every demand, by claim over all demands, whether they take what there is.
-    fn offer_to_weigh(&mut self, turn: &mut Turn, saved: &Saved) {
-        let (asked, idle) = self.waiting.demands_to_ask(turn, saved, self.options.round_s);
+    fn offer_to_weigh(&mut self, turn: &mut Turn, reserved: &Reserved) {
+        let (asked, idle) = self.waiting.demands_to_ask(turn, reserved, self.options.round_s);
         let now = turn.now();
         idle.into_iter().for_each(|demand| self.tuner.hold_out(demand, now, false));
         let mut answers: BTreeMap<Class, (u32, Answer)> = BTreeMap::new();
@@ -183,7 +190,9 @@ impl Dally {
             return None;
         }
         let place = turn.state.cluster.place_at(demand.0, pool, tier).expect("it was on offer");
-        let lost_s = place_costs_s(turn, id, &place, self.options.anticipate);
+        let best_place = self.best_place(turn, demand);
+        let lost_s = best_place
+            .and_then(|best| place_costs_s(turn, id, &place, &best, self.options.anticipate));
         let wait_s = self.tuner.wait_s(demand, turn.now());
         let enough_s = self.worth_waiting_s(turn, id, tier, lost_s);
         if wait_s >= enough_s {
@@ -202,6 +211,20 @@ impl Dally {
         // What the place costs changes all the time: looking again more often than once a round is in vain.
         let again_s = turn.now() + self.options.round_s;
         Some(self.tuner.grown_at_s(demand, turn.now(), enough_s).max(again_s))
+    }
+
+    /// The place that a gang of the demand has on the empty cluster: no better one will come.
+    fn best_place(&mut self, turn: &Turn, demand: Class) -> Option<Arc<Placement>> {
+        let cluster = &turn.state.cluster;
+        if self.best_places.0 != cluster.layout {
+            self.best_places = (cluster.layout, BTreeMap::new());
+        }
+        if let Some(place) = self.best_places.1.get(&demand) {
+            return Some(place.clone());
+        }
+        let place = Arc::new(cluster.emptied().best_offer(demand.0, demand.1)?);
+        self.best_places.1.insert(demand, place.clone());
+        Some(place)
     }
 
     /// The expected wait from which on it is better to take the place. A job without a profile holds out as
@@ -262,8 +285,8 @@ impl Dally {
 
     /// The job has held out long enough for its tier and accepts the next one.
     fn relent(&mut self, turn: &mut Turn, id: JobId) {
-        let left = self.waiting.leave(turn, id).expect("it waits");
-        let allowed = left.wider();
+        let accepted = self.waiting.leave(turn, id).expect("it waits");
+        let allowed = accepted.wider();
         self.join(turn, id, allowed);
         if allowed < turn.state.cluster.widest() {
             self.hold_out(turn, id);
@@ -275,25 +298,25 @@ impl Dally {
         self.waiting.join(turn, id, claim, allowed);
     }
 
-    /// Starts overdue jobs, oldest first. GPUs of the types that those left could use are saved for
+    /// Starts overdue jobs, oldest first. GPUs of the types that those left could use are reserved for
     /// them: nobody else starts there.
-    fn serve_overdue(&mut self, turn: &mut Turn) -> Saved {
-        let mut saved = Saved::default();
+    fn serve_overdue(&mut self, turn: &mut Turn) -> Reserved {
+        let mut reserved = Reserved::default();
         let mut from = 0;
-        while !saved.everything()
+        while !reserved.is_everything()
             && let Some(id) = self.waiting.overdue(turn.now(), self.options.overdue_s, from)
         {
             from = id + 1;
             let job = turn.state.job(id);
             match turn.state.cluster.best_pool(job.demand(), job.pool) {
-                Some((tier, pool)) if saved.leaves(job.pool) => {
+                Some((tier, pool)) if reserved.allows(job.pool) => {
                     let waited_s = turn.now() - job.since_s;
                     self.accept(turn, id, tier, pool, Why::Overdue { tier, waited_s });
                 }
-                _ => saved.save(job.pool),
+                _ => reserved.add(job.pool),
             }
         }
-        saved
+        reserved
     }
 
     // ---- network-sensitive preemption ----
@@ -303,13 +326,8 @@ impl Dally {
     fn preempt(&mut self, turn: &mut Turn) {
         let mut candidates = self.candidates(turn);
         if let Some(id) = self.waiting.overdue(turn.now(), self.options.overdue_s, 0) {
-            self.preempt_for(
-                turn,
-                &mut candidates,
-                id,
-                f64::NEG_INFINITY,
-                turn.state.cluster.widest(),
-            );
+            let (above, allowed) = (f64::NEG_INFINITY, turn.state.cluster.widest());
+            self.preempt_for(turn, &mut candidates, id, above, allowed);
             return;
         }
         let mut hopeless: BTreeSet<(Class, Tier)> = BTreeSet::new();

@@ -16,7 +16,7 @@ use hither_core::topology::Tier;
 
 use crate::cluster::{Cluster, MachineId, PlaceId, PoolId};
 use crate::job::{Demand, JobId, Split};
-use crate::order::Total;
+use crate::order::SortKey;
 use crate::state::State;
 
 /// A running job that may be preempted now.
@@ -48,7 +48,7 @@ struct Search<'a> {
 }
 
 /// Cost, number of victims, domain: the order in which domains are preferred.
-type Price = (Total, usize, usize);
+type Price = (SortKey, usize, usize);
 
 /// The domains of one tier and type that can hold a gang of one size, cheapest first. Prices may
 /// have risen since they were noted, and never have fallen.
@@ -158,7 +158,7 @@ impl Candidates {
 
     fn price(&self, search: &Search, domain: usize) -> Option<Price> {
         let (cost, victims) = self.cheapest_in(search, domain)?;
-        Some((Total(cost), victims.len(), domain))
+        Some((SortKey(cost), victims.len(), domain))
     }
 
     /// The victims, by index, that make room in the domain.
@@ -188,8 +188,8 @@ impl Candidates {
         let offer = |machine: MachineId, missing: u32, chosen: &BTreeSet<u32>| {
             self.most_chunks(search, machine, missing, chosen)
         };
-        let per_chunk = |offer: &(u32, f64, Vec<u32>)| Total(offer.1 / f64::from(offer.0));
-        let mut offers: Vec<(Total, MachineId)> = machines
+        let per_chunk = |offer: &(u32, f64, Vec<u32>)| SortKey(offer.1 / f64::from(offer.0));
+        let mut offers: Vec<(SortKey, MachineId)> = machines
             .into_iter()
             .filter_map(|m| offer(m, missing, &chosen).map(|offer| (per_chunk(&offer), m)))
             .collect();
@@ -305,7 +305,7 @@ impl Candidates {
             }
         }
         let per_gpu = |share: &Share| {
-            Total(self.all[share.candidate as usize].cost / f64::from(share.gpus.max(1)))
+            SortKey(self.all[share.candidate as usize].cost / f64::from(share.gpus.max(1)))
         };
         for shares in &mut by_domain {
             shares.sort_unstable_by_key(|share| (per_gpu(share), share.candidate));

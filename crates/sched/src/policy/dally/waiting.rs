@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{Cluster, PoolId};
 use crate::event::Timer;
 use crate::job::JobId;
-use crate::order::{Total, pairs};
+use crate::order::{SortKey, pairs};
 use crate::policy::queue::{Class, class_of};
 use crate::state::Turn;
 
@@ -23,7 +23,7 @@ pub struct Waiting {
     /// By job, while it waits.
     patience: BTreeMap<JobId, Patience>,
     /// (since when, job), of all that wait and are not overdue.
-    by_release: BTreeSet<(Total, JobId)>,
+    by_release: BTreeSet<(SortKey, JobId)>,
     overdue: BTreeSet<JobId>,
     /// Whether clocks stop while there is nothing to decline.
     #[serde(skip)]
@@ -40,7 +40,7 @@ struct Line {
 }
 
 /// A claim, and whose it is.
-pub type Head = (Total, JobId);
+pub type Head = (SortKey, JobId);
 
 /// The jobs of a line declined a place of this tier.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -63,11 +63,11 @@ impl Line {
 /// Those of them that accept the same tiers now.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Level {
-    by_claim: BTreeSet<(Total, JobId)>,
+    by_claim: BTreeSet<(SortKey, JobId)>,
     /// Those whose clock has not started: nothing was offered to them yet.
     unoffered: BTreeSet<JobId>,
     /// When the others relent, in the time of the watch.
-    deadlines: BTreeSet<(Total, JobId)>,
+    deadlines: BTreeSet<(SortKey, JobId)>,
     watch: Stopwatch,
     /// The alarm that is set.
     alarm: Option<(JobId, Seconds)>,
@@ -96,12 +96,12 @@ impl Stopwatch {
 /// How a job waits.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Patience {
-    claim: Total,
+    claim: SortKey,
     /// Since when it waits.
-    since: Total,
+    since: SortKey,
     allowed: Tier,
     /// Until when it holds out for the tier, on its level's watch.
-    until: Option<Total>,
+    until: Option<SortKey>,
 }
 
 impl Waiting {
@@ -123,11 +123,11 @@ impl Waiting {
     pub fn first_acceptor(
         &self,
         cluster: &Cluster,
-        saved: &Saved,
+        reserved: &Reserved,
     ) -> Option<(JobId, Tier, PoolId)> {
-        let mut first: Option<(Total, JobId, Tier, PoolId)> = None;
+        let mut first: Option<(SortKey, JobId, Tier, PoolId)> = None;
         for (&(gang, wanted), line) in &self.lines {
-            let offered = cluster.best_pool(gang, wanted).filter(|_| saved.leaves(wanted));
+            let offered = cluster.best_pool(gang, wanted).filter(|_| reserved.allows(wanted));
             let Some((tier, pool)) = offered else {
                 continue;
             };
@@ -147,13 +147,13 @@ impl Waiting {
     pub fn demands_to_ask(
         &mut self,
         turn: &Turn,
-        saved: &Saved,
+        reserved: &Reserved,
         again_s: Seconds,
     ) -> (Vec<(Class, Head)>, Vec<Class>) {
         let (mut asked, mut idle) = (Vec::new(), Vec::new());
         for (&(gang, wanted), line) in &mut self.lines {
             let offered =
-                turn.state.cluster.best_pool(gang, wanted).filter(|_| saved.leaves(wanted));
+                turn.state.cluster.best_pool(gang, wanted).filter(|_| reserved.allows(wanted));
             let Some((tier, _)) = offered else {
                 line.answer = None;
                 idle.push((gang, wanted));
@@ -204,11 +204,11 @@ impl Waiting {
 
     /// Clocks run where free GPUs would do for a job that holds out for better. Returns the jobs
     /// that decline for the first time.
-    pub fn decline(&mut self, turn: &Turn, saved: &Saved) -> Vec<JobId> {
+    pub fn decline(&mut self, turn: &Turn, reserved: &Reserved) -> Vec<JobId> {
         let mut declined = Vec::new();
         for (&(gang, wanted), line) in &mut self.lines {
             let offered =
-                turn.state.cluster.best_pool(gang, wanted).filter(|_| saved.leaves(wanted));
+                turn.state.cluster.best_pool(gang, wanted).filter(|_| reserved.allows(wanted));
             for (tier, level) in Tier::all(line.levels.len()).zip(&mut line.levels) {
                 let declines = offered.is_some_and(|(offered, _)| tier < offered);
                 level.watch.run(turn.now(), declines || !self.pausing);
@@ -227,9 +227,9 @@ impl Waiting {
         let line = self.lines.get_mut(&class_of(turn.state.job(id))).expect("it is in line");
         let level = &mut line.levels[patience.allowed.level()];
         let from_s = level.watch.read(turn.now());
-        patience.until = Some(Total(from_s + hold_out_s));
+        patience.until = Some(SortKey(from_s + hold_out_s));
         level.unoffered.remove(&id);
-        level.deadlines.insert((Total(from_s + hold_out_s), id));
+        level.deadlines.insert((SortKey(from_s + hold_out_s), id));
         hold_out_s.is_finite().then_some(turn.now() + hold_out_s)
     }
 
@@ -270,11 +270,11 @@ impl Waiting {
             level.watch.run(now, !pausing);
             Line { levels: vec![level; turn.state.cluster.levels.len()], answer: None }
         });
-        let claim = Total(claim);
+        let claim = SortKey(claim);
         line.answer = None;
         line.levels[allowed.level()].by_claim.insert((claim, id));
         line.levels[allowed.level()].unoffered.insert(id);
-        let since = Total(job.since_s);
+        let since = SortKey(job.since_s);
         self.by_release.insert((since, id));
         self.patience.insert(id, Patience { claim, since, allowed, until: None });
     }
@@ -301,7 +301,7 @@ impl Waiting {
 
     /// Of the jobs that have waited for so long, the first with an id of at least `from`.
     pub fn overdue(&mut self, now: Seconds, overdue_s: Seconds, from: JobId) -> Option<JobId> {
-        while let Some(&(Total(since_s), id)) = self.by_release.first()
+        while let Some(&(SortKey(since_s), id)) = self.by_release.first()
             && now - since_s >= overdue_s
         {
             self.by_release.pop_first();
@@ -311,15 +311,15 @@ impl Waiting {
     }
 }
 
-/// GPU types whose free GPUs are saved for overdue jobs.
+/// GPU types whose free GPUs are reserved for overdue jobs.
 #[derive(Debug, Default)]
-pub struct Saved {
+pub struct Reserved {
     all: bool,
     pools: BTreeSet<PoolId>,
 }
 
-impl Saved {
-    pub fn save(&mut self, wanted: Option<PoolId>) {
+impl Reserved {
+    pub fn add(&mut self, wanted: Option<PoolId>) {
         match wanted {
             Some(pool) => {
                 self.pools.insert(pool);
@@ -328,12 +328,12 @@ impl Saved {
         }
     }
 
-    pub fn everything(&self) -> bool {
+    pub fn is_everything(&self) -> bool {
         self.all
     }
 
-    /// Whether a job that wants this type takes nothing that is saved.
-    pub fn leaves(&self, wanted: Option<PoolId>) -> bool {
+    /// Whether a job that wants this type takes nothing that is reserved.
+    pub fn allows(&self, wanted: Option<PoolId>) -> bool {
         match wanted {
             Some(pool) => !self.all && !self.pools.contains(&pool),
             None => !self.all && self.pools.is_empty(),

@@ -12,16 +12,16 @@ use crate::contention::Trial;
 use crate::job::JobId;
 use crate::state::Turn;
 
-/// What the place would cost the job if it stayed there to its end: the time by which it ends later, and
-/// what it takes from the others; `None` if nobody knows its profile.
+/// What the place would cost the job if it stayed there to its end: the time by which it ends later than at
+/// its `best` place, and what it takes from the others; `None` if nobody knows its profile.
 pub fn place_costs_s(
     turn: &mut Turn,
     id: JobId,
     place: &Placement,
+    best: &Placement,
     anticipate: bool,
 ) -> Option<Seconds> {
-    let job = turn.state.job(id);
-    let alone_s = job.iteration_s?[job.best.level()];
+    let alone_s = best_iteration_s(turn, id, best)?;
     let at = iteration_at(turn, id, place, anticipate);
     let (job, forecast) = (turn.state.job(id), &turn.state.forecast);
     let usually = match anticipate {
@@ -31,6 +31,18 @@ pub fn place_costs_s(
     let left_s = forecast.left_s(job, turn.now());
     let run_s = left_s * (at.iteration_s / (alone_s * usually)).max(1.0);
     Some(run_s - left_s + others_lose_s(turn, id, &at, run_s))
+}
+
+/// An iteration at the best place on idle links. The estimate counts with places of average size; where they
+/// differ in size, the best one may be worse. Measured against an estimate that no place keeps, every place
+/// would seem to lose time, and the job would decline an idle cluster.
+fn best_iteration_s(turn: &Turn, id: JobId, best: &Placement) -> Option<Seconds> {
+    let state = &turn.state;
+    let job = state.job(id);
+    let estimate_s = job.iteration_s?[job.best.level()];
+    let shape = state.network.shape(&state.cluster, best);
+    let there_s = state.network.iteration_s(&job.job.profile, &shape);
+    Some(if there_s > estimate_s * (1.0 + 1e-9) { there_s } else { estimate_s })
 }
 
 /// Time that a running job and its neighbours, old and new, save if it goes on at the place, in seconds on

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, MachineId, Placement, PoolId};
 use crate::job::{Demand, JobId};
-use crate::order::Total;
+use crate::order::SortKey;
 
 /// The GPUs that each job uses, alone or in turns.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -148,7 +148,7 @@ impl Homes {
         racks: bool,
     ) -> Option<Placement> {
         let gpus = |m: MachineId| cluster.machines[m as usize].gpus;
-        let load = |m: MachineId| Total(f64::from(self.room(m).promised) / f64::from(gpus(m)));
+        let load = |m: MachineId| SortKey(f64::from(self.room(m).promised) / f64::from(gpus(m)));
         let fitting = machines.iter().copied().filter(|&m| gang.fits_in(gpus(m)));
         if let Some(machine) = fitting.min_by_key(|&m| (load(m), m)) {
             return cluster.gather(gang, std::iter::once((gang.gpus, machine)));
@@ -159,7 +159,7 @@ impl Homes {
         let burden = |inside: &[Hole]| {
             let promised: u32 = inside.iter().map(|hole| self.room(hole.1).promised).sum();
             let gpus: u32 = inside.iter().map(|hole| hole.0).sum();
-            Total(f64::from(promised) / f64::from(gpus))
+            SortKey(f64::from(promised) / f64::from(gpus))
         };
         gather_within(cluster, gang, &holes, racks, burden)
     }

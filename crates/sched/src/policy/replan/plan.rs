@@ -4,12 +4,14 @@
 //! the least deserving running jobs can lose their GPUs, so running jobs are looked at from that end,
 //! and only as far as GPUs are wanted. `choose_plainly` makes the same plan job by job.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use crate::cluster::{Placement, PoolId, Slot};
+use crate::event::Why;
 use crate::job::JobId;
 use crate::policy::placing::Placing;
-use crate::policy::queue::{Class, Queue};
+use crate::policy::queue::{Class, Queue, Walk};
 use crate::policy::replan::Order;
 use crate::policy::replan::running::{Ascent, Running, may_stop};
 use crate::state::Turn;
@@ -146,72 +148,176 @@ pub fn choose_plainly<K: Ord + Copy>(
     (preempted, chosen)
 }
 
+/// The running jobs that a plan may stop, the least deserving first.
+pub enum LastFirst<'a, K, C> {
+    /// In order of rank: the next is the last.
+    Sorted(Vec<(K, JobId)>),
+    /// By pool: the way up, and the next job on it if it has been looked for.
+    Ascents(Vec<(Ascent<'a, K, C>, Option<(K, JobId)>)>),
+}
+
+impl<'a, K: Ord + Copy, C: Ord + Copy> LastFirst<'a, K, C> {
+    /// Ranks all running jobs.
+    pub fn sorted(turn: &Turn, order: &impl Order<Key = K>) -> Self {
+        let may_go = |id: &JobId| may_stop(turn, *id) && order.may_lose(turn, *id);
+        let stoppable = turn.state.running.iter().copied().filter(may_go);
+        let mut ranks: Vec<(K, JobId)> = stoppable.map(|id| (order.key(turn, id), id)).collect();
+        ranks.sort_unstable();
+        Self::Sorted(ranks)
+    }
+
+    /// Ranks only those that are asked for.
+    pub fn ascending(turn: &Turn, running: &'a Running<K, C>) -> Self {
+        let pools = 0..turn.state.cluster.pool_count() as PoolId;
+        Self::Ascents(pools.map(|pool| (Ascent::new(running, pool), None)).collect())
+    }
+
+    /// The next job, if it ranks below `rank`, which may only sink from call to call.
+    fn next(
+        &mut self,
+        turn: &Turn,
+        order: &impl Order<Key = K, Cohort = C>,
+        rank: (K, JobId),
+    ) -> Option<(K, JobId)> {
+        match self {
+            Self::Sorted(ranks) => ranks.pop_if(|last| *last > rank),
+            Self::Ascents(ascents) => {
+                for (ascent, next) in ascents.iter_mut().filter(|(_, next)| next.is_none()) {
+                    *next = ascent.next(turn, order, rank);
+                }
+                let last = ascents.iter_mut().map(|(_, next)| next).max()?;
+                last.take_if(|last| *last > rank)
+            }
+        }
+    }
+
+    /// Jobs whose limits the next plan may lower.
+    pub fn loose(self) -> Vec<JobId> {
+        match self {
+            Self::Sorted(_) => Vec::new(),
+            Self::Ascents(ascents) => ascents.into_iter().flat_map(|(a, _)| a.loose).collect(),
+        }
+    }
+}
+
 /// The plan where counted GPUs do not tell whether a gang fits, because some may not be split freely or
-/// turn GPUs down that are too far apart. It is made on a copy of the cluster. A waiting job takes what is free; else running
-/// jobs that rank after it leave, the last first, until it fits. This ranks all running jobs.
-pub fn choose_on_paper<K: Ord + Copy>(
+/// turn GPUs down that are too far apart. It is made on paper, which is a copy of the cluster once
+/// anything is moved on it. A waiting job takes what is free; else running jobs that rank after it leave,
+/// the last first, until it fits.
+pub fn choose_on_paper<K: Ord + Copy, C: Ord + Copy>(
     turn: &Turn,
-    order: &impl Order<Key = K>,
+    order: &impl Order<Key = K, Cohort = C>,
+    running: &mut LastFirst<K, C>,
     waiting: &Queue<K>,
 ) -> Plan {
-    let mut paper = turn.state.cluster.clone();
+    let mut paper = Cow::Borrowed(&turn.state.cluster);
     let held = |id: JobId| &turn.state.job(id).run().expect("it runs").placement;
-    let may_go = |id: &JobId| may_stop(turn, *id) && order.may_lose(turn, *id);
-    let stoppable = turn.state.running.iter().copied().filter(may_go);
-    let mut ranks: Vec<(K, JobId)> = stoppable.map(|id| (order.key(turn, id), id)).collect();
-    ranks.sort_unstable();
-    let mut left = ranks.len();
+    // Running jobs that were looked at, least deserving first. The first `gone` of them leave.
+    let mut met: Vec<(K, JobId)> = Vec::new();
+    let mut gone = 0;
     let mut chosen = Vec::new();
     let (placing, forecast) = (order.placing(), &turn.state.forecast);
-    // Classes of which the jobs that take their best tier or nothing wait in vain.
-    let mut hopeless: BTreeSet<Class> = BTreeSet::new();
-    let mut walk = waiting.walk();
-    while let Some((rank, class)) = walk.advance() {
-        let id = rank.1;
+    let mut offers = Offers::new(waiting);
+    while let Some((rank, class)) = offers.next(placing, turn) {
+        let (id, before) = (rank.1, gone);
         let job = turn.state.job(id);
-        let is_strict = placing.is_strict(forecast, job);
-        if is_strict && hopeless.contains(&class) {
-            continue;
-        }
-        let before = left;
         let offer = loop {
             let mut pools = paper.pools_for(job.pool);
             let offer =
                 pools.find_map(|pool| Some((pool, placing.place(forecast, &paper, job, pool)?)));
-            if offer.is_some() || left == 0 || ranks[left - 1] < rank {
+            if offer.is_some() {
                 break offer;
             }
-            left -= 1;
-            paper.release(held(ranks[left].1));
+            if gone == met.len() {
+                met.extend(running.next(turn, order, rank));
+            }
+            match met.get(gone).filter(|next| **next > rank) {
+                Some(next) => paper.to_mut().release(held(next.1)),
+                None => break None,
+            }
+            gone += 1;
         };
         match offer {
             Some((pool, placement)) => {
-                paper.take(&placement);
+                paper.to_mut().take(&placement);
                 chosen.push((id, pool, Some(placement)));
             }
             None => {
-                ranks[left..before].iter().for_each(|&(_, id)| paper.take(held(id)));
-                left = before;
-                // The others of its class rank after it and fare no better, if they want the same.
-                match is_strict && placing == Placing::ByProfile {
-                    true => drop(hopeless.insert(class)),
-                    false => walk.leave_class(),
-                }
+                met[before..gone].iter().for_each(|&(_, id)| paper.to_mut().take(held(id)));
+                gone = before;
+                offers.in_vain(placing, class);
             }
         }
     }
     let mut preempted = BTreeSet::new();
-    for &(_, id) in &ranks[left..] {
+    for &(_, id) in met[..gone].iter().rev() {
         let has_room = |slot: &Slot| {
             let machine = &paper.machines[slot.machine as usize];
             machine.free >= slot.gpus || !machine.is_up()
         };
         match held(id).slots.iter().all(has_room) {
-            true => paper.take(held(id)), // nobody came for its GPUs
+            true => paper.to_mut().take(held(id)), // nobody came for its GPUs
             false => drop(preempted.insert(id)),
         }
     }
     (preempted, chosen)
+}
+
+/// Starts the waiting jobs that fit on free GPUs, by rank. Nobody leaves.
+pub fn start_fitting<K: Ord + Copy>(
+    turn: &mut Turn,
+    placing: Placing,
+    waiting: &Queue<K>,
+) -> Vec<JobId> {
+    let mut started = Vec::new();
+    let mut offers = Offers::new(waiting);
+    while let Some((rank, class)) = offers.next(placing, turn) {
+        let (forecast, cluster) = (&turn.state.forecast, &turn.state.cluster);
+        let job = turn.state.job(rank.1);
+        let mut pools = cluster.pools_for(job.pool);
+        match pools.find_map(|pool| placing.place(forecast, cluster, job, pool)) {
+            Some(placement) => {
+                let why = Why::Turn { tier: placement.tier };
+                turn.start(rank.1, placement, why);
+                started.push(rank.1);
+            }
+            None => offers.in_vain(placing, class),
+        }
+    }
+    started
+}
+
+/// Waiting jobs by rank, without those that fit no more than an earlier one did.
+struct Offers<'a, K> {
+    walk: Walk<'a, K>,
+    /// Classes of which the jobs that take their best tier or nothing wait in vain.
+    hopeless: BTreeSet<Class>,
+    is_strict: bool,
+}
+
+impl<'a, K: Ord + Copy> Offers<'a, K> {
+    fn new(waiting: &'a Queue<K>) -> Self {
+        Self { walk: waiting.walk(), hopeless: BTreeSet::new(), is_strict: false }
+    }
+
+    fn next(&mut self, placing: Placing, turn: &Turn) -> Option<((K, JobId), Class)> {
+        loop {
+            let (rank, class) = self.walk.advance()?;
+            self.is_strict = placing.is_strict(&turn.state.forecast, turn.state.job(rank.1));
+            if !(self.is_strict && self.hopeless.contains(&class)) {
+                return Some((rank, class));
+            }
+        }
+    }
+
+    /// The last job does not fit. The others of its class rank after it and fare no better, if they want
+    /// the same.
+    fn in_vain(&mut self, placing: Placing, class: Class) {
+        match self.is_strict && placing == Placing::ByProfile {
+            true => drop(self.hopeless.insert(class)),
+            false => self.walk.leave_class(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -228,6 +334,7 @@ mod tests {
     /// Keys that fall with time, each at its own pace, and limits that are more or less tight.
     struct Falling {
         jobs: Vec<(i64, i64, i64)>,
+        placing: Placing,
     }
 
     impl Order for Falling {
@@ -250,7 +357,7 @@ mod tests {
         }
 
         fn placing(&self) -> Placing {
-            Placing::Close
+            self.placing
         }
     }
 
@@ -262,6 +369,7 @@ mod tests {
             keys in prop::collection::vec((-4i64..4, 0i64..2, 0i64..3), 40),
             waits in prop::collection::vec((1u32..9, 0u8..3, -9i64..6), 1..12),
             firm in any::<u64>(),
+            is_strict in any::<bool>(),
             steps in prop::collection::vec((0u8..4, 0usize..40, -5i64..5, 0u32..4), 1..10),
         ) {
             let mut topology = Topology::uniform(2, 2, 4);
@@ -277,7 +385,8 @@ mod tests {
                 }
             }
             let mut state = running_on(&topology, &jobs, |id| firm >> id & 1 == 0);
-            let mut order = Falling { jobs: keys };
+            let placing = if is_strict { Placing::Strict } else { Placing::Close };
+            let mut order = Falling { jobs: keys, placing };
             let mut queue = Queue::default();
             for (gpus, kind, key) in waits {
                 let kind = ["", "other", &topology.machines[0].gpu_type][kind as usize];
@@ -305,6 +414,13 @@ mod tests {
                 }
                 let mut said = Vec::new();
                 let turn = Turn::new(&mut state, &mut said);
+                running.refresh(&turn, &order);
+                let mut last_first = LastFirst::ascending(&turn, &running);
+                let on_paper = choose_on_paper(&turn, &order, &mut last_first, &queue);
+                let loose = last_first.loose();
+                running.found_loose(loose);
+                let mut sorted = LastFirst::sorted(&turn, &order);
+                prop_assert_eq!(on_paper, choose_on_paper(&turn, &order, &mut sorted, &queue));
                 running.refresh(&turn, &order);
                 let plan = choose(&turn, &order, &mut running, &queue);
                 prop_assert_eq!(plan, choose_plainly(&turn, &order, &queue));

@@ -9,7 +9,7 @@ use std::iter::{Peekable, Rev};
 
 use crate::cluster::PoolId;
 use crate::job::JobId;
-use crate::order::Total;
+use crate::order::SortKey;
 use crate::policy::replan::Order;
 use crate::state::Turn;
 
@@ -21,7 +21,7 @@ pub struct Running<K, C> {
     /// By pool: the limit of each cohort, and its last job.
     by_limit: Vec<BTreeSet<(K, JobId)>>,
     /// Until when the limit holds, and the cohort's last job.
-    by_end: BTreeSet<(Total, JobId)>,
+    by_end: BTreeSet<(SortKey, JobId)>,
     /// Jobs without a limit as yet.
     fresh: BTreeSet<JobId>,
     /// Last jobs of cohorts whose limit is above their rank: a lower one may hold.
@@ -31,7 +31,7 @@ pub struct Running<K, C> {
 #[derive(Debug)]
 struct Cohort<K> {
     limit: K,
-    until: Total,
+    until: SortKey,
     /// Never empty.
     jobs: BTreeSet<JobId>,
 }
@@ -123,7 +123,7 @@ impl<K: Ord + Copy, C: Ord + Copy> Running<K, C> {
         self.cohorts.insert(at, cohort);
     }
 
-    fn set_limit(&mut self, at: (PoolId, C), limit: (K, Total)) {
+    fn set_limit(&mut self, at: (PoolId, C), limit: (K, SortKey)) {
         let cohort = self.cohorts.get_mut(&at).expect("its jobs name it");
         let (last, before) = (cohort.last(), (cohort.limit, cohort.until));
         if before.0 != limit.0 {
@@ -148,9 +148,9 @@ impl<K: Ord + Copy, C: Ord + Copy> Running<K, C> {
     }
 }
 
-fn limit<K, C>(turn: &Turn, order: &impl Order<Key = K, Cohort = C>, id: JobId) -> (K, Total) {
+fn limit<K, C>(turn: &Turn, order: &impl Order<Key = K, Cohort = C>, id: JobId) -> (K, SortKey) {
     let (limit, until_s) = order.limit(turn, id);
-    (limit, Total(until_s))
+    (limit, SortKey(until_s))
 }
 
 /// The way up through the running jobs of one pool, from the least deserving.
