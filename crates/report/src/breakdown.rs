@@ -127,7 +127,7 @@ fn table(
             (Some(value), true) => unit.number(*value),
             (Some(value), false) => percent(*value).replace(" %", ""),
         };
-        let row = |((class, runs), values): ((&Class, &Vec<Vec<&JobRow>>), &Vec<Option<f64>>)| {
+        let row = |class: &Class, runs: &[Vec<&JobRow>], values: &[Option<f64>]| {
             let best = winners(values, true);
             let cells = values.iter().zip(best).map(|(v, best)| context! { text => text(v), best });
             let jobs = runs.iter().map(Vec::len).max().unwrap_or(0) as u64;
@@ -141,7 +141,11 @@ fn table(
             head,
             first,
             labels => labels.to_vec(),
-            rows => rows.iter().zip(&values).map(row).collect::<Vec<_>>(),
+            rows => rows
+                .iter()
+                .zip(&values)
+                .map(|((class, runs), values)| row(class, runs, values))
+                .collect::<Vec<_>>(),
         }
     };
     FIGURES.iter().enumerate().map(of_figure).collect()

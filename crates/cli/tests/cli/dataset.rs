@@ -44,7 +44,10 @@ fn names_and_what_was_dropped_are_shown() {
     let listed = serde_json::json!({"pairs": 14, "self_loops": 1, "repeated": 1, "reciprocal": 1});
     assert_eq!(info["listed"], listed);
     assert_eq!((&info["isolated_nodes"], &info["unlabelled_nodes"]), (&1.into(), &1.into()));
-    assert_eq!(info["notes"][0], "column 3 of edges.txt is not used; --edge-weights reads it as weights");
+    assert_eq!(
+        info["notes"][0],
+        "column 3 of edges.txt is not used; --edge-weights reads it as weights"
+    );
     let text = stdout_of(&["dataset", "info", &pages]);
     assert!(text.contains("film, old         6"), "{text}");
     assert!(text.contains("edges      11, from 14 listed pairs: 1 self-loop dropped"), "{text}");

@@ -152,8 +152,15 @@ pub fn choose_plainly<K: Ord + Copy>(
 pub enum LastFirst<'a, K, C> {
     /// In order of rank: the next is the last.
     Sorted(Vec<(K, JobId)>),
-    /// By pool: the way up, and the next job on it if it has been looked for.
-    Ascents(Vec<(Ascent<'a, K, C>, Option<(K, JobId)>)>),
+    /// By pool.
+    Ascents(Vec<PoolAscent<'a, K, C>>),
+}
+
+/// The way up in one pool.
+pub struct PoolAscent<'a, K, C> {
+    ascent: Ascent<'a, K, C>,
+    /// The next job on it, if it has been looked for.
+    next: Option<(K, JobId)>,
 }
 
 impl<'a, K: Ord + Copy, C: Ord + Copy> LastFirst<'a, K, C> {
@@ -169,7 +176,8 @@ impl<'a, K: Ord + Copy, C: Ord + Copy> LastFirst<'a, K, C> {
     /// Ranks only those that are asked for.
     pub fn ascending(turn: &Turn, running: &'a Running<K, C>) -> Self {
         let pools = 0..turn.state.cluster.pool_count() as PoolId;
-        Self::Ascents(pools.map(|pool| (Ascent::new(running, pool), None)).collect())
+        let ascent = |pool| PoolAscent { ascent: Ascent::new(running, pool), next: None };
+        Self::Ascents(pools.map(ascent).collect())
     }
 
     /// The next job, if it ranks below `rank`, which may only sink from call to call.
@@ -182,10 +190,10 @@ impl<'a, K: Ord + Copy, C: Ord + Copy> LastFirst<'a, K, C> {
         match self {
             Self::Sorted(ranks) => ranks.pop_if(|last| *last > rank),
             Self::Ascents(ascents) => {
-                for (ascent, next) in ascents.iter_mut().filter(|(_, next)| next.is_none()) {
-                    *next = ascent.next(turn, order, rank);
+                for pool in ascents.iter_mut().filter(|pool| pool.next.is_none()) {
+                    pool.next = pool.ascent.next(turn, order, rank);
                 }
-                let last = ascents.iter_mut().map(|(_, next)| next).max()?;
+                let last = ascents.iter_mut().map(|pool| &mut pool.next).max()?;
                 last.take_if(|last| *last > rank)
             }
         }
@@ -195,7 +203,9 @@ impl<'a, K: Ord + Copy, C: Ord + Copy> LastFirst<'a, K, C> {
     pub fn loose(self) -> Vec<JobId> {
         match self {
             Self::Sorted(_) => Vec::new(),
-            Self::Ascents(ascents) => ascents.into_iter().flat_map(|(a, _)| a.loose).collect(),
+            Self::Ascents(ascents) => {
+                ascents.into_iter().flat_map(|pool| pool.ascent.loose).collect()
+            }
         }
     }
 }
