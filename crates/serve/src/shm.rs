@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -184,10 +184,12 @@ fn open(key: &str) -> Result<File, Error> {
         return Err(refuse());
     }
     let path = Path::new(FOLDER).join(name);
-    // A link could lead out of the folder.
-    let is_file = path.symlink_metadata().is_ok_and(|meta| meta.is_file());
-    let file = OpenOptions::new().read(true).write(true).open(&path);
-    file.ok().filter(|_| is_file).ok_or_else(refuse)
+    // A link could lead out of the folder, and could take the file's place between look and open.
+    let listed = path.symlink_metadata().ok().filter(|meta| meta.is_file()).ok_or_else(refuse)?;
+    let file = OpenOptions::new().read(true).write(true).open(&path).map_err(|_| refuse())?;
+    let opened = file.metadata().map_err(|_| refuse())?;
+    let is_same = (opened.dev(), opened.ino()) == (listed.dev(), listed.ino());
+    if is_same { Ok(file) } else { Err(refuse()) }
 }
 
 fn unknown(name: &str) -> Error {
