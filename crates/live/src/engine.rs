@@ -173,7 +173,7 @@ pub enum Error {
     #[error("partition {0} has no node with GPUs; check Gres in slurm.conf and gres.conf")]
     NoGpus(String),
     #[error("the cluster's topology cannot be used: {0}")]
-    Topology(#[from] hither_sched::trace::Error),
+    Topology(#[from] hither_sched::read::Error),
 }
 
 impl Error {

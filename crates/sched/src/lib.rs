@@ -19,6 +19,7 @@ pub mod outcome;
 mod place;
 pub mod policy;
 pub mod profile;
+pub mod read;
 mod room;
 pub mod sim;
 pub mod state;

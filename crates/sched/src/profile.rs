@@ -12,8 +12,8 @@ use rand_pcg::Pcg64Mcg;
 use serde::Deserialize;
 
 use crate::job::Profile;
-use crate::trace::Error;
-use crate::trace::table::{GPUS_MAX, ITERATIONS_MAX, TINY};
+use crate::read::Error;
+use crate::read::table::{GPUS_MAX, ITERATIONS_MAX, TINY};
 
 const BUILTIN: &str = include_str!("../profiles/library.toml");
 const STEP_MAX_S: f64 = 1e6;

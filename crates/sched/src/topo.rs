@@ -13,8 +13,8 @@ use std::collections::HashSet;
 
 use hither_core::topology::{AllReduce, Level, Machine, Place, Topology};
 
-use crate::trace::Error;
-use crate::trace::table::{GPUS_MAX, Source};
+use crate::read::Error;
+use crate::read::table::{GPUS_MAX, Source};
 
 pub use config::to_toml;
 pub use hosts::{expand, hostlist};

@@ -1,8 +1,9 @@
 //! Whatever the bytes, a reader answers with a trace or with one clear error.
 
 use hither_sched::profile::Library;
+use hither_sched::read::{Error, Problem};
 use hither_sched::topo;
-use hither_sched::trace::{self, Error, Format, Generate, Problem, ReadOptions};
+use hither_sched::trace::{self, Format, Generate, ReadOptions};
 use proptest::prelude::*;
 
 const TRACES: [&[u8]; 14] = [

@@ -2,7 +2,8 @@
 
 use hither_sched::job::{Job, Length};
 use hither_sched::profile::Library;
-use hither_sched::trace::{self, Error, Format, ReadOptions, Trace};
+use hither_sched::read::Error;
+use hither_sched::trace::{self, Format, ReadOptions, Trace};
 
 fn read(bytes: &[u8], file: &str) -> Result<Trace, Error> {
     let library = Library::builtin();

@@ -109,10 +109,17 @@ impl<K: Ord + Copy, C: Ord + Copy> Ranks<K, C> {
 
     /// Ranks all waiting jobs anew.
     pub fn rank_waiting(&mut self, key: impl Fn(JobId) -> K) {
+        let mut has_changed = false;
         for (&id, (_, known)) in &mut self.key_of {
-            *known = key(id);
+            let key = key(id);
+            has_changed |= key != *known;
+            *known = key;
         }
-        self.waiting = self.key_of.iter().map(|(&id, &(class, key))| (class, key, id)).collect();
+        // To sort them takes most of the time, and many policies' ranks stand still while jobs wait.
+        if has_changed {
+            let ranked = self.key_of.iter().map(|(&id, &(class, key))| (class, key, id));
+            self.waiting = ranked.collect();
+        }
     }
 
     /// Plans and carries the plan out. Returns who started and who was preempted.
@@ -156,7 +163,7 @@ impl<K: Ord + Copy, C: Ord + Copy> Ranks<K, C> {
         let is_counted = turn.state.cluster.splits_freely() && !order.placing().may_decline();
         let plainly = || match is_counted {
             true => choose_plainly(turn, order, waiting),
-            false => choose_on_paper(turn, order, &mut LastFirst::sorted(turn, order), waiting),
+            false => choose_on_paper(turn, order, &mut LastFirst::ranked(turn, order), waiting),
         };
         if order.ranks_all() {
             return plainly();

@@ -12,8 +12,8 @@ use std::fmt::Write as _;
 use toml::Spanned;
 
 use super::{Builder, ClusterDescription, MACHINES_MAX, hosts, tables};
-use crate::trace::Error;
-use crate::trace::table::Source;
+use crate::read::Error;
+use crate::read::table::Source;
 
 /// For files that are not TOML, and perhaps were not meant to be.
 const KNOWN: &str = "other files that describe a cluster: Slurm's topology.conf, topology.yaml, \

@@ -10,8 +10,8 @@ use hither_core::topology::LEVELS_MAX;
 use super::{
     Builder, ClusterDescription, GPUS_ASSUMED, MACHINES_MAX, hosts, names_shown, tables, yaml,
 };
-use crate::trace::Error;
-use crate::trace::table::{GPUS_MAX, Source};
+use crate::read::Error;
+use crate::read::table::{GPUS_MAX, Source};
 
 /// The first words of lines that say something about places or GPUs.
 const KEYS: [&str; 6] = ["SwitchName", "BlockName", "BlockSizes", "NodeName", "Name", "AutoDetect"];

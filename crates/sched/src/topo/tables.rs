@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use hither_core::topology::Level;
 
 use super::{Builder, ClusterDescription, GPUS_ASSUMED, MACHINES_MAX};
-use crate::trace::Error;
-use crate::trace::table::{GPUS_MAX, Others, Source, Table};
+use crate::read::Error;
+use crate::read::table::{GPUS_MAX, Others, Source, Table};
 
 /// Lingjun's names: host, and the access, aggregation and core switch above it.
 const SWITCHES: [&str; 4] = ["ip", "ASW", "PSW", "DSW"];

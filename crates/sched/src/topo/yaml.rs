@@ -2,8 +2,8 @@
 //! and quoted words, lists of words in brackets.
 
 use super::slurm::{Place, Slurm};
-use crate::trace::Error;
-use crate::trace::table::Source;
+use crate::read::Error;
+use crate::read::table::Source;
 
 /// Deeper nesting than any such file has; a bound for the parser's recursion.
 const DEPTH_MAX: usize = 16;

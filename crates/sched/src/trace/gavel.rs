@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::table::{Field, ITERATIONS_MAX, TIME_MAX_S, TINY, width_error};
-use super::{Error, Intake};
+use super::Intake;
 use crate::job::{Job, Length, Profile, Terms};
+use crate::read::Error;
+use crate::read::table::{Field, ITERATIONS_MAX, TIME_MAX_S, TINY, width_error};
 
 const COLUMNS: [&str; 10] = [
     "job_type",

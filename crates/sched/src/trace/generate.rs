@@ -10,9 +10,9 @@ use rand_pcg::Pcg64Mcg;
 use serde::Deserialize;
 
 use super::settings::{Arrivals, Demand, Duration, Generate, SettingError, Weights, wrong};
-use super::table::TIME_MAX_S;
 use crate::job::{Job, Length, Profile, Terms};
 use crate::profile::Library;
+use crate::read::table::TIME_MAX_S;
 
 /// Drawn durations stay within these: a log-normal's tail has no end.
 const DURATION_S: (f64, f64) = (1.0, 1e7);

@@ -1,8 +1,9 @@
 //! The job logs of the Helios and Acme clusters: one row per job of any state, CPU jobs included.
 //! Both share their columns; Helios has virtual clusters, Acme has types of work.
 
-use super::table::{Others, TIME_MAX_S, Table};
-use super::{Error, Intake, Logged, time};
+use super::{Intake, Logged, time};
+use crate::read::Error;
+use crate::read::table::{Others, TIME_MAX_S, Table};
 
 pub(super) const HELIOS: [&str; 5] = ["job_id", "vc", "gpu_num", "submit_time", "duration"];
 pub(super) const ACME: [&str; 4] = ["job_id", "gpu_num", "submit_time", "duration"];

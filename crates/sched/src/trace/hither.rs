@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::table::{Others, Table, quote};
-use super::{Error, Intake};
+use super::Intake;
 use crate::job::{Job, Length, Terms};
+use crate::read::Error;
+use crate::read::table::{Others, Table, quote};
 
 pub(super) const COLUMNS: [&str; 8] =
     ["job", "gpus", "submit_s", "duration_s", "iterations", "model", "user", "gpu_type"];

@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::table::{GPUS_MAX, Others, Source, Table};
-use super::{Error, Intake, Logged, time};
+use super::{Intake, Logged, time};
+use crate::read::Error;
+use crate::read::table::{GPUS_MAX, Others, Source, Table};
 
 pub(super) const JOBS: &str = "job.csv";
 pub(super) const WORKERS: &str = "worker.csv";

@@ -4,7 +4,6 @@
 //! opens a file: bytes come in with a display name for errors.
 
 mod describe;
-mod error;
 mod gavel;
 mod generate;
 mod helios;
@@ -18,7 +17,6 @@ mod pollux;
 mod sacct;
 mod settings;
 mod swf;
-pub(crate) mod table;
 mod time;
 mod tiresias;
 
@@ -31,15 +29,14 @@ use serde::Serialize;
 
 use crate::job::{Job, Length, Profile, Terms};
 use crate::profile::Library;
+use crate::read::Error;
+use crate::read::table::{Field, Source, TIME_MAX_S, TINY};
 
 pub use describe::{Info, ModelShare, describe, offered_load};
-pub use error::{Error, Problem};
 pub use generate::generate;
 pub use hither::write;
 pub use muri::{MuriRow, muri_rows};
 pub use settings::{Arrivals, Demand, Duration, Generate, SettingError, Weights};
-
-use table::{Field, Source, TIME_MAX_S, TINY};
 
 /// A trace format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

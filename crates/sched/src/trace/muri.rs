@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::table::{Field, ITERATIONS_MAX, Others, Source, TIME_MAX_S, TINY, Table};
-use super::{Error, Intake};
+use super::Intake;
 use crate::compat::muri::start_up_s;
 use crate::job::{Job, Length, Profile, Terms};
+use crate::read::Error;
+use crate::read::table::{Field, ITERATIONS_MAX, Others, Source, TIME_MAX_S, TINY, Table};
 
 pub(super) const COLUMNS: [&str; 11] = [
     "job_id",

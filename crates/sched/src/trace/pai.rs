@@ -5,8 +5,9 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::table::{GPUS_MAX, Source, TIME_MAX_S, Table, split};
-use super::{Error, Intake, Logged, time};
+use super::{Intake, Logged, time};
+use crate::read::Error;
+use crate::read::table::{GPUS_MAX, Source, TIME_MAX_S, Table, split};
 
 pub(super) const TASKS: &str = "pai_task_table.csv";
 const JOBS: &str = "pai_job_table.csv";
@@ -160,7 +161,7 @@ fn open<'a, const N: usize>(
 ) -> Result<Table<'a, N>, Error> {
     let first = source.lines().next().map_or("", |(_, line)| line);
     if super::present(first, &published[..1]) == 1 {
-        return Table::open(source, names, N, super::table::Others::Ignore);
+        return Table::open(source, names, N, crate::read::table::Others::Ignore);
     }
     let beside = header.and_then(|header| header.lines().next());
     let columns = match beside {

@@ -1,7 +1,8 @@
 //! The public Philly trace as one row per job; it names no models and no job ids.
 
-use super::table::{Others, Table};
-use super::{Error, Intake, Logged, time};
+use super::{Intake, Logged, time};
+use crate::read::Error;
+use crate::read::table::{Others, Table};
 
 pub(super) const COLUMNS: [&str; 5] = ["timestamp", "duration", "num_gpus", "gpu_time", "cluster"];
 /// The first three columns identify the format.

@@ -2,8 +2,9 @@
 
 use serde::Deserialize;
 
-use super::table::Field;
-use super::{Error, Intake, Logged, time};
+use super::{Intake, Logged, time};
+use crate::read::Error;
+use crate::read::table::Field;
 
 #[derive(Deserialize)]
 struct Record {

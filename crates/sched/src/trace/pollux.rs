@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::table::{Field, ITERATIONS_MAX, Others, TINY, Table};
-use super::{Error, Intake};
+use super::Intake;
 use crate::job::{Job, Length, Profile, Terms};
+use crate::read::Error;
+use crate::read::table::{Field, ITERATIONS_MAX, Others, TINY, Table};
 
 pub(super) const COLUMNS: [&str; 5] = ["name", "time", "application", "num_replicas", "batch_size"];
 

@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 
-use super::table::{Field, GPUS_MAX, Others, TIME_MAX_S, Table};
-use super::{Error, Intake, Logged, time};
+use super::{Intake, Logged, time};
+use crate::read::Error;
+use crate::read::table::{Field, GPUS_MAX, Others, TIME_MAX_S, Table};
 
 const COLUMNS: [&str; 14] = [
     "Submit",

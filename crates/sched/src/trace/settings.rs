@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::Error;
-use super::table::{GPUS_MAX, TIME_MAX_S};
+use crate::read::Error;
+use crate::read::table::{GPUS_MAX, TIME_MAX_S};
 
 const JOBS_MAX: u64 = 10_000_000;
 

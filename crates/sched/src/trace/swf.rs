@@ -1,8 +1,9 @@
 //! The Standard Workload Format of the Parallel Workloads Archive, version 2.2: 18 numbers per
 //! job, −1 for unknown values. Processors count as GPUs.
 
-use super::table::{Field, GPUS_MAX, TIME_MAX_S, width_error};
-use super::{Error, Intake, Logged};
+use super::{Intake, Logged};
+use crate::read::Error;
+use crate::read::table::{Field, GPUS_MAX, TIME_MAX_S, width_error};
 
 const COLUMNS: [&str; 18] = [
     "job number",

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-use super::Error;
-use super::table::{Field, TIME_MAX_S};
+use crate::read::Error;
+use crate::read::table::{Field, TIME_MAX_S};
 
 /// Forms without a zone that the ISO parser does not take: Lingjun writes `2023/7/15 02:19`.
 const SLASHED: [&str; 2] = ["%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M"];

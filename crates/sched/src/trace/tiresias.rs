@@ -1,8 +1,9 @@
 //! Tiresias' traces: models by name, durations in seconds.
 
-use super::table::{Others, Table};
-use super::{Error, Intake};
+use super::Intake;
 use crate::job::{Job, Length, Terms};
+use crate::read::Error;
+use crate::read::table::{Others, Table};
 
 pub(super) const COLUMNS: [&str; 5] =
     ["job_id", "num_gpu", "submit_time", "model_name", "duration"];

@@ -5,7 +5,7 @@
 //! and only as far as GPUs are wanted. `choose_plainly` makes the same plan job by job.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::cluster::{Placement, PoolId, Slot};
 use crate::event::Why;
@@ -150,8 +150,8 @@ pub fn choose_plainly<K: Ord + Copy>(
 
 /// The running jobs that a plan may stop, the least deserving first.
 pub enum LastFirst<'a, K, C> {
-    /// In order of rank: the next is the last.
-    Sorted(Vec<(K, JobId)>),
+    /// All of them, ranked.
+    Heap(BinaryHeap<(K, JobId)>),
     /// By pool.
     Ascents(Vec<PoolAscent<'a, K, C>>),
 }
@@ -165,12 +165,10 @@ pub struct PoolAscent<'a, K, C> {
 
 impl<'a, K: Ord + Copy, C: Ord + Copy> LastFirst<'a, K, C> {
     /// Ranks all running jobs.
-    pub fn sorted(turn: &Turn, order: &impl Order<Key = K>) -> Self {
+    pub fn ranked(turn: &Turn, order: &impl Order<Key = K>) -> Self {
         let may_go = |id: &JobId| may_stop(turn, *id) && order.may_lose(turn, *id);
         let stoppable = turn.state.running.iter().copied().filter(may_go);
-        let mut ranks: Vec<(K, JobId)> = stoppable.map(|id| (order.key(turn, id), id)).collect();
-        ranks.sort_unstable();
-        Self::Sorted(ranks)
+        Self::Heap(stoppable.map(|id| (order.key(turn, id), id)).collect())
     }
 
     /// Ranks only those that are asked for.
@@ -188,7 +186,9 @@ impl<'a, K: Ord + Copy, C: Ord + Copy> LastFirst<'a, K, C> {
         rank: (K, JobId),
     ) -> Option<(K, JobId)> {
         match self {
-            Self::Sorted(ranks) => ranks.pop_if(|last| *last > rank),
+            Self::Heap(ranks) => {
+                ranks.peek().is_some_and(|last| *last > rank).then(|| ranks.pop())?
+            }
             Self::Ascents(ascents) => {
                 for pool in ascents.iter_mut().filter(|pool| pool.next.is_none()) {
                     pool.next = pool.ascent.next(turn, order, rank);
@@ -202,7 +202,7 @@ impl<'a, K: Ord + Copy, C: Ord + Copy> LastFirst<'a, K, C> {
     /// Jobs whose limits the next plan may lower.
     pub fn loose(self) -> Vec<JobId> {
         match self {
-            Self::Sorted(_) => Vec::new(),
+            Self::Heap(_) => Vec::new(),
             Self::Ascents(ascents) => {
                 ascents.into_iter().flat_map(|pool| pool.ascent.loose).collect()
             }
@@ -429,7 +429,7 @@ mod tests {
                 let on_paper = choose_on_paper(&turn, &order, &mut last_first, &queue);
                 let loose = last_first.loose();
                 running.found_loose(loose);
-                let mut sorted = LastFirst::sorted(&turn, &order);
+                let mut sorted = LastFirst::ranked(&turn, &order);
                 prop_assert_eq!(on_paper, choose_on_paper(&turn, &order, &mut sorted, &queue));
                 running.refresh(&turn, &order);
                 let plan = choose(&turn, &order, &mut running, &queue);

@@ -6,8 +6,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::line_of;
-use crate::trace::Error;
-use crate::trace::table::Source;
+use crate::read::Error;
+use crate::read::table::Source;
 
 /// Bandwidths in gigabits per second and direction, latencies in microseconds per message. All but
 /// `all_reduce` are for clusters of machines, racks and a network; with `[[level]]` entries they

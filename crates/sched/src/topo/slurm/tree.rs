@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 use hither_core::topology::{LEVELS_MAX, Level};
 
 use super::{Slurm, Upper};
+use crate::read::Error;
 use crate::topo::Builder;
-use crate::trace::Error;
 
 /// The levels, and the places above the machines.
 pub(super) struct Tree {
