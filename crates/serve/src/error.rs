@@ -48,6 +48,8 @@ pub enum Error {
     QueueFull { id: String },
     #[error("[request id: {id}] Request timeout expired")]
     Timeout { id: String },
+    #[error("the server receives too much at once; try again later")]
+    TooMuch,
     #[error("the server is shutting down")]
     Draining,
     #[error("missing or wrong bearer token; send `Authorization: Bearer TOKEN`")]
@@ -69,7 +71,9 @@ impl Error {
             | Self::Request { .. }
             | Self::Malformed(_) => Kind::Invalid,
             Self::TooLarge { .. } => Kind::TooLarge,
-            Self::QueueFull { .. } | Self::Timeout { .. } | Self::Draining => Kind::Unavailable,
+            Self::QueueFull { .. } | Self::Timeout { .. } | Self::TooMuch | Self::Draining => {
+                Kind::Unavailable
+            }
             Self::Unauthenticated => Kind::Unauthenticated,
             Self::Unimplemented(_) => Kind::Unimplemented,
             Self::Internal(_) => Kind::Internal,

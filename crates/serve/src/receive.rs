@@ -23,14 +23,24 @@ const LARGEST_AT_ONCE: usize = 16;
 /// The one call whose body may last: requests come in it as they are made.
 const STREAM: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
 
-/// The bytes that all bodies under way may hold together.
+/// The bytes that all requests under way may hold together.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Semaphore>);
+
+/// A share of the budget, which is given back when this is dropped.
+#[derive(Debug)]
+pub struct Held(OwnedSemaphorePermit);
 
 impl Budget {
     pub fn new(limits: &Limits) -> Self {
         let units = (limits.request_bytes_max / UNIT_BYTES + 1).saturating_mul(LARGEST_AT_ONCE);
         Self(Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS))))
+    }
+
+    /// Takes a share for so many bytes; `None`: the budget does not have it.
+    pub fn hold(&self, bytes: usize) -> Option<Held> {
+        let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).ok()?;
+        Arc::clone(&self.0).try_acquire_many_owned(units).ok().map(Held)
     }
 }
 
@@ -49,7 +59,7 @@ pub enum Cut {
 pub struct Limited<B> {
     body: B,
     budget: Budget,
-    held: Option<OwnedSemaphorePermit>,
+    held: Option<Held>,
     /// Set when the body first makes the server wait; most never do.
     limit: Option<Pin<Box<Sleep>>>,
     may_last: bool,
@@ -61,13 +71,11 @@ impl<B> Limited<B> {
     }
 
     fn hold(&mut self, bytes: usize) -> Result<(), Cut> {
-        let units = bytes.div_ceil(UNIT_BYTES) as u32;
-        let more = Arc::clone(&self.budget.0).try_acquire_many_owned(units);
-        let more = more.map_err(|_| Cut::TooMuch)?;
+        let more = self.budget.hold(bytes).ok_or(Cut::TooMuch)?;
         // The parts of a stream are requests of their own, which end with their answers.
         match &mut self.held {
             _ if self.may_last => {}
-            Some(held) => held.merge(more),
+            Some(held) => held.0.merge(more.0),
             None => self.held = Some(more),
         }
         Ok(())

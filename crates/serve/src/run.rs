@@ -64,7 +64,8 @@ pub async fn start(options: Options) -> Result<Running, String> {
     let repository = Repository::new(options.layout, Arc::new(threads), options.memory_bytes_max);
     let repository = Arc::new(repository);
     let is_local = [options.http, options.grpc].iter().all(|address| address.ip().is_loopback());
-    let regions = Regions::new(is_local);
+    let budget = Budget::new(&options.limits);
+    let regions = Regions::new(is_local, budget.clone());
     let server =
         Server::new(Arc::clone(&repository), options.limits, options.token.clone(), regions);
     let server = Arc::new(server);
@@ -79,7 +80,6 @@ pub async fn start(options: Options) -> Result<Running, String> {
     ];
     let (stop, stopped) = watch::channel(false);
     let mut ports = JoinSet::new();
-    let budget = Budget::new(&options.limits);
     let mut addresses = Vec::new();
     for (index, (listener, router)) in listeners.into_iter().zip(routers).enumerate() {
         addresses.push(listener.local_addr().map_err(|error| error.to_string())?);

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use crate::error::Error;
+use crate::receive::{Budget, Held};
 
 /// Regions that may be registered at a time.
 const REGIONS_MAX: usize = 4096;
@@ -25,6 +26,8 @@ pub struct Regions {
     /// Only clients of this host can reach the server. Others could make it read and write objects that
     /// they have no access to.
     is_offered: bool,
+    /// What is read from regions counts as if it had been sent.
+    budget: Budget,
     registered: Mutex<BTreeMap<String, Arc<Region>>>,
 }
 
@@ -46,8 +49,8 @@ pub struct SharedRange {
 }
 
 impl Regions {
-    pub fn new(is_offered: bool) -> Self {
-        Self { is_offered, registered: Mutex::default() }
+    pub fn new(is_offered: bool, budget: Budget) -> Self {
+        Self { is_offered, budget, registered: Mutex::default() }
     }
 
     pub fn is_offered(&self) -> bool {
@@ -169,9 +172,22 @@ impl Reader<'_> {
         let bytes = usize::try_from(range.byte_size).ok().filter(|bytes| *bytes <= self.left);
         let bytes = bytes.ok_or(Error::TooLarge { limit: self.limit })?;
         self.left -= bytes;
+        let held = self.regions.budget.hold(bytes).ok_or(Error::TooMuch)?;
         let mut read = vec![0; bytes];
         region.file.read_exact_at(&mut read, start).map_err(|_| cut(&range.region))?;
-        Ok(read.into())
+        Ok(Bytes::from_owner(Tensor { bytes: read, _held: held }))
+    }
+}
+
+/// A tensor that was read, and its share of the budget.
+struct Tensor {
+    bytes: Vec<u8>,
+    _held: Held,
+}
+
+impl AsRef<[u8]> for Tensor {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -205,6 +221,7 @@ fn cut(name: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::Limits;
 
     /// An object that is removed when the test ends.
     struct Object(String);
@@ -227,6 +244,15 @@ mod tests {
         }
     }
 
+    /// 32 kibibytes.
+    fn budget() -> Budget {
+        Budget::new(&Limits { request_bytes_max: 1024, ..Limits::default() })
+    }
+
+    fn offered() -> Regions {
+        Regions::new(true, budget())
+    }
+
     fn range(region: &str, offset: u64, byte_size: u64) -> SharedRange {
         SharedRange { region: region.into(), offset, byte_size }
     }
@@ -234,7 +260,7 @@ mod tests {
     #[test]
     fn tensors_are_read_and_scores_written_within_their_region() {
         let object = Object::new("io", b"0123456789");
-        let regions = Regions::new(true);
+        let regions = offered();
         regions.register("r", &format!("/{}", object.0), 2, 6).expect("a good region");
         let mut reader = regions.reader(100);
         assert_eq!(reader.read(&range("r", 1, 3)).expect("inside"), &b"345"[..]);
@@ -252,7 +278,7 @@ mod tests {
     #[test]
     fn a_request_reads_no_more_than_its_limit() {
         let object = Object::new("limit", &[7; 64]);
-        let regions = Regions::new(true);
+        let regions = offered();
         regions.register("r", &object.0, 0, 64).expect("a good region");
         let mut reader = regions.reader(100);
         assert!(reader.read(&range("r", 0, 64)).is_ok());
@@ -261,9 +287,24 @@ mod tests {
     }
 
     #[test]
+    fn tensors_that_were_read_count_until_they_are_dropped() {
+        let object = Object::new("budget", &[7; 32 * 1024]);
+        let regions = offered();
+        regions.register("r", &object.0, 0, 32 * 1024).expect("a good region");
+        let read = |bytes| regions.reader(1 << 20).read(&range("r", 0, bytes));
+        let first = read(20 * 1024).expect("within the budget");
+        assert_eq!(read(20 * 1024), Err(Error::TooMuch));
+        let part = first.slice(5..);
+        drop(first);
+        assert_eq!(read(20 * 1024), Err(Error::TooMuch), "a part of it is still there");
+        drop(part);
+        assert!(read(20 * 1024).is_ok());
+    }
+
+    #[test]
     fn an_object_that_was_cut_is_an_error() {
         let object = Object::new("cut", &[7; 64]);
-        let regions = Regions::new(true);
+        let regions = offered();
         regions.register("r", &object.0, 0, 64).expect("a good region");
         std::fs::write(object.path(), [7; 8]).expect("cut it");
         assert!(regions.reader(100).read(&range("r", 0, 64)).is_err());
@@ -274,7 +315,7 @@ mod tests {
     #[test]
     fn only_plain_names_of_large_enough_objects_are_registered() {
         let object = Object::new("names", &[7; 8]);
-        let regions = Regions::new(true);
+        let regions = offered();
         for key in ["", "/", "..", "../etc/passwd", "/../etc/passwd", "nosuch\0", "no-such-object"]
         {
             assert!(regions.register("r", key, 0, 1).is_err(), "{key:?}");
@@ -291,6 +332,9 @@ mod tests {
         assert_eq!(regions.status("").expect("all").len(), 1);
         regions.unregister("r");
         assert!(regions.status("r").is_err());
-        assert!(Regions::new(false).register("r", &object.0, 0, 8).is_err(), "not offered");
+        assert!(
+            Regions::new(false, budget()).register("r", &object.0, 0, 8).is_err(),
+            "not offered"
+        );
     }
 }
