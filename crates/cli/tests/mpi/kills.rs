@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use super::{Bed, PATIENCE, ended, finished, mpirun, started};
+use super::{Bed, PATIENCE, ended, started};
 
 /// Number of seeds; `HITHER_KILL_SEEDS=30` for more.
 const SEEDS: u64 = 3;
@@ -64,7 +64,7 @@ struct Moment {
 /// Starts the job and kills some of it at a moment, unless it has ended by then.
 fn disturbed(bed: &Bed, out: &str, words: &[String], victim: &Victim, moment: &Moment) {
     let mark = format!("{MARK}={out}-{:?}", bed.parts());
-    let mut job = started(mpirun(RANKS, words).env(MARK, &mark[MARK.len() + 1..]));
+    let mut job = started(bed.mpirun(RANKS, words).env(MARK, &mark[MARK.len() + 1..]));
     let victims = || match victim {
         Victim::Rank(rank) => {
             processes_with(&[mark.clone(), format!("OMPI_COMM_WORLD_RANK={rank}")])
@@ -117,7 +117,7 @@ fn killed_at_any_moment_a_run_ends_as_if_nothing_had_happened() {
         let moment = Moment { round: first + random.below(18) as usize, after };
         disturbed(&bed, &out, &words, &victim, &moment);
         println!("seed {seed}: {victim:?}, {moment:?}, {} rounds were done", bed.rounds(&out));
-        finished(RANKS, &words);
+        bed.finished(RANKS, &words);
         assert!(bed.model(&out) == expected, "seed {seed}");
         assert_eq!(bed.rounds(&out), 20, "seed {seed}");
     }

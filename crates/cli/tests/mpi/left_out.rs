@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{
-    Bed, ENDLESS, HITHER, PATIENCE, ended, json as read_json, mpirun, rank_pid, signal, started,
-    text,
+    Bed, ENDLESS, HITHER, PATIENCE, ended, json as read_json, rank_pid, signal, started, text,
 };
 
 /// Parts that each round so far was without.
@@ -36,8 +35,8 @@ fn wait_until(bed: &Bed, out: &str, from: usize, part: u64, is_left_out: bool) -
 }
 
 /// mpirun that does not end the job with its first dead rank.
-fn recovering(ranks: u32, words: &[String]) -> Command {
-    let mut command = mpirun(ranks, words);
+fn recovering(bed: &Bed, ranks: u32, words: &[String]) -> Command {
+    let mut command = bed.mpirun(ranks, words);
     command.env("OMPI_MCA_orte_enable_recovery", "1");
     command
 }
@@ -46,7 +45,7 @@ fn recovering(ranks: u32, words: &[String]) -> Command {
 fn a_stopped_worker_stalls_nobody_and_comes_back() {
     let bed = Bed::new(4);
     let more = ["--straggler", "skip:3", "--rounds", ENDLESS, "--checkpoint-every", ENDLESS];
-    let job = started(&mut mpirun(5, &bed.train("late", &more)));
+    let job = started(&mut bed.mpirun(5, &bed.train("late", &more)));
     let (server, worker) = (rank_pid(&job, 0), rank_pid(&job, 3));
     bed.wait_for_round("late", 3);
     signal(worker, "STOP");
@@ -70,7 +69,7 @@ fn a_dead_rank_is_left_out_and_back_after_a_restart() {
     let run = |rounds: &'static str| {
         bed.train("lost", &[&more[..], &["--rounds", rounds, "--resume"]].concat())
     };
-    let job = started(&mut recovering(5, &run("400")));
+    let job = started(&mut recovering(&bed, 5, &run("400")));
     let worker = rank_pid(&job, 2);
     bed.wait_for_round("lost", 3);
     signal(worker, "KILL");
@@ -84,7 +83,7 @@ fn a_dead_rank_is_left_out_and_back_after_a_restart() {
     assert_eq!(ranks[2]["peak_bytes"], json!(null));
     assert!(ranks[1]["peak_bytes"].as_u64() > Some(0));
 
-    let job = started(&mut recovering(5, &run("403")));
+    let job = started(&mut recovering(&bed, 5, &run("403")));
     let (succeeded, said) = ended(job);
     assert!(succeeded && said.contains("resuming after round 400"), "{said}");
     assert!(left_out(&bed, "lost")[400..].iter().all(Vec::is_empty));
@@ -96,7 +95,7 @@ fn workers_end_if_the_server_is_dead() {
     let bed = Bed::new(4);
     let more = ["--lost", "skip:1", "--checkpoint-every", "1"];
     let endless = [&more[..], &["--rounds", ENDLESS]].concat();
-    let job = started(&mut recovering(5, &bed.train("headless", &endless)));
+    let job = started(&mut recovering(&bed, 5, &bed.train("headless", &endless)));
     let server = rank_pid(&job, 0);
     bed.wait_for_round("headless", 3);
     signal(server, "KILL");

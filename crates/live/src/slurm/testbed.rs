@@ -289,6 +289,17 @@ SlurmdTimeout=60
         let _ = fs::remove_file(file);
     }
 
+    /// Ends all that was started with this cluster's configuration: jobs and their steps outlive the daemons.
+    fn kill_jobs(&self) {
+        let mark = format!("SLURM_CONF={}", self.conf().display());
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let environ = fs::read(entry.path().join("environ")).unwrap_or_default();
+            if environ.split(|byte| *byte == 0).any(|var| var == mark.as_bytes()) {
+                let _ = Command::new("kill").arg("-KILL").arg(entry.file_name()).output();
+            }
+        }
+    }
+
     /// Waits until all nodes can take jobs.
     pub fn await_nodes(&self) -> Result<()> {
         let until = Instant::now() + UP_LIMIT;
@@ -316,6 +327,7 @@ impl Drop for Testbed {
         self.kill_controller();
         (0..self.nodes()).for_each(|node| self.kill_node(node));
         self.end("munged", "-KILL");
+        self.kill_jobs();
     }
 }
 
