@@ -135,7 +135,7 @@ impl Kind {
 }
 
 /// All numbers of a model.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Weights {
     /// The numbers that are trained.
     pub params: Vec<f32>,

@@ -390,21 +390,26 @@ impl Trainer {
         if answers.is_empty() {
             return 1.0;
         }
-        let models: Vec<&Weights> = answers.iter().map(|answer| &answer.learnt.weights).collect();
-        let shares = self.shares(answers);
-        let average = match (&self.rows, self.model.table()) {
-            (Some(rows), Some(table)) => {
-                let parts: Vec<usize> = answers.iter().map(|answer| answer.part).collect();
-                rows.average(table, start, &models, &parts, &shares)
-            }
-            _ => average(&models, &shares),
-        };
+        let average = self.workers.reduced().unwrap_or_else(|| self.average_of(start, answers));
         let kept = match judge {
             Some(judge) => judge.choose_kept(start, &average),
             None => last_kept(&self.rounds),
         };
         self.global = between(start, &average, kept as f32);
         kept
+    }
+
+    /// The mean of the workers' models.
+    fn average_of(&self, start: &Weights, answers: &[Answer]) -> Weights {
+        let models: Vec<&Weights> = answers.iter().map(|answer| &answer.learnt.weights).collect();
+        let shares = self.shares(answers);
+        match (&self.rows, self.model.table()) {
+            (Some(rows), Some(table)) => {
+                let parts: Vec<usize> = answers.iter().map(|answer| answer.part).collect();
+                rows.average(table, start, &models, &parts, &shares)
+            }
+            _ => average(&models, &shares),
+        }
     }
 
     /// The server's steps on the whole graph. A judge undoes them if they harm. Returns what was
@@ -474,9 +479,11 @@ impl Trainer {
         let mut bytes = Bytes { features_down_bytes: sums_bytes, ..Bytes::default() };
         if self.settings.mode.is_distributed() {
             for Answer { learnt, .. } in answers {
-                // Of a table, the rows of the worker's nodes.
-                let Weights { params, stats } = &learnt.weights;
-                bytes.model_down_bytes += learnt.weights.bytes();
+                // Of a table, the rows of the worker's nodes. One that was added up on the way was whole.
+                let is_reduced = learnt.weights.params.is_empty();
+                let sent = if is_reduced { &self.global } else { &learnt.weights };
+                let Weights { params, stats } = sent;
+                bytes.model_down_bytes += sent.bytes();
                 bytes.model_up_bytes += self.settings.updates().bytes(params.len(), stats.len());
                 bytes.add(&learnt.bytes);
             }

@@ -3,8 +3,8 @@
 use std::io;
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -23,8 +23,8 @@ use hither_gnn::schedule::Schedule;
 use hither_gnn::task::Task;
 use hither_gnn::train::{Mode, Settings, Trainer};
 use hither_gnn::transport::{
-    Channel, Framed, Home, Lost, Order, Patience, ProcessFacts, Processes, Straggler, Threads,
-    Workers, serve,
+    Channel, Framed, Home, Lost, Order, Patience, ProcessFacts, Processes, Reduction, Straggler,
+    Threads, Workers, serve,
 };
 use hither_gnn::update::Updates;
 use hither_gnn::{Dataset, Error, checkpoint, parts};
@@ -89,6 +89,34 @@ struct Process {
     parts: Range<usize>,
     hidden: usize,
     isa: &'static str,
+    reduction: Option<Adding>,
+}
+
+/// Adds vectors of threads up: the others send theirs to the server.
+#[derive(Clone)]
+enum Adding {
+    Server { from: Arc<Mutex<Receiver<Vec<f32>>>>, others: usize },
+    Other(Sender<Vec<f32>>),
+}
+
+impl Reduction for Adding {
+    fn sum(&mut self, mut own: Vec<f32>) -> io::Result<Vec<f32>> {
+        match self {
+            Self::Server { from, others } => {
+                let from = from.lock().expect("no panic");
+                for _ in 0..*others {
+                    let other = from.recv().map_err(io::Error::other)?;
+                    assert_eq!(own.len(), other.len());
+                    own.iter_mut().zip(other).for_each(|(sum, value)| *sum += value);
+                }
+                Ok(own)
+            }
+            Self::Other(server) => {
+                server.send(own).map_err(io::Error::other)?;
+                Ok(vec![])
+            }
+        }
+    }
 }
 
 fn options(settings: &Settings) -> String {
@@ -115,6 +143,10 @@ impl Home for Process {
 
     fn peak_bytes(&self) -> u64 {
         7
+    }
+
+    fn reduction(&mut self) -> Option<Box<dyn Reduction>> {
+        self.reduction.clone().map(|adding| Box::new(adding) as Box<dyn Reduction>)
     }
 }
 
@@ -143,6 +175,7 @@ fn processes(settings: &Settings, parts: &[Range<usize>], hidden: usize) -> Vec<
         parts: parts.clone(),
         hidden,
         isa: ISA,
+        reduction: None,
     };
     parts.iter().map(process).collect()
 }
@@ -183,6 +216,57 @@ fn sockets_and_threads_end_with_the_same_model() {
             assert_eq!(sockets.rounds, threads.rounds);
         }
     }
+}
+
+/// A trainer whose workers' models are added up on the way.
+fn reduced(settings: &Settings, mut processes: Vec<Process>) -> Trainer {
+    let (data, partition) = graph();
+    let (to_server, from) = channel();
+    for process in &mut processes {
+        process.reduction = Some(Adding::Other(to_server.clone()));
+    }
+    let (from, others) = (Arc::new(Mutex::new(from)), processes.len());
+    let parts: Vec<Range<usize>> = processes.iter().map(|process| process.parts.clone()).collect();
+    let (workers, _) = sockets(processes, &parts, settings);
+    let adding = Box::new(Adding::Server { from, others });
+    let workers = Box::new(workers.expect("all are ready").reduced_by(adding));
+    let model = Arc::new(model(&data, 16));
+    Trainer::with_workers(settings.clone(), model, data, &partition, workers)
+}
+
+#[test]
+fn models_added_up_on_the_way_differ_in_last_bits_only() {
+    let settings = Settings { probe_every: 0, ..settings(Mode::PsgdPa) };
+    let mut threads = over_threads(&settings);
+    run(&mut threads, 1);
+    for dealt in DEALT {
+        let mut trainer = reduced(&settings, processes(&settings, dealt, 16));
+        run(&mut trainer, 1);
+        let both = |of: fn(&Weights) -> &Vec<f32>| {
+            assert!(!of(&threads.global).is_empty());
+            assert_eq!(of(&trainer.global).len(), of(&threads.global).len());
+            of(&trainer.global).iter().zip(of(&threads.global))
+        };
+        for (a, b) in both(|weights| &weights.params).chain(both(|weights| &weights.stats)) {
+            assert!((a - b).abs() <= 1e-6 * b.abs().max(0.1), "{a} {b}");
+        }
+        assert_eq!(trainer.rounds[0].bytes, threads.rounds[0].bytes);
+        // One model comes from each process, however many parts it has.
+        let model_bytes = trainer.global.bytes();
+        for process in trainer.workers.report().expect("a report") {
+            assert_eq!(process.up_bytes / model_bytes, 1);
+        }
+    }
+}
+
+#[test]
+fn a_process_that_cannot_answer_holds_up_no_sum() {
+    let settings = settings(Mode::PsgdPa);
+    let mut processes = processes(&settings, DEALT[0], 16);
+    processes[1].hidden = 8;
+    let mut trainer = reduced(&settings, processes);
+    let error = trainer.round(&|| 0.0).expect_err("another model").to_string();
+    assert!(error.contains("give all processes the same options"), "{error}");
 }
 
 const COMPRESSED: [Updates; 2] = [Updates::Bf16, Updates::TopK { share: 0.1 }];

@@ -22,8 +22,10 @@ use hither_gnn::train::{Mode, Settings, Trainer};
 use hither_gnn::transport::mpi::{Launch, LifeSigns, Rank, RowExchange, World};
 use hither_gnn::transport::wire::Request;
 use hither_gnn::transport::{
-    Channel as _, Home, Lost, PeerTraffic, ProcessFacts, Processes, Threads, serve,
+    Channel as _, Gather, Home, Lost, PeerTraffic, ProcessFacts, Processes, Reduction, Threads,
+    serve,
 };
+use hither_gnn::update::Updates;
 use hither_gnn::{Dataset, Error};
 use hither_kernels::detect;
 use serde::Serialize;
@@ -72,7 +74,11 @@ impl Crew {
         let clock = Box::new(move || start.elapsed().as_secs_f64());
         let run = (settings.seed, options(settings, model, &id));
         let patience = args.exchange.patience();
-        Ok(Box::new(Processes::begin(channels, run, isa(), clock, patience)?))
+        let processes = Processes::begin(channels, run, isa(), clock, patience)?;
+        Ok(Box::new(match args.exchange.gather {
+            Gather::Ordered => processes,
+            Gather::Reduce => processes.reduced_by(Box::new(self.world.sum(0))),
+        }))
     }
 
     /// What every rank used and sent, server first.
@@ -169,6 +175,18 @@ fn check(args: &TrainArgs, mode: Mode) -> anyhow::Result<()> {
              at wait",
             mode.name()
         );
+    }
+    if args.exchange.gather == Gather::Reduce {
+        if args.exchange.leaves_out() {
+            bail!(
+                "--gather reduce needs all workers in every round; leave --straggler and --lost at wait"
+            );
+        }
+        if args.exchange.updates != Updates::Fp32 {
+            bail!(
+                "--gather reduce adds whole models up; leave --updates at fp32, or --gather at ordered"
+            );
+        }
     }
     // What `mpirun --enable-recovery` tells its ranks. Other launchers end the job with its first dead rank.
     let is_ended = env::var("OMPI_MCA_orte_enable_recovery").map_or(true, |value| value != "1");
@@ -362,6 +380,11 @@ impl Home for WorkerRank<'_> {
 
     fn peak_bytes(&self) -> u64 {
         peak_bytes()
+    }
+
+    fn reduction(&mut self) -> Option<Box<dyn Reduction>> {
+        let is_reduced = self.args.exchange.gather == Gather::Reduce;
+        is_reduced.then(|| Box::new(self.world.sum(self.launch.rank)) as Box<dyn Reduction>)
     }
 
     fn peers(&self) -> PeerTraffic {

@@ -43,7 +43,8 @@ const FILES: [&str; 11] = [
 ];
 
 /// What a run may ask for otherwise than the one that it goes on with.
-const MAY_CHANGE: [&str; 6] = ["rounds", "patience", "runs", "modes", "straggler", "lost"];
+const MAY_CHANGE: [&str; 7] =
+    ["rounds", "patience", "runs", "modes", "gather", "straggler", "lost"];
 
 /// Of one command.
 pub const RUNS_MAX: u64 = 1000;

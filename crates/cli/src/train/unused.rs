@@ -5,7 +5,7 @@ use hither_gnn::layer::Norm;
 use hither_gnn::mode::{Mode, Sees};
 use hither_gnn::model::Kind;
 use hither_gnn::transport::mpi::Launch;
-use hither_gnn::transport::{Lost, Straggler};
+use hither_gnn::transport::{Gather, Lost, Straggler};
 use hither_gnn::update::Updates;
 
 use super::args::TrainArgs;
@@ -43,6 +43,7 @@ fn unused(args: &TrainArgs, modes: &[Mode]) -> Vec<&'static str> {
         ("--server-steps", !is_auto && !corrects),
         ("--server-share", server.server_share != 1.0 && !(is_auto && corrects_workers)),
         ("--server-lr", server.server_lr.is_some() && !corrects),
+        ("--gather", exchange.gather != Gather::Ordered && is_alone),
         ("--straggler", exchange.straggler != Straggler::Wait && is_alone),
         ("--lost", exchange.lost != Lost::Wait && is_alone),
         ("--updates", exchange.updates != Updates::Fp32 && !is_cut),

@@ -94,6 +94,27 @@ impl Bed {
         output
     }
 
+    /// mpirun on this machine, whoever runs the tests and however few cores it has.
+    fn mpirun<S: AsRef<str>>(&self, ranks: u32, words: &[S]) -> Command {
+        let mut command = Command::new("mpirun");
+        command
+            .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+            .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+            .args(["--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader"])
+            // Killed ranks leave the memory that they shared behind.
+            .args(["--mca", "btl_vader_backing_directory", str(self.dir.path())])
+            .args(["-n", &ranks.to_string(), HITHER])
+            .args(words.iter().map(AsRef::as_ref))
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn finished<S: AsRef<str>>(&self, ranks: u32, words: &[S]) -> Output {
+        let output = self.mpirun(ranks, words).output().expect("mpirun starts");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        output
+    }
+
     fn model(&self, out: &str) -> Vec<u8> {
         fs::read(self.path(out).join("model.safetensors")).expect("a model")
     }
@@ -109,7 +130,7 @@ impl Bed {
     fn ends_as_undisturbed(&self, out: &str, more: &[&str]) {
         let rounds = (self.rounds(out) + 3).to_string();
         let more = [more, &["--rounds", &rounds]].concat();
-        finished(3, &self.train(out, &[&more[..], &["--resume"]].concat()));
+        self.finished(3, &self.train(out, &[&more[..], &["--resume"]].concat()));
         self.alone(&self.train("alone", &more));
         assert!(self.model(out) == self.model("alone"), "after {rounds} rounds");
         assert_eq!(self.rounds(out).to_string(), rounds);
@@ -132,27 +153,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// mpirun on this machine, whoever runs the tests and however few cores it has.
-fn mpirun<S: AsRef<str>>(ranks: u32, words: &[S]) -> Command {
-    let mut command = Command::new("mpirun");
-    command
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-        .args(["--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader"])
-        .args(["-n", &ranks.to_string(), HITHER])
-        .args(words.iter().map(AsRef::as_ref))
-        .stdin(Stdio::null());
-    command
-}
-
 fn started(command: &mut Command) -> Child {
     command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("mpirun starts")
-}
-
-fn finished<S: AsRef<str>>(ranks: u32, words: &[S]) -> Output {
-    let output = mpirun(ranks, words).output().expect("mpirun starts");
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    output
 }
 
 fn json(path: &Path) -> Value {
@@ -169,7 +171,7 @@ fn ranks_end_with_the_bytes_of_one_process() {
             let expected = bed.model(&format!("{mode}-alone"));
             for count in &ranks {
                 let out = format!("{mode}-{count}");
-                finished(*count, &bed.train(&out, &more));
+                bed.finished(*count, &bed.train(&out, &more));
                 assert!(bed.model(&out) == expected, "{mode} over {count} ranks");
                 let report = json(&bed.path(&out).join("ranks.json"));
                 assert_eq!(report.as_array().map(Vec::len), Some(*count as usize));
@@ -185,6 +187,30 @@ fn ranks_end_with_the_bytes_of_one_process() {
     }
 }
 
+/// The library adds in an order of its own, so that last bits may differ, and scores hardly.
+#[test]
+fn models_that_mpi_adds_up_score_as_those_that_the_server_adds_up() {
+    let bed = Bed::new(4);
+    for mode in ["llcg", "ggs"] {
+        let (alone, ranks) = (format!("{mode}-alone"), format!("{mode}-ranks"));
+        let more = ["--mode", mode, "--rounds", "6", "--batch-norm"];
+        bed.alone(&bed.train(&alone, &more));
+        for count in [5, 3] {
+            let reduce = ["--gather", "reduce", "--force"];
+            bed.finished(count, &bed.train(&ranks, &[&more[..], &reduce].concat()));
+            let last = |out: &str| -> Value {
+                let text = fs::read_to_string(bed.path(out).join("metrics.jsonl")).expect("rounds");
+                serde_json::from_str(text.lines().last().expect("a round")).expect("JSON")
+            };
+            let (alone, reduced) = (last(&alone), last(&ranks));
+            assert_eq!(alone["model_up_bytes"], reduced["model_up_bytes"]);
+            let [alone, reduced] =
+                [alone, reduced].map(|row| row["loss"].as_f64().expect("a loss"));
+            assert!((alone - reduced).abs() < 1e-3 * alone, "{mode}: {alone} and {reduced}");
+        }
+    }
+}
+
 #[test]
 fn several_runs_follow_each_other_on_the_same_ranks() {
     let bed = Bed::new(4);
@@ -192,7 +218,7 @@ fn several_runs_follow_each_other_on_the_same_ranks() {
         let (alone, ranks) = (format!("{mode}-alone"), format!("{mode}-ranks"));
         let more = ["--mode", mode, "--rounds", "3", "--runs", "2"];
         bed.alone(&bed.train(&alone, &more));
-        finished(5, &bed.train(&ranks, &more));
+        bed.finished(5, &bed.train(&ranks, &more));
         assert!(bed.model(&alone) == bed.model(&ranks));
         assert!(bed.model(&format!("{alone}/run-2")) == bed.model(&format!("{ranks}/run-2")));
     }
@@ -217,7 +243,7 @@ fn features_that_ranks_fetch_are_those_that_one_process_counts() {
     for (features, bed) in beds {
         let more = ["--mode", "ggs", "--rounds", "4", "--model", "gcn", "--fanout", "4,3"];
         bed.alone(&bed.train("alone", &more));
-        finished(4, &bed.train("ranks", &more));
+        bed.finished(4, &bed.train("ranks", &more));
         assert!(bed.model("ranks") == bed.model("alone"), "{features}");
         let [alone, ranks] = ["alone", "ranks"].map(|out| bed.path(out).join("metrics.jsonl"));
         let mut counted = 0;
@@ -283,7 +309,7 @@ fn a_killed_rank_ends_the_job_and_a_restart_resumes_at_the_last_round() {
     let more = ["--checkpoint-every", "1", "--hidden", "32"];
     for (rank, rounds) in [(3, 4), (0, 5), (1, 3)] {
         let endless = [&more[..], &["--rounds", ENDLESS, "--resume"]].concat();
-        let job = started(&mut mpirun(5, &bed.train("killed", &endless)));
+        let job = started(&mut bed.mpirun(5, &bed.train("killed", &endless)));
         let pid = rank_pid(&job, rank);
         bed.wait_for_round("killed", bed.rounds("killed") + rounds);
         signal(pid, "KILL");
@@ -301,7 +327,7 @@ fn asked_to_stop_a_job_writes_a_checkpoint_and_says_so() {
     let bed = Bed::new(4);
     let more = ["--mode", "ggs", "--checkpoint-every", ENDLESS];
     let endless = [&more[..], &["--rounds", ENDLESS]].concat();
-    let job = started(&mut mpirun(5, &bed.train("stopped", &endless)));
+    let job = started(&mut bed.mpirun(5, &bed.train("stopped", &endless)));
     let pid = rank_pid(&job, 0);
     bed.wait_for_round("stopped", 3);
     signal(pid, "TERM");
@@ -316,7 +342,7 @@ fn what_ranks_cannot_do_is_one_line_and_status_2() {
     let whole = bed.path("whole.graph.safetensors");
     let out = bed.path("out");
     let refused = |ranks: u32, words: &[&str], expected: &str| {
-        let output = mpirun(ranks, words).output().expect("mpirun starts");
+        let output = bed.mpirun(ranks, words).output().expect("mpirun starts");
         let said = text(&output.stderr);
         let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("error:")).collect();
         assert_eq!(lines.len(), 1, "{said}");
@@ -329,6 +355,9 @@ fn what_ranks_cannot_do_is_one_line_and_status_2() {
     refused(4, &["train", str(&parts)], "at most 3");
     refused(3, &["train", str(&parts), "--lost", "skip"], "mpirun --enable-recovery");
     refused(3, &["train", str(&parts), "--fanout", "5,5,5"], "--fanout has 3 numbers");
+    let reduce = ["train", str(&parts), "--gather", "reduce"];
+    refused(3, &[&reduce[..], &["--straggler", "skip:3"]].concat(), "needs all workers");
+    refused(3, &[&reduce[..], &["--updates", "bf16"]].concat(), "leave --updates at fp32");
     refused(2, &["train", "compare", str(&parts), "-o", str(&out)], "takes one process");
     assert!(!out.exists());
 }

@@ -4,6 +4,7 @@
 //! process, [`Processes`] in others, each of which has some of them in threads. Only the messages of
 //! [`wire`] are sent: the options and the parts are the same on both sides from the start.
 
+mod gather;
 pub mod mpi;
 mod patience;
 #[cfg(feature = "mpi")]
@@ -13,6 +14,7 @@ mod threads;
 pub mod wire;
 mod worker;
 
+pub use gather::{Gather, Reduction};
 pub use patience::{Lost, Patience, Straggler};
 pub use processes::{Channel, Framed, Home, Processes, serve};
 pub use threads::Threads;
@@ -50,7 +52,8 @@ pub struct Order<'a> {
 pub struct Answer {
     /// The number of its part.
     pub part: usize,
-    /// Its model has no parameters if `change` has them.
+    /// Its model is empty if it was added up on the way ([`Workers::reduced`]), and has no parameters if `change` has
+    /// them.
     pub learnt: Learnt,
     /// The change of the parameters since the order, if that is sent in place of the parameters.
     pub change: Option<Change>,
@@ -115,6 +118,11 @@ pub trait Workers: Send {
         order: &Order,
         meanwhile: &mut (dyn FnMut() + Send),
     ) -> Result<Vec<Answer>, Error>;
+
+    /// The average of the models of the last round, once, if they were added up on the way.
+    fn reduced(&mut self) -> Option<Weights> {
+        None
+    }
 
     /// Has every worker write its state to its own file in `folder`. `run` names the run, `round` the last
     /// finished round. Returns the parts of workers that are late or lost, which have written nothing.

@@ -1,9 +1,9 @@
 //! Ranks of an MPI job as processes of a run: rank 0 is the server, the others hold parts.
 //!
-//! Only point-to-point messages are used, in the order of the ranks: a reduction of the library adds in
-//! an order of its own, and the model would not have the same bytes as in one process. Without the
-//! feature `mpi` everything here is still there, and [`World::join`] says what is missing. No call waits inside
-//! MPI, so that a rank that is slow or gone holds nobody up.
+//! Messages go point to point, in the order of the ranks, so that the model has the same bytes as in one process.
+//! [`Sum`] is the exception, for those who ask for it: the library adds models up on the way, in an order of its own.
+//! Without the feature `mpi` everything here is still there, and [`World::join`] says what is missing. No call waits
+//! inside MPI, so that a rank that is slow or gone holds nobody up.
 
 use std::env;
 use std::ops::Range;
@@ -64,11 +64,11 @@ fn first_count(tasks_per_node: &str) -> usize {
 }
 
 #[cfg(not(feature = "mpi"))]
-pub use absent::{LifeSigns, Rank, RowExchange, World};
+pub use absent::{LifeSigns, Rank, RowExchange, Sum, World};
 #[cfg(feature = "mpi")]
 pub use exchange::RowExchange;
 #[cfg(feature = "mpi")]
-pub use present::{LifeSigns, Rank, World};
+pub use present::{LifeSigns, Rank, Sum, World};
 
 #[cfg(feature = "mpi")]
 mod exchange;
@@ -85,13 +85,16 @@ mod absent {
 
     use crate::Error;
     use crate::fetch::{Carrier, HeldRows};
-    use crate::transport::{Channel, PeerTraffic};
+    use crate::transport::{Channel, PeerTraffic, Reduction};
 
     /// No MPI job: [`World::join`] never returns one.
     pub struct World(Infallible);
 
     /// No rank.
     pub struct Rank(Infallible);
+
+    /// No sums.
+    pub struct Sum(Infallible);
 
     /// No rows from other ranks.
     pub struct RowExchange(Infallible);
@@ -114,6 +117,10 @@ mod absent {
         }
 
         pub fn channel(&self, _rank: usize) -> Rank {
+            match self.0 {}
+        }
+
+        pub fn sum(&self, _rank: usize) -> Sum {
             match self.0 {}
         }
 
@@ -159,6 +166,12 @@ mod absent {
         }
     }
 
+    impl Reduction for Sum {
+        fn sum(&mut self, _own: Vec<f32>) -> io::Result<Vec<f32>> {
+            match self.0 {}
+        }
+    }
+
     impl Channel for Rank {
         fn send(&mut self, _message: &[u8]) -> io::Result<()> {
             match self.0 {}
@@ -187,9 +200,9 @@ mod present {
     use super::RowExchange;
     use crate::Error;
     use crate::fetch::HeldRows;
-    use crate::transport::Channel;
     use crate::transport::patience::Pauses;
     use crate::transport::pending::Pending;
+    use crate::transport::{Channel, Reduction};
 
     /// Bytes per call: MPI counts in 32 bits, with a sign.
     const PIECE_BYTES: usize = 1 << 30;
@@ -249,6 +262,11 @@ mod present {
         pub fn channel(&self, rank: usize) -> Rank {
             let (outbox, inbox) = (VecDeque::new(), None);
             Rank { rank: rank as i32, outbox, inbox, silence_max: None, lost: self.lost.clone() }
+        }
+
+        /// Sums over the vectors of all ranks, for the server; this is rank `rank`.
+        pub fn sum(&self, rank: usize) -> Sum {
+            Sum { is_server: rank == 0 }
         }
 
         /// Signs of life of this rank for some others.
@@ -329,6 +347,30 @@ mod present {
         /// Silence after which it is no longer waited for.
         silence_max: Option<Duration>,
         lost: Arc<Mutex<BTreeSet<usize>>>,
+    }
+
+    /// Adds vectors up by a reduction of MPI. Use it as long as the [`World`] lives.
+    pub struct Sum {
+        is_server: bool,
+    }
+
+    impl Reduction for Sum {
+        fn sum(&mut self, own: Vec<f32>) -> io::Result<Vec<f32>> {
+            let mut pending = {
+                let _one = library();
+                let world = SimpleCommunicator::world();
+                Pending::sum(&world.process_at_rank(0), self.is_server, own)
+            };
+            let mut pauses = Pauses::new();
+            loop {
+                let one = library();
+                if pending.is_done() {
+                    return Ok(pending.take());
+                }
+                drop(one);
+                pauses.pause();
+            }
+        }
     }
 
     /// A message that arrives.

@@ -13,6 +13,7 @@ use std::thread;
 
 use hither_core::Seconds;
 
+use super::gather::{self, Reduction};
 use super::patience::{Patience, Pauses, Straggler};
 use super::wire::{Reply, Request, write_order};
 use super::{Answer, Order, PartFacts, PeerTraffic, ProcessFacts, ProcessReport, Threads, Workers};
@@ -85,6 +86,9 @@ pub struct Processes<C: Channel> {
     clock: Box<dyn Fn() -> Seconds + Send>,
     patience: Patience,
     exposed_s: Seconds,
+    reduction: Option<Box<dyn Reduction>>,
+    /// The average of the last round's models, if there is a reduction.
+    reduced: Option<Weights>,
 }
 
 /// One of them, seen from the server.
@@ -114,7 +118,15 @@ impl<C: Channel> Processes<C> {
             Process { channel, report, is_busy: false }
         };
         let processes = channels.into_iter().map(process).collect();
-        let mut all = Self { processes, parts: vec![], clock, patience, exposed_s: 0.0 };
+        let mut all = Self {
+            processes,
+            parts: vec![],
+            clock,
+            patience,
+            exposed_s: 0.0,
+            reduction: None,
+            reduced: None,
+        };
         let (seed, options) = run;
         for Replied { process, reply } in all.ask_all(&Request::Begin { seed, options })? {
             let process = &mut all.processes[process];
@@ -137,6 +149,26 @@ impl<C: Channel> Processes<C> {
             all.parts.extend(parts);
         }
         Ok(all)
+    }
+
+    /// Has models added up on the way. No process may be left out then: each must take part in every sum.
+    pub fn reduced_by(mut self, reduction: Box<dyn Reduction>) -> Self {
+        assert_eq!(self.patience, Patience::default(), "all processes take part");
+        self.reduction = Some(reduction);
+        self
+    }
+
+    /// Takes part in the sum over all models of a round, if there is one.
+    fn reduce(&mut self, start: &Weights) -> Result<(), Error> {
+        let Some(reduction) = &mut self.reduction else { return Ok(()) };
+        // The server has no model of its own to add.
+        let none = gather::take_sum(&mut [], &[], start);
+        let bytes = size_of_val(&none[..]) as u64;
+        let sum = reduction.sum(none).map_err(|error| self.processes[0].lost(&error))?;
+        self.processes.iter_mut().for_each(|process| process.report.up_bytes += bytes);
+        let train_nodes = self.parts.iter().map(|part| part.train_nodes).sum();
+        self.reduced = Some(gather::average(sum, train_nodes, start));
+        Ok(())
     }
 
     /// The processes that have replied to all they were asked. Late replies that have come are discarded.
@@ -237,13 +269,15 @@ impl<C: Channel> Processes<C> {
             return Err(process.lost(&ANOTHER_QUESTION));
         };
         let Weights { params, stats } = order.start;
+        let is_reduced = self.reduction.is_some();
         let fits = |(answer, part): (&Answer, usize)| {
             let own = &answer.learnt.weights;
-            let has_params = match &answer.change {
-                Some(change) => change.fits(params.len()),
-                None => own.params.len() == params.len(),
+            let has_model = match &answer.change {
+                _ if is_reduced => own.params.is_empty() && own.stats.is_empty(),
+                Some(change) => change.fits(params.len()) && own.stats.len() == stats.len(),
+                None => own.params.len() == params.len() && own.stats.len() == stats.len(),
             };
-            answer.part == part && has_params && own.stats.len() == stats.len()
+            answer.part == part && has_model
         };
         let parts = process.report.parts.clone();
         if answers.len() != parts.len() || !answers.iter().zip(parts).all(fits) {
@@ -319,8 +353,11 @@ impl<C: Channel> Workers for Processes<C> {
         let sent_s = (self.clock)();
         meanwhile();
         let mut slowest_s = (self.clock)() - sent_s;
+        let replies = self.replies(&asked, straggler);
+        // Also after an error: the others wait for all to take part.
+        self.reduce(order.start)?;
         let mut all = vec![];
-        for replied in self.replies(&asked, straggler)? {
+        for replied in replies? {
             let (answers, busy_s) = self.answers(replied, order)?;
             slowest_s = busy_s.max(slowest_s);
             all.extend(answers);
@@ -330,6 +367,10 @@ impl<C: Channel> Workers for Processes<C> {
         }
         self.exposed_s = ((self.clock)() - start_s - slowest_s).max(0.0);
         Ok(all)
+    }
+
+    fn reduced(&mut self) -> Option<Weights> {
+        self.reduced.take()
     }
 
     fn save(&mut self, folder: &Path, run: &str, round: u32) -> Result<Vec<usize>, Error> {
@@ -397,6 +438,11 @@ pub trait Home {
     /// The most memory that this process has had so far.
     fn peak_bytes(&self) -> u64;
 
+    /// By what models are added up on the way; `None`: each is sent to the server.
+    fn reduction(&mut self) -> Option<Box<dyn Reduction>> {
+        None
+    }
+
     /// What its workers exchanged with those of other processes.
     fn peers(&self) -> PeerTraffic {
         PeerTraffic::default()
@@ -408,9 +454,11 @@ pub trait Home {
 pub fn serve(home: &mut dyn Home, channel: &mut impl Channel) -> Result<bool, Error> {
     let gone = |error: io::Error| Error::Server(error.to_string());
     let mut workers: Option<Threads> = None;
+    let mut reduction = home.reduction();
     loop {
         let message = channel.receive().map_err(gone)?;
         let request = Request::read(&message).map_err(|error| Error::Server(error.to_string()))?;
+        let mut sum = None;
         let reply = match (request, &mut workers) {
             (Request::Stop { is_whole }, _) => return Ok(is_whole),
             (Request::Report, _) => {
@@ -428,8 +476,13 @@ pub fn serve(home: &mut dyn Home, channel: &mut impl Channel) -> Result<bool, Er
             (Request::Learn { round, steps, probe, start }, Some(workers)) => {
                 let (start_s, waited_s) = (home.now_s(), home.peers().waited_s);
                 let order = Order { round, steps, probe, start: &start, sums: None };
-                let answers =
+                let mut answers =
                     workers.check(&start).and_then(|()| workers.round(&order, &mut || {}));
+                if reduction.is_some() {
+                    // Also without an answer: the others wait for all to take part.
+                    let own = answers.as_deref_mut().unwrap_or_default();
+                    sum = Some(gather::take_sum(own, workers.parts(), &start));
+                }
                 let at_once = workers.parts().len().min(rayon::current_num_threads()).max(1);
                 let waited_s = (home.peers().waited_s - waited_s) / at_once as f64;
                 let busy_s = (home.now_s() - start_s - waited_s).max(0.0);
@@ -445,5 +498,8 @@ pub fn serve(home: &mut dyn Home, channel: &mut impl Channel) -> Result<bool, Er
         };
         let reply = reply.unwrap_or_else(|error| Reply::Failed(error.to_string()));
         channel.send(&reply.write()).map_err(gone)?;
+        if let (Some(reduction), Some(sum)) = (&mut reduction, sum) {
+            reduction.sum(sum).map_err(gone)?;
+        }
     }
 }

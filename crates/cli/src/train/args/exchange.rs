@@ -1,6 +1,6 @@
 //! The options of what workers and server send each other, and how long they wait.
 
-use hither_gnn::transport::{Lost, Patience, Straggler};
+use hither_gnn::transport::{Gather, Lost, Patience, Straggler};
 use hither_gnn::update::Updates;
 use serde_json::{Value, json};
 
@@ -11,6 +11,10 @@ pub struct ExchangeArgs {
     /// changes in 16 bits). What is left out is sent later
     #[arg(long, value_name = "FORM", default_value_t)]
     pub updates: Updates,
+    /// Who adds the models up over MPI: ordered (the server, in the order of parts: the same bytes as in one process),
+    /// or reduce (the MPI library, on the way: less to receive for the server, other last bits)
+    #[arg(long, value_name = "HOW", default_value_t)]
+    pub gather: Gather,
     /// Slow workers over MPI: wait for them, or skip:FACTOR to leave them out of a round after FACTOR times the
     /// median worker's time. The result then depends on timing
     #[arg(long, value_name = "HOW", default_value_t)]
@@ -32,9 +36,10 @@ impl ExchangeArgs {
     }
 
     /// The options by flag, for settings.json.
-    pub fn asked(&self) -> [(&'static str, Value); 3] {
+    pub fn asked(&self) -> [(&'static str, Value); 4] {
         [
             ("updates", json!(self.updates.to_string())),
+            ("gather", json!(self.gather.to_string())),
             ("straggler", json!(self.straggler.to_string())),
             ("lost", json!(self.lost.to_string())),
         ]
