@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use hither_core::record::train::{Machine, Round, Work};
@@ -37,6 +37,10 @@ pub struct Args {
     rounds: u32,
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Also measure DGL's own distributed trainer with this Python (`bench/train/setup.sh` makes one); run from the
+    /// root of the repository
+    #[arg(long, value_name = "PYTHON")]
+    dgl: Option<PathBuf>,
 }
 
 /// Workers; the server is one rank more.
@@ -46,6 +50,9 @@ const RACKS: u32 = 3;
 const MACHINES: u32 = PARTS + 1;
 /// Options of every run: small batches, so that one round is short on two cores.
 const TRAIN: &[&str] = &["--batch", "64", "--fanout", "5", "--hidden", "64", "--eval-every", "1"];
+const GRAPH: &str = "bench.graph.safetensors";
+/// What trains with DGL, with the options of `TRAIN`.
+const DGL: &str = "bench/train/dgl_distributed.py";
 /// How much faster matrix products are than sums, as in the default of `--machine`.
 const PRODUCTS_TO_SUMS: f64 = 2.0;
 
@@ -67,6 +74,10 @@ pub fn run(args: &Args) -> Result<()> {
     let folder = fs::canonicalize(&args.folder)?;
     let bench = Bench { args, hither, folder };
     let sums_per_s = bench.prepare()?;
+    if let Some(python) = &args.dgl {
+        let (graph, cut) = (bench.path(GRAPH), bench.path("dgl"));
+        done(Command::new(python).arg(DGL).arg("cut").args([graph, cut]))?;
+    }
     for (at, gbit) in args.gbit.iter().enumerate() {
         let links = Links { nic_mbit: 1e3 * gbit, uplink_mbit: 1e3 * gbit };
         let network = Network::start(RACKS, MACHINES, links).map_err(anyhow::Error::msg)?;
@@ -78,6 +89,9 @@ pub fn run(args: &Args) -> Result<()> {
             for mode in &args.modes {
                 let case = Case { mode, placement, ranks: &ranks, gbit: *gbit, sums_per_s };
                 println!("{}", bench.measure(&network, &case)?);
+            }
+            if let (Some(python), true) = (&args.dgl, placement != "machine") {
+                println!("{}", bench.measure_dgl(&network, python, placement, &ranks, *gbit)?);
             }
         }
     }
@@ -122,7 +136,7 @@ impl Bench<'_> {
     /// Makes the graph and its parts, and returns the multiply–adds in sums per second of one core.
     fn prepare(&self) -> Result<f64> {
         let (nodes, parts) = (self.args.nodes.to_string(), PARTS.to_string());
-        let (graph, cut) = (self.path("bench.graph.safetensors"), self.path("parts"));
+        let (graph, cut) = (self.path(GRAPH), self.path("parts"));
         let family = ["dataset", "generate", "--family", "cut-homophily", "--features", "128"];
         let made = ["--nodes", &nodes, "--seed", "1", "--force", "-o", text(&graph)?];
         self.hither(&[&family[..], &made].concat())?;
@@ -170,6 +184,78 @@ impl Bench<'_> {
             "machine": machine::facts(),
         }))
     }
+}
+
+impl Bench<'_> {
+    /// DGL's trainer on the machines of the workers: each has a server with its part, and a trainer.
+    fn measure_dgl(
+        &self,
+        network: &Network,
+        python: &Path,
+        placement: &str,
+        ranks: &[(u32, u32)],
+        gbit: f64,
+    ) -> Result<Value> {
+        let workers = &ranks[1..];
+        let (python, script) = (fs::canonicalize(python)?, fs::canonicalize(DGL)?);
+        let addresses: Vec<String> =
+            workers.iter().map(|(machine, _)| network.address(*machine)).collect();
+        let before = kernel_bytes(network, workers)?;
+        let mut running = vec![];
+        for (number, (machine, _)) in workers.iter().enumerate() {
+            let mut command = network.on(*machine, &python);
+            command.args(["-W", "ignore"]).arg(&script).arg("machine").arg(self.path("dgl"));
+            command.args(["--number", &number.to_string(), "--addresses", &addresses.join(",")]);
+            command.args(["--rounds", &self.args.rounds.to_string()]);
+            running.push(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?);
+        }
+        let mut said = vec![];
+        for process in running {
+            let output = process.wait_with_output()?;
+            if !output.status.success() {
+                bail!("{DGL}: {}", String::from_utf8_lossy(&output.stderr).trim());
+            }
+            said.push(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let kernel = kernel_bytes(network, workers)? - before;
+        let seconds = figures(&said[0], "s");
+        let scored = Command::new(&python)
+            .arg(&script)
+            .arg("score")
+            .args([self.path(GRAPH), self.path("dgl")])
+            .output()?;
+        let valid = figures(&String::from_utf8_lossy(&scored.stdout), "valid");
+        if seconds.is_empty() || valid.len() != seconds.len() {
+            bail!("{DGL} score: {}", String::from_utf8_lossy(&scored.stderr).trim());
+        }
+        let spent = |rounds: usize| {
+            let wall_s: f64 = seconds[..rounds].iter().sum();
+            json!({ "rounds": rounds, "wall_s": wall_s })
+        };
+        let reached = |target: &f64| {
+            let at = valid.iter().position(|valid| valid >= target);
+            json!({ "target": target, "spent": at.map(|at| spent(at + 1)) })
+        };
+        Ok(json!({
+            "what": "distributed",
+            "mode": "dgl",
+            "placement": placement,
+            "gbit": gbit,
+            "ranks": workers.len(),
+            "nodes": self.args.nodes,
+            "best_valid": valid.iter().copied().fold(0.0, f64::max),
+            "reached": self.args.targets.iter().map(reached).collect::<Vec<_>>(),
+            "all_rounds": spent(seconds.len()),
+            "kernel_bytes": kernel,
+            "machine": machine::facts(),
+        }))
+    }
+}
+
+/// A figure of every line that has it.
+fn figures(lines: &str, key: &str) -> Vec<f64> {
+    let figure = |line: &str| serde_json::from_str::<Value>(line).ok()?[key].as_f64();
+    lines.lines().filter_map(figure).collect()
 }
 
 /// What it took to reach a validation score; `null` if it never was.

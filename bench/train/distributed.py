@@ -6,8 +6,8 @@ The table goes to standard output as Markdown. Of several lines for the same cas
 import json
 import sys
 
-MODES = ["llcg", "llcg-stale", "psgd-pa", "ggs"]
-COLOURS = {"llcg": "#1b6ca8", "llcg-stale": "#5aa9e6", "psgd-pa": "#8d99ae", "ggs": "#d1495b"}
+MODES = ["llcg", "llcg-stale", "psgd-pa", "ggs", "dgl"]
+COLOURS = {"llcg": "#1b6ca8", "llcg-stale": "#5aa9e6", "psgd-pa": "#8d99ae", "ggs": "#d1495b", "dgl": "#edae49"}
 
 
 def links(gbit):
@@ -48,12 +48,14 @@ def table(rows, cases):
                 spent = reached["spent"]
                 cells.append(f"{spent['wall_s']:.2f}" if spent else "–")
             every, count = row["all_rounds"], row["all_rounds"]["rounds"]
-            per = lambda key: f"{every[key] / count:.3f}"
+            # Of DGL only the wall-clock time and the kernel's bytes are known.
+            per = lambda key: f"{every[key] / count:.3f}" if key in every else "–"
             cells += [per("wall_s"), per("compute_s"), per("exposed_s"),
                       per("predicted_messages_s"), per("predicted_shared_cores_s"),
                       per("predicted_s")]
             kernel = "–" if place == "machine" else f"{row['kernel_bytes'] / 1e6:.1f}"
-            cells += [f"{row['counted_bytes'] / 1e6:.1f}", kernel]
+            counted = row.get("counted_bytes")
+            cells += [f"{counted / 1e6:.1f}" if counted else "–", kernel]
             print("| " + " | ".join(cells) + " |")
 
 
@@ -83,7 +85,9 @@ def plot(rows, cases, path):
             row = rows.get((place, gbit, mode))
             if row is None:
                 continue
-            compute, exposed = per(row, "compute_s") * scale, per(row, "exposed_s") * scale
+            wall = per(row, "wall_s") * scale
+            compute = per(row, "compute_s") * scale if mode != "dgl" else wall
+            exposed = wall - compute
             bx = x + group * 0.1 + number * bar
             colour = COLOURS[mode]
             out.append(f'<rect x="{bx:.1f}" y="{ground - compute:.1f}" width="{bar - 1:.1f}" '
@@ -101,7 +105,7 @@ def plot(rows, cases, path):
         out.append(f'<rect x="{x}" y="12" width="12" height="12" fill="{COLOURS[mode]}"/>')
         out.append(f'<text x="{x + 17}" y="22">{mode}</text>')
         x += 100
-    out.append(f'<text x="{x}" y="22">solid: the slowest rank computes; light: waiting</text>')
+    out.append(f'<text x="{x}" y="22">solid: the slowest rank computes (dgl: all); light: waiting</text>')
     out.append("</svg>\n")
     open(path, "w").write("\n".join(out))
 
