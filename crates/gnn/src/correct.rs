@@ -7,12 +7,14 @@
 //! steps. It decides
 //!
 //! - how far to go to the average: to where a parabola through the first three losses is lowest;
-//! - whether corrections harm: if they raised the loss by more than a twentieth, they are undone, and
-//!   no more are taken until the next judgement. A smaller rise is the noise of few nodes and steps.
+//! - whether corrections harm: if they raised the loss by more than 3 %, they are undone. A
+//!   smaller rise is the noise of few nodes and steps. Sampled steps that harm see too little of the
+//!   neighbours: from then on the server takes steps on the whole graph, if a round pays for one.
+//!   Otherwise, or if those harm too, it takes none until the next judgement.
 //!   (To take the whole average then was tried, and lost where parts mislead.)
 //!
-//! Steps shrink where they are dear: as long as a round pays for fewer server steps than local ones,
-//! their nodes are halved.
+//! Sampled steps shrink where they are dear: as long as a round pays for fewer server steps than local
+//! ones, their nodes are halved.
 //!
 //! Both hold until the next judgement, which comes as soon as the quarter pays for it. What is not
 //! spent is kept for later rounds. The paper has neither the budget nor the judgement: it takes the
@@ -31,7 +33,7 @@ use crate::sample::{Batch, Fanout, draw};
 /// Share of the budget that pays for judging.
 const JUDGING: f64 = 0.25;
 /// The loss may rise by this share of itself before corrections count as harmful.
-const TOLERANCE: f64 = 0.05;
+const TOLERANCE: f64 = 0.03;
 /// Training nodes that a judgement looks at, and the most of all training nodes that it may hold back.
 const JUDGES: usize = 512;
 const JUDGES_SHARE_MAX: usize = 4;
@@ -57,6 +59,8 @@ pub struct Budget {
     /// Of the slowest worker's time, per round.
     pub share: f64,
     pub machine: Machine,
+    /// One step on the whole graph; `None`: the server takes no such steps.
+    pub whole_step: Option<Work>,
 }
 
 impl Budget {
@@ -90,6 +94,12 @@ impl Budget {
         spent_s + self.machine.seconds(last.work.server) <= self.earned_s(past)
     }
 
+    /// Whether one round pays for a step on the whole graph.
+    fn pays_for_whole_step(&self, past: &[Round]) -> bool {
+        let of_a_round_s = (1.0 - JUDGING) * self.earned_s(past) / past.len() as f64;
+        self.whole_step.is_some_and(|step| self.machine.seconds(step) <= of_a_round_s)
+    }
+
     /// What steps may take after these rounds and, if it is known, this round's slowest worker.
     pub fn left_s(&self, past: &[Round], slowest: Option<Work>) -> Seconds {
         let now_s = slowest.map_or(0.0, |work| self.share * self.machine.seconds(work));
@@ -99,20 +109,21 @@ impl Budget {
 }
 
 impl ServerSteps {
-    /// When the server stops in `round`. `slowest` is the work of this round's slowest worker, if it
-    /// is known before the steps. `judged` says that this round's steps are judged.
+    /// When the server stops after some rounds, with so many nodes per step. `slowest` is the work of
+    /// this round's slowest worker, if it is known before the steps. `judged` says that this round's
+    /// steps are judged.
     pub fn until(
         &self,
-        round: u32,
         past: &[Round],
+        batch: Option<usize>,
         budget: &Budget,
         slowest: Option<Work>,
         judged: bool,
     ) -> Until {
         match self {
             Self::Fixed(steps) => Until::Count(*steps),
-            Self::Like(taken) => Until::Count(taken.get(round as usize - 1).map_or(0, |(n, _)| *n)),
-            Self::Auto if judged || !corrections_harm(past) => {
+            Self::Like(taken) => Until::Count(taken.get(past.len()).map_or(0, |(n, _)| *n)),
+            Self::Auto if judged || !corrections_harm(past, batch) => {
                 let seconds = budget.left_s(past, slowest);
                 Until::Spent { seconds, machine: budget.machine }
             }
@@ -120,35 +131,39 @@ impl ServerSteps {
         }
     }
 
-    /// Nodes of each step in `round`, of which `asked` are asked for; none: the whole graph.
-    pub fn batch(&self, asked: Option<usize>, round: u32, past: &[Round]) -> Option<usize> {
-        match self {
-            Self::Fixed(_) => asked,
-            Self::Like(taken) => taken.get(round as usize - 1).map_or(asked, |(_, batch)| *batch),
-            Self::Auto => affordable_batch(asked, past),
+    /// Nodes of each step after some rounds, of which `asked` are asked for; none: the whole graph.
+    pub fn batch(&self, asked: Option<usize>, past: &[Round], budget: &Budget) -> Option<usize> {
+        match (self, past.last()) {
+            (Self::Like(taken), _) => taken.get(past.len()).map_or(asked, |(_, batch)| *batch),
+            (Self::Auto, Some(last)) => {
+                let batch = last.server_batch?;
+                let harmed = last.gain.is_some_and(harms);
+                let is_whole = harmed && budget.pays_for_whole_step(past);
+                (!is_whole).then(|| affordable(batch, last))
+            }
+            _ => asked,
         }
     }
 
     /// What a run took, for another one to take as well.
-    pub fn like(asked: Option<usize>, rounds: &[Round]) -> Self {
-        let taken = |at: usize| (rounds[at].server_steps, affordable_batch(asked, &rounds[..at]));
-        Self::Like((0..rounds.len()).map(taken).collect())
+    pub fn like(rounds: &[Round]) -> Self {
+        let taken = |round: &Round| (round.server_steps, round.server_batch);
+        Self::Like(rounds.iter().map(taken).collect())
     }
 }
 
-/// Halves the nodes of a step after each round in which the budget paid for fewer server steps than
+/// Halves the nodes of a step after a round in which the budget paid for fewer server steps than
 /// local ones: where a step reaches most of the graph, few large steps correct less than more small ones.
-fn affordable_batch(asked: Option<usize>, past: &[Round]) -> Option<usize> {
-    let halve = |batch: usize, round: &Round| {
-        let is_dear = 0 < round.server_steps && round.server_steps < round.local_steps;
-        if is_dear && batch / 2 >= BATCH_MIN { batch / 2 } else { batch }
-    };
-    asked.map(|batch| past.iter().fold(batch, halve))
+fn affordable(batch: usize, last: &Round) -> usize {
+    let is_dear = 0 < last.server_steps && last.server_steps < last.local_steps;
+    if is_dear && batch / 2 >= BATCH_MIN { batch / 2 } else { batch }
 }
 
-/// What the last judgement said of corrections.
-fn corrections_harm(past: &[Round]) -> bool {
-    past.iter().rev().find_map(|round| round.gain).is_some_and(harms)
+/// Whether the last judgement said so of corrections of this kind: with sampled neighbours, or on the
+/// whole graph.
+fn corrections_harm(past: &[Round], batch: Option<usize>) -> bool {
+    let judged = past.iter().rev().find_map(|round| Some((round.gain?, round.server_batch)));
+    judged.is_some_and(|(gain, then)| harms(gain) && then.is_some() == batch.is_some())
 }
 
 /// Whether a gain is a loss beyond noise, or not a number.
@@ -235,6 +250,7 @@ mod tests {
     const BUDGET: Budget = Budget {
         share: 1.0,
         machine: Machine { sums_per_s: 1.0, products_per_s: 1.0, link_bytes_per_s: 1.0 },
+        whole_step: Some(Work { sums: 75, products: 0 }),
     };
 
     /// A round whose slowest worker took 100 seconds.
@@ -251,6 +267,7 @@ mod tests {
             local_steps: 1,
             kept: 1.0,
             server_steps: 1,
+            server_batch: Some(256),
             loss: 0.0,
             valid: None,
             test: None,
@@ -292,7 +309,7 @@ mod tests {
     fn harmful_corrections_wait_for_the_next_judgement() {
         let until = |gain: f64, judged: bool| {
             let past = [round(0, 40, Some(gain)), round(0, 0, None)];
-            ServerSteps::Auto.until(3, &past, &BUDGET, None, judged)
+            ServerSteps::Auto.until(&past, Some(256), &BUDGET, None, judged)
         };
         assert_eq!(until(-0.1, false), Until::Count(0));
         assert_eq!(until(f64::NAN, false), Until::Count(0));
@@ -303,27 +320,54 @@ mod tests {
     }
 
     #[test]
+    fn whole_steps_take_the_place_of_sampled_ones_that_harm() {
+        let auto = ServerSteps::Auto;
+        let harmed = round(0, 40, Some(-0.1));
+        let batch = |past: &[Round], whole: u64| {
+            let whole_step = Some(Work { sums: whole, products: 0 });
+            auto.batch(Some(256), past, &Budget { whole_step, ..BUDGET })
+        };
+        assert_eq!(batch(&[harmed.clone()], 75), None);
+        assert_eq!(batch(&[harmed.clone()], 76), Some(256), "a round does not pay for it");
+        assert_eq!(batch(&[round(0, 40, Some(0.1))], 75), Some(256));
+        // They begin at once, and go on until they harm too.
+        let spends =
+            |past: &[Round]| auto.until(past, None, &BUDGET, None, false) != Until::Count(0);
+        let whole = |gain| Round { server_batch: None, ..round(0, 40, gain) };
+        assert!(spends(&[harmed.clone()]));
+        assert_eq!(batch(&[harmed.clone(), whole(None)], 75), None);
+        assert!(spends(&[harmed.clone(), whole(Some(0.1)), whole(None)]));
+        assert!(!spends(&[harmed, whole(Some(-0.1)), whole(None)]));
+    }
+
+    #[test]
     fn another_runs_steps_end_with_it() {
         let like = ServerSteps::Like(vec![(3, Some(8)), (4, None)]);
-        let until = |round| like.until(round, &[], &BUDGET, None, false);
-        assert_eq!([1, 2, 3].map(until), [3, 4, 0].map(Until::Count));
-        assert_eq!([1, 2].map(|round| like.batch(Some(256), round, &[])), [Some(8), None]);
+        let past = [round(0, 0, None), round(0, 0, None)];
+        let until = |past| like.until(past, None, &BUDGET, None, false);
+        assert_eq!([&past[..0], &past[..1], &past].map(until), [3, 4, 0].map(Until::Count));
+        let batch = |past| like.batch(Some(256), past, &BUDGET);
+        assert_eq!([&past[..0], &past[..1]].map(batch), [Some(8), None]);
     }
 
     #[test]
     fn dear_steps_become_smaller() {
-        let took = |server_steps: u32| Round { server_steps, local_steps: 10, ..round(1, 0, None) };
-        let rounds = [2, 0, 5, 12, 9, 3].map(took);
-        let batch = |past: usize| ServerSteps::Auto.batch(Some(256), 1, &rounds[..past]);
-        let sizes: Vec<usize> = (0..=6).filter_map(batch).collect();
+        let mut rounds: Vec<Round> = vec![];
+        for server_steps in [2, 0, 5, 12, 9, 3] {
+            let server_batch = ServerSteps::Auto.batch(Some(256), &rounds, &BUDGET);
+            let took = round(1, 0, None);
+            rounds.push(Round { server_steps, server_batch, local_steps: 10, ..took });
+        }
         // Rounds without steps say nothing; 32 is the least.
-        assert_eq!(sizes, [256, 128, 128, 64, 64, 32, 32]);
-        // A whole graph was asked for, or a number of steps: nothing is halved.
-        assert_eq!(ServerSteps::Auto.batch(None, 7, &rounds), None);
-        assert_eq!(ServerSteps::Fixed(2).batch(Some(256), 7, &rounds), Some(256));
-        let ServerSteps::Like(taken) = ServerSteps::like(Some(256), &rounds) else { panic!() };
-        let batches = [256, 128, 128, 64, 64, 32].map(Some);
-        assert_eq!(taken, [2, 0, 5, 12, 9, 3].into_iter().zip(batches).collect::<Vec<_>>());
+        let sizes = [256, 128, 128, 64, 64, 32].map(Some);
+        assert!(rounds.iter().map(|round| round.server_batch).eq(sizes));
+        assert_eq!(ServerSteps::Auto.batch(Some(256), &rounds, &BUDGET), Some(32));
+        // A number of steps was asked for, or the whole graph: nothing is halved.
+        assert_eq!(ServerSteps::Fixed(2).batch(Some(256), &rounds, &BUDGET), Some(256));
+        let whole = [Round { server_batch: None, ..rounds[0].clone() }];
+        assert_eq!(ServerSteps::Auto.batch(None, &whole, &BUDGET), None);
+        let ServerSteps::Like(taken) = ServerSteps::like(&rounds) else { panic!() };
+        assert_eq!(taken, [2, 0, 5, 12, 9, 3].into_iter().zip(sizes).collect::<Vec<_>>());
     }
 
     #[test]

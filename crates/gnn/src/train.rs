@@ -12,7 +12,7 @@ use hither_core::record::train::{Bytes, CriticalPath, Drift, Machine, Round, Tim
 use crate::average::{PartRows, add_change, average, between};
 use crate::correct::{Budget, Judge, ServerSteps, harms, last_kept};
 use crate::drift::{Part, Probe};
-use crate::local::{Learner, Learnt, Pace, Steps, Until};
+use crate::local::{Learner, Learnt, Pace, Steps};
 pub use crate::mode::Mode;
 use crate::mode::{Corrects, Sees};
 use crate::model::{Model, Weights};
@@ -62,11 +62,11 @@ pub struct Settings {
 impl Settings {
     /// A learner from all examples of a dataset, with a fresh optimiser.
     pub fn learner(&self, model: &Model, data: Arc<Dataset>) -> Learner {
-        Learner::new(
-            data,
-            self.task,
-            Optimiser::new(self.optimiser, self.decay, model.params_len()),
-        )
+        Learner::new(data, self.task, self.optimiser(model))
+    }
+
+    fn optimiser(&self, model: &Model) -> Optimiser {
+        Optimiser::new(self.optimiser, self.decay, model.params_len())
     }
 
     /// A pace at the rate of a round.
@@ -80,8 +80,16 @@ impl Settings {
         if self.mode.is_distributed() { self.updates } else { Updates::Fp32 }
     }
 
-    fn budget(&self) -> Budget {
-        Budget { share: self.server_share, machine: self.machine }
+    /// What the server may spend where it corrects a model of some data.
+    fn budget(&self, model: &Model, data: &Dataset) -> Budget {
+        let whole = || Batch::whole(data, &data.split.train, model.needs());
+        let whole_step = (self.task == Task::Nodes).then(|| model.work(&whole(), true));
+        Budget { share: self.server_share, machine: self.machine, whole_step }
+    }
+
+    /// Training nodes of each of the server's steps after some rounds; none: all, on the whole graph.
+    fn server_batch(&self, past: &[Round], budget: &Budget) -> Option<usize> {
+        self.server_steps.batch(self.server.batch, past, budget)
     }
 
     /// Whether the server judges averages and corrections.
@@ -120,6 +128,7 @@ pub struct Trainer {
     pub data: Arc<Dataset>,
     pub workers: Box<dyn Workers>,
     pub server: Learner,
+    budget: Budget,
     /// The global model, θ̄ in the paper.
     pub global: Weights,
     pub best: Option<Best>,
@@ -172,6 +181,7 @@ impl Trainer {
             train_of_parts,
             partition_hash: fnv(&partition.of),
             server: settings.learner(&model, data.clone()),
+            budget: settings.budget(&model, &data),
             best: None,
             rounds: vec![],
             setup_bytes: 0,
@@ -228,7 +238,7 @@ impl Trainer {
         let kept = self.average(&start, &answers, judge.as_mut());
         let slowest = self.slowest(&answers);
         let (corrected, gain) =
-            self.correct_globally(round, &start, kept, slowest, meanwhile, judge.as_mut());
+            self.correct_globally(&start, kept, slowest, meanwhile, judge.as_mut());
         let server_s = watch.lap();
 
         let loss = self.loss(round, &answers, corrected.as_ref())?;
@@ -250,6 +260,7 @@ impl Trainer {
             local_steps: if answers.is_empty() { 0 } else { self.settings.local_steps(round) },
             kept,
             server_steps: corrected.map_or(0, |corrected| corrected.steps),
+            server_batch: self.server_batch(),
             loss,
             valid: scores.as_ref().and_then(|scores: &Scores| scores.valid),
             test: scores.as_ref().map(|scores| scores.test),
@@ -272,19 +283,25 @@ impl Trainer {
         Ok(row)
     }
 
+    /// Nodes of each of the server's steps in this round, if it takes any.
+    fn server_batch(&self) -> Option<usize> {
+        let Self { settings, rounds, budget, .. } = self;
+        settings.mode.corrects().then(|| settings.server_batch(rounds, budget)).flatten()
+    }
+
     /// Who judges this round, if that is due.
     fn judge<'a>(&mut self, round: u32, model: &'a Model, data: &'a Dataset) -> Option<Judge<'a>> {
         let settings = &self.settings;
-        let is_due = settings.judges() && settings.budget().judges(&self.rounds);
+        let is_due = settings.judges() && self.budget.judges(&self.rounds);
         is_due.then(|| Judge::draw(&mut self.server, model, data, settings.seed, round))
     }
 
     /// Computes the sums over remote neighbours anew, if the budget pays for it or the workers have
     /// none.
     fn refresh_sums(&mut self, start: &Weights) -> Option<Refreshed> {
-        let Self { model, data, remote, rounds, settings, .. } = self;
+        let Self { model, data, remote, rounds, budget, .. } = self;
         let remote = remote.as_mut()?;
-        if settings.budget().refreshes(rounds) {
+        if budget.refreshes(rounds) {
             let (of_parts, work) = remote.refresh(model, start, data);
             self.sums_are_lost = false;
             return Some(Refreshed { of_parts, work, bytes: remote.refresh_bytes(model) });
@@ -304,18 +321,16 @@ impl Trainer {
         sums: Option<&Refreshed>,
         judge: Option<&Judge>,
     ) -> Result<(Vec<Answer>, Option<Learnt>), Error> {
-        let Self { settings, model, workers, server, rounds, .. } = self;
+        let Self { settings, model, workers, server, rounds, budget, .. } = self;
         let steps = settings.local_steps(round);
         let sums = sums.map(|sums| &sums.of_parts[..]);
         let order = Order { round, steps, start, probe: settings.is_probed(round), sums };
         let mut corrected = None;
-        let without = judge.map_or(&[][..], |judge| &judge.nodes);
+        let judged = judge.map(|judge| &judge.nodes[..]);
         let mut meanwhile = || {
             if settings.mode.does().corrects == Corrects::Meanwhile {
-                let budget = settings.budget();
-                let until =
-                    settings.server_steps.until(round, rounds, &budget, None, judge.is_some());
-                corrected = Some(correct(server, settings, model, start, rounds, until, without));
+                let correction = Correction { settings, model, past: rounds, budget, judged };
+                corrected = Some(correction.take(server, start, None));
             }
         };
         let mut answers = workers.round(&order, &mut meanwhile)?;
@@ -416,23 +431,20 @@ impl Trainer {
     /// learnt and, if it was judged, what was gained.
     fn correct_globally(
         &mut self,
-        round: u32,
         start: &Weights,
         kept: f64,
         slowest: Work,
         meanwhile: Option<Learnt>,
         mut judge: Option<&mut Judge>,
     ) -> (Option<Learnt>, Option<f64>) {
-        let Self { settings, model, server, rounds, global, .. } = self;
+        let Self { settings, model, server, rounds, global, budget, .. } = self;
         let before = judge.as_mut().map(|judge| (judge.kept_loss(kept, global), global.clone()));
         let corrected = match settings.mode.does().corrects {
             Corrects::Never => return (None, None),
             Corrects::Average => {
-                let (budget, is_judged) = (settings.budget(), judge.is_some());
-                let steps = &settings.server_steps;
-                let until = steps.until(round, rounds, &budget, Some(slowest), is_judged);
-                let without = judge.as_ref().map_or(&[][..], |judge| &judge.nodes);
-                let corrected = correct(server, settings, model, global, rounds, until, without);
+                let judged = judge.as_ref().map(|judge| &judge.nodes[..]);
+                let correction = Correction { settings, model, past: rounds, budget, judged };
+                let corrected = correction.take(server, global, Some(slowest));
                 *global = corrected.weights.clone();
                 corrected
             }
@@ -546,21 +558,32 @@ impl Trainer {
     }
 }
 
-/// The server takes steps on the whole graph.
-fn correct(
-    server: &mut Learner,
-    settings: &Settings,
-    model: &Model,
-    start: &Weights,
-    past: &[Round],
-    until: Until,
-    without: &[u32],
-) -> Learnt {
-    let round = past.len() as u32 + 1;
-    let batch = settings.server_steps.batch(settings.server.batch, round, past);
-    let pace = Pace { batch, ..settings.paced(&settings.server, round) };
-    let steps = Steps { seed: settings.seed, who: "server", round, until, without };
-    server.learn(model, start, &pace, &steps)
+/// The server's steps of a round.
+struct Correction<'a> {
+    settings: &'a Settings,
+    model: &'a Model,
+    past: &'a [Round],
+    budget: &'a Budget,
+    /// Training nodes that judge the steps, which leave them out; `None`: nobody judges.
+    judged: Option<&'a [u32]>,
+}
+
+impl Correction<'_> {
+    /// Takes them from `start`. The work of the slowest worker counts if it is known by now.
+    fn take(&self, server: &mut Learner, start: &Weights, slowest: Option<Work>) -> Learnt {
+        let Self { settings, past, budget, judged, .. } = *self;
+        let (round, batch) = (past.len() as u32 + 1, settings.server_batch(past, budget));
+        let until = settings.server_steps.until(past, batch, budget, slowest, judged.is_some());
+        let was_sampled = past.last().is_some_and(|last| last.server_batch.is_some());
+        if batch.is_none() && was_sampled {
+            // What Adam knows of the noise of sampled steps would keep steps on the whole graph short.
+            server.optimiser = settings.optimiser(self.model);
+        }
+        let pace = Pace { batch, ..settings.paced(&settings.server, round) };
+        let without = judged.unwrap_or_default();
+        let steps = Steps { seed: settings.seed, who: "server", round, until, without };
+        server.learn(self.model, start, &pace, &steps)
+    }
 }
 
 /// New sums over remote neighbours, one entry per part, and what they cost.

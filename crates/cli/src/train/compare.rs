@@ -216,7 +216,7 @@ fn run_all(
         let like = model_of_server_only(&modes).filter(|_| mode == Mode::ServerOnly);
         let model = entries.iter().find(|entry| Some(entry.mode) == like);
         let steps = match model.and_then(|entry| entry.runs.get(run as usize - 1)) {
-            Some(record) => ServerSteps::like(train.server_batch().0, &record.rounds),
+            Some(record) => ServerSteps::like(&record.rounds),
             None => train.server.server_steps.clone(),
         };
         let stop = StopRequest::default();

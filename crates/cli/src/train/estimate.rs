@@ -145,6 +145,7 @@ mod tests {
             local_steps: 10,
             kept: 1.0,
             server_steps,
+            server_batch: None,
             loss: 1.0,
             valid: Some(0.5),
             test: Some(0.5),

@@ -92,6 +92,7 @@ mod tests {
             local_steps: 10,
             kept: 1.0,
             server_steps: 3,
+            server_batch: Some(256),
             loss: 1.0,
             valid: None,
             test: None,

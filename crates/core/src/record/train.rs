@@ -38,6 +38,9 @@ pub struct Round {
     /// Share of the way from the old global model to the workers' average that was taken, 0 to 1.
     pub kept: f64,
     pub server_steps: u32,
+    /// Training nodes of each of the server's steps; `None`: all, on the whole graph.
+    #[serde(default)]
+    pub server_batch: Option<usize>,
     /// Mean loss over the round's local steps, or the server's if there were none.
     pub loss: f64,
     /// Scores on the whole graph with all neighbours; `None` in rounds without evaluation.

@@ -99,6 +99,7 @@ fn row(mode: &str, seed: u64, round: u32, rounds: u32) -> Round {
         local_steps: if mode == "server-only" { 0 } else { 10 },
         kept: if corrects { 1.0 - 0.5 * learnt } else { 1.0 },
         server_steps: if corrects { 1 + (6.0 * learnt) as u32 } else { 0 },
+        server_batch: corrects.then_some(256),
         loss: 0.7 + 3.0 * (1.0 - learnt) + 0.03 * noise(seed + 5, round),
         valid: scored.then_some(valid),
         test: scored.then_some(valid - 0.004),
