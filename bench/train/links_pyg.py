@@ -21,28 +21,11 @@ import pathlib
 import resource
 import time
 
-import numpy
 import torch
 import torch_geometric
 from torch_geometric.nn import LightGCN
-from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-
-def read(path):
-    """Users and items of `user item item …` lines."""
-    users, items = [], []
-    for line in path.read_text().splitlines():
-        user, *more = map(int, line.split())
-        users += [user] * len(more)
-        items += more
-    return numpy.array(users), numpy.array(items)
-
-
-def normalised_matrix(edge_index, nodes):
-    """The matrix of LGConv's weights, so that each convolution is one sparse product."""
-    edge_index, weight = gcn_norm(edge_index, None, nodes, add_self_loops=False)
-    matrix = torch.sparse_coo_tensor(edge_index, weight, (nodes, nodes)).coalesce()
-    return matrix.to_sparse_csr()
+from gowalla import both_directions, normalised_matrix, read
 
 
 def main():
@@ -60,8 +43,8 @@ def main():
     first = max(users.max(), test_users.max()) + 1
     count = max(items.max(), test_items.max()) + 1
     nodes = int(first + count)
-    links = torch.from_numpy(numpy.stack([users, items + first]))
-    edge_index = torch.cat([links, links.flip(0)], 1)
+    edge_index = both_directions(users, items, first)
+    links = edge_index[:, : len(users)]
     adjacency = edge_index
     model = LightGCN(nodes, 64, 3)
     if args.adjacency == "csr":

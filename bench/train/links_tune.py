@@ -19,33 +19,13 @@ import scipy.sparse
 import torch
 import torch.nn.functional as F
 
+from gowalla import both_directions, normalised_matrix, read
+
 DIM, LAYERS, K = 64, 3, 20
-
-
-def read(path):
-    """Users and items of `user item item …` lines."""
-    users, items = [], []
-    for line in path.read_text().splitlines():
-        user, *more = map(int, line.split())
-        users += [user] * len(more)
-        items += more
-    return numpy.array(users), numpy.array(items)
 
 
 def incidence(users, items, shape):
     return scipy.sparse.csr_matrix((numpy.ones(len(users), bool), (users, items)), shape=shape)
-
-
-def normalised(users, items, shape):
-    """The symmetric matrix of weights 1/sqrt(degree * degree)."""
-    nodes = sum(shape)
-    row = numpy.concatenate([users, items + shape[0]])
-    column = numpy.concatenate([items + shape[0], users])
-    root = 1 / numpy.sqrt(numpy.maximum(numpy.bincount(row, minlength=nodes), 1))
-    weights = (root[row] * root[column]).astype(numpy.float32)
-    matrix = scipy.sparse.csr_matrix((weights, (row, column)), shape=(nodes, nodes))
-    parts = [torch.from_numpy(part.astype(numpy.int64)) for part in (matrix.indptr, matrix.indices)]
-    return torch.sparse_csr_tensor(*parts, torch.from_numpy(matrix.data), size=(nodes, nodes))
 
 
 def scores(out, held, known, users_count):
@@ -91,7 +71,8 @@ def main():
     valid, train = numpy.split(order, [len(users) // 20])
     held = incidence(users[valid], items[valid], shape)
     users, items = users[train], items[train]
-    known, matrix = incidence(users, items, shape), normalised(users, items, shape)
+    known = incidence(users, items, shape)
+    matrix = normalised_matrix(both_directions(users, items, shape[0]), sum(shape))
 
     def propagate(rows):
         mean, step = rows.clone(), rows

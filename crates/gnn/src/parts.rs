@@ -23,21 +23,15 @@ impl Dataset {
             |node: &u32| self.split.train.binary_search_by_key(&original(node), original).is_ok();
         let numbered = nodes.iter().zip(0..);
         let train = numbered.filter(|(node, _)| learns(**node) && in_train(node));
-        Self {
-            name: self.name.clone(),
-            graph: self.graph.induced(nodes, number),
-            features: features_of(&self.features, nodes),
-            labels: labels_of(&self.labels, nodes),
-            split: Split { train: train.map(|(_, new)| new).collect(), ..Split::default() },
-            metric: self.metric,
-            class_weights: self.class_weights.clone(),
-            links: None,
-            node_names: None,
-            class_names: None,
-            notes: vec![],
-            original: None,
-            parts: None,
-        }
+        let part = Self::new(
+            self.name.clone(),
+            self.graph.induced(nodes, number),
+            features_of(&self.features, nodes),
+            labels_of(&self.labels, nodes),
+            Split { train: train.map(|(_, new)| new).collect(), ..Split::default() },
+            self.metric,
+        );
+        Self { class_weights: self.class_weights.clone(), ..part }
     }
 }
 

@@ -103,7 +103,7 @@ pub fn open_model(path: &Path) -> Result<Trained, Error> {
     let spec: Spec = serde_json::from_str(spec)
         .map_err(|error| bad(format!("the description of its layers is wrong: {error}")))?;
     let model = Model::new(spec)?;
-    let weights = read(&file, "", &model)?;
+    let weights = read_weights(&file, &model)?;
     let target: Option<Target> = match file.metadata.get(TARGET) {
         None => None,
         Some(text) => Some(serde_json::from_str(text).map_err(|error| {
@@ -118,17 +118,17 @@ pub fn open_model(path: &Path) -> Result<Trained, Error> {
     Ok(Trained { model, weights, target })
 }
 
-/// Reads the weights of a model from tensors whose names begin with a prefix.
-pub(crate) fn read(file: &Checkpoint, prefix: &str, model: &Model) -> Result<Weights, Error> {
+/// Reads the weights of a model: one tensor per piece.
+fn read_weights(file: &Checkpoint, model: &Model) -> Result<Weights, Error> {
     let mut weights =
         Weights { params: vec![0.0; model.params_len()], stats: vec![0.0; model.stats_len()] };
     for (pieces, values) in
         [(&model.params, &mut weights.params), (&model.stats, &mut weights.stats)]
     {
         for piece in pieces {
-            let name = format!("{prefix}{}", piece.name);
+            let name = &piece.name;
             let bad = |problem: String| Error::File { path: file.path.clone(), problem };
-            let tensor = file.tensors.get(&name);
+            let tensor = file.tensors.get(name);
             let tensor = tensor.ok_or_else(|| bad(format!("tensor `{name}` is missing")))?;
             let numbers = tensor.as_f32().filter(|_| tensor.shape == piece.shape);
             let numbers = numbers.ok_or_else(|| {

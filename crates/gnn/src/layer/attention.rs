@@ -4,12 +4,14 @@
 use std::ops::Range;
 
 use hither_kernels::memory::{reuse, stale, zeros};
-use hither_kernels::spmm::{self, Csr, Own};
+use hither_kernels::spmm::{Csr, Own};
 use hither_kernels::vector;
 use rayon::prelude::*;
 
-use super::heads::{BLOCK, Heads, TASK_ROWS, each_row, leaky, leaky_slope, softmax, with_loops};
-use super::{Backward, ForwardCache, InputGradient, ParamMatrix, Rows, add_to_rows};
+use super::heads::{
+    GatherGradient, Heads, TASK_ROWS, WeightedEdges, each_row, leaky, leaky_slope, softmax,
+};
+use super::{Backward, Forward, ForwardCache, InputGradient, ParamMatrix, Rows, add_to_rows};
 use crate::sample::Hop;
 
 /// h = x · Wᵀ; y = Σ softmax(leaky(a · hⱼ + b · hᵢ)) hⱼ, over neighbours j of i and i itself.
@@ -24,12 +26,9 @@ pub struct Attention {
     pub bias: Range<usize>,
 }
 
-/// The edges of some targets, each target among its own neighbours, and their weights.
-pub struct EdgeWeights {
-    offsets: Vec<u64>,
-    columns: Vec<u32>,
-    /// One per edge and head.
-    weights: Vec<f32>,
+/// What a forward pass leaves: the edges with their weights, the projection, and its scores.
+pub struct Scored {
+    edges: WeightedEdges,
     /// h, one row per input.
     projected: Vec<f32>,
     scores: Scores,
@@ -41,53 +40,29 @@ struct Scores {
     targets: Vec<f32>,
 }
 
-impl EdgeWeights {
+impl Scored {
     pub fn reuse(self) {
+        self.edges.reuse();
         let Scores { sources, targets } = self.scores;
-        [self.weights, self.projected, sources, targets].into_iter().for_each(reuse);
-    }
-
-    fn csr(&self) -> Csr<'_> {
-        Csr { offsets: &self.offsets, columns: &self.columns }
+        [self.projected, sources, targets].into_iter().for_each(reuse);
     }
 }
 
 impl Attention {
-    pub fn forward(
-        &self,
-        params: &[f32],
-        x: &Rows,
-        hop: &Hop,
-        keep: bool,
-    ) -> (Vec<f32>, ForwardCache) {
-        let (Heads { count: heads, dim, .. }, targets) = (self.heads, hop.targets());
-        let mut projected = stale(x.count() * heads * dim);
+    pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop, keep: bool) -> Forward {
+        let width = self.heads.width();
+        let mut projected = stale(x.count() * width);
         x.project(Own::prefix(x.count()), &self.weight, params, None, &mut projected, false);
-        let own = &projected[..targets * heads * dim];
+        let own = &projected[..hop.targets() * width];
         let scores = Scores {
             sources: self.scores(&projected, &params[self.source.clone()]),
             targets: self.scores(own, &params[self.target.clone()]),
         };
-        let mut y = stale(targets * heads * dim);
-        let size = if keep { targets } else { BLOCK.min(targets) };
-        let mut cache = ForwardCache::Nothing;
-        for start in (0..targets).step_by(size.max(1)) {
-            let block = start..(start + size).min(targets);
-            let (offsets, columns) = with_loops(hop, block.clone());
-            let weights = self.weights(&offsets, &columns, &scores, start);
-            let out = &mut y[start * heads * dim..block.end * heads * dim];
-            let csr = Csr { offsets: &offsets, columns: &columns };
-            spmm::gather_heads(csr, &weights, None, &projected, heads, dim, out, false);
-            if keep {
-                let (projected, scores) = (std::mem::take(&mut projected), scores);
-                let kept = EdgeWeights { offsets, columns, weights, projected, scores };
-                cache = ForwardCache::Attention(Box::new(kept));
-                break;
-            }
-        }
-        let mut y = self.heads.join(y);
+        let weigh = |csr: Csr, block: Range<usize>| self.weights(csr, &scores, block.start);
+        let (mut y, edges) = self.heads.gather(hop, &projected, keep, weigh);
         add_to_rows(&mut y, &params[self.bias.clone()]);
-        (y, cache)
+        let kept = edges.map(|edges| Box::new(Scored { edges, projected, scores }));
+        (y, kept.map_or(ForwardCache::Nothing, ForwardCache::Attention))
     }
 
     pub fn backward(&self, pass: Backward, grads: &mut [f32]) -> InputGradient {
@@ -98,21 +73,15 @@ impl Attention {
             // Without targets there was nothing to keep.
             return needs_dx.then(|| zeros(x.count() * self.weight.inputs));
         };
-        let Heads { count: heads, dim, .. } = self.heads;
         vector::add_column_sums(dy, self.bias.len(), &mut grads[self.bias.clone()]);
-        let dy = &self.heads.split(dy)[..];
-        let turned = spmm::transpose(kept.csr(), hop.inputs);
-        let mut dscores = stale(kept.weights.len());
-        spmm::edge_dots(kept.csr(), dy, &kept.projected, heads, dim, &mut dscores);
-        self.through_softmax(kept, &mut dscores);
+        let GatherGradient { scores: mut dscores, rows: mut dh, turned } =
+            self.heads.gather_backward(hop, &kept.edges, &kept.projected, dy);
+        self.through_leaky(kept, &mut dscores);
         // The scores of both ends get the sums over the edges to a node and from it.
         let to = |edge: usize| edge;
-        let dtargets = self.sums_over_edges(&kept.offsets, &dscores, to);
+        let dtargets = self.sums_over_edges(kept.edges.csr().offsets, &dscores, to);
         let from = |entry: usize| turned.edges[entry] as usize;
         let dsources = self.sums_over_edges(&turned.offsets, &dscores, from);
-        let mut dh = stale(hop.inputs * heads * dim);
-        let order = Some(&turned.edges[..]);
-        spmm::gather_heads(turned.csr(), &kept.weights, order, dy, heads, dim, &mut dh, false);
         for (dscores, vectors) in [(&dsources, &self.source), (&dtargets, &self.target)] {
             self.through_scores(dscores, params, vectors, &kept.projected, &mut dh, grads);
         }
@@ -137,16 +106,15 @@ impl Attention {
     }
 
     /// The softmax of the scores over the edges of each target; `first` is the first target.
-    fn weights(&self, offsets: &[u64], columns: &[u32], scores: &Scores, first: usize) -> Vec<f32> {
+    fn weights(&self, csr: Csr, scores: &Scores, first: usize) -> Vec<f32> {
         let heads = self.heads.count;
-        let mut weights = stale(columns.len() * heads);
-        each_row(offsets, &mut weights, heads, |row, edges, weights| {
+        let mut weights = stale(csr.columns.len() * heads);
+        each_row(csr.offsets, &mut weights, heads, |row, edges, weights| {
             let target = &scores.targets[(first + row) * heads..][..heads];
-            for (weights, column) in weights.chunks_exact_mut(heads).zip(&columns[edges]) {
+            for (weights, column) in weights.chunks_exact_mut(heads).zip(&csr.columns[edges]) {
                 let source = &scores.sources[*column as usize * heads..][..heads];
                 for head in 0..heads {
-                    let score = source[head] + target[head];
-                    weights[head] = leaky(score);
+                    weights[head] = leaky(source[head] + target[head]);
                 }
             }
             softmax(weights, heads);
@@ -154,20 +122,15 @@ impl Attention {
         weights
     }
 
-    /// Turns gradients of weights into gradients of scores, in place.
-    fn through_softmax(&self, kept: &EdgeWeights, dscores: &mut [f32]) {
-        let heads = self.heads.count;
-        let EdgeWeights { offsets, columns, weights, scores, .. } = kept;
-        each_row(offsets, dscores, heads, |row, edges, dscores| {
-            let weights = &weights[edges.start * heads..edges.end * heads];
-            let columns = &columns[edges];
-            for head in 0..heads {
-                let entries = (head..weights.len()).step_by(heads);
-                let mean: f32 = entries.clone().map(|e| weights[e] * dscores[e]).sum();
-                let target = scores.targets[row * heads + head];
-                for (e, column) in entries.zip(columns) {
-                    let score = scores.sources[*column as usize * heads + head] + target;
-                    dscores[e] = leaky_slope(score) * weights[e] * (dscores[e] - mean);
+    /// Backward of the scores' LeakyReLU, in place.
+    fn through_leaky(&self, kept: &Scored, dscores: &mut [f32]) {
+        let (heads, csr, scores) = (self.heads.count, kept.edges.csr(), &kept.scores);
+        each_row(csr.offsets, dscores, heads, |row, edges, dscores| {
+            let target = &scores.targets[row * heads..][..heads];
+            for (dscores, column) in dscores.chunks_exact_mut(heads).zip(&csr.columns[edges]) {
+                let source = &scores.sources[*column as usize * heads..][..heads];
+                for head in 0..heads {
+                    dscores[head] *= leaky_slope(source[head] + target[head]);
                 }
             }
         });

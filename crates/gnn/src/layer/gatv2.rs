@@ -4,12 +4,14 @@
 use std::ops::Range;
 
 use hither_kernels::memory::{reuse, stale, zeros};
-use hither_kernels::spmm::{self, Csr, Transposed};
+use hither_kernels::spmm::{Csr, Transposed};
 use hither_kernels::vector;
 use rayon::prelude::*;
 
-use super::heads::{BLOCK, Heads, TASK_ROWS, each_row, leaky, leaky_slope, softmax, with_loops};
-use super::{Backward, ForwardCache, InputGradient, Linear, Rows, add_to_rows};
+use super::heads::{
+    GatherGradient, Heads, TASK_ROWS, WeightedEdges, each_row, leaky, leaky_slope, softmax,
+};
+use super::{Backward, Forward, ForwardCache, InputGradient, Linear, Rows, add_to_rows};
 use crate::sample::Hop;
 
 /// l = x · Wₗᵀ + bₗ, r = x · Wᵣᵀ + bᵣ; y = Σ softmax(a · leaky(lⱼ + rᵢ)) lⱼ, over neighbours j of i and i itself.
@@ -25,54 +27,33 @@ pub struct Gatv2 {
     pub bias: Range<usize>,
 }
 
-/// What a forward pass leaves: the edges with each target among its neighbours, their weights, and both projections.
+/// What a forward pass leaves: the edges with their weights, and both projections.
 pub struct Scored {
-    offsets: Vec<u64>,
-    columns: Vec<u32>,
-    /// One per edge and head.
-    weights: Vec<f32>,
+    edges: WeightedEdges,
     sources: Vec<f32>,
     targets: Vec<f32>,
 }
 
 impl Scored {
     pub fn reuse(self) {
-        [self.weights, self.sources, self.targets].into_iter().for_each(reuse);
+        self.edges.reuse();
+        [self.sources, self.targets].into_iter().for_each(reuse);
     }
 }
 
 impl Gatv2 {
-    pub fn forward(
-        &self,
-        params: &[f32],
-        x: &Rows,
-        hop: &Hop,
-        keep: bool,
-    ) -> (Vec<f32>, ForwardCache) {
-        let (Heads { count, dim, .. }, targets) = (self.heads, hop.targets());
-        let width = count * dim;
+    pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop, keep: bool) -> Forward {
+        let width = self.heads.width();
         let sources = self.source.forward(params, x);
-        let own = self.target.forward_first(params, x, targets);
-        let mut y = stale(targets * width);
-        let size = if keep { targets } else { BLOCK.min(targets) };
-        let mut cache = ForwardCache::Nothing;
-        for start in (0..targets).step_by(size.max(1)) {
-            let block = start..(start + size).min(targets);
-            let (offsets, columns) = with_loops(hop, block.clone());
-            let csr = Csr { offsets: &offsets, columns: &columns };
-            let rows = &own[start * width..block.end * width];
-            let weights = self.weights(csr, &params[self.score.clone()], &sources, rows);
-            let out = &mut y[start * width..block.end * width];
-            spmm::gather_heads(csr, &weights, None, &sources, count, dim, out, false);
-            if keep {
-                let kept = Scored { offsets, columns, weights, sources, targets: own };
-                cache = ForwardCache::Gatv2(Box::new(kept));
-                break;
-            }
-        }
-        let mut y = self.heads.join(y);
+        let targets = self.target.forward_first(params, x, hop.targets());
+        let score = &params[self.score.clone()];
+        let (mut y, edges) = self.heads.gather(hop, &sources, keep, |csr, block| {
+            let targets = &targets[block.start * width..block.end * width];
+            self.weights(csr, score, &sources, targets)
+        });
         add_to_rows(&mut y, &params[self.bias.clone()]);
-        (y, cache)
+        let kept = edges.map(|edges| Box::new(Scored { edges, sources, targets }));
+        (y, kept.map_or(ForwardCache::Nothing, ForwardCache::Gatv2))
     }
 
     /// The softmax over the edges of each target.
@@ -104,32 +85,12 @@ impl Gatv2 {
             // Without targets there was nothing to keep.
             return needs_dx.then(|| zeros(x.count() * x.dim()));
         };
-        let Heads { count, dim, .. } = self.heads;
         vector::add_column_sums(dy, self.bias.len(), &mut grads[self.bias.clone()]);
-        let dy = &self.heads.split(dy)[..];
-        let csr = Csr { offsets: &kept.offsets, columns: &kept.columns };
-        let mut dscores = stale(kept.weights.len());
-        spmm::edge_dots(csr, dy, &kept.sources, count, dim, &mut dscores);
-        each_row(csr.offsets, &mut dscores, count, |_, edges, dscores| {
-            let weights = &kept.weights[edges.start * count..edges.end * count];
-            through_softmax(weights, dscores, count);
-        });
-        let turned = spmm::transpose(csr, hop.inputs);
-        let mut dsources = stale(hop.inputs * count * dim);
-        let order = Some(&turned.edges[..]);
-        spmm::gather_heads(
-            turned.csr(),
-            &kept.weights,
-            order,
-            dy,
-            count,
-            dim,
-            &mut dsources,
-            false,
-        );
+        let GatherGradient { scores: dscores, rows: mut dsources, turned } =
+            self.heads.gather_backward(hop, &kept.edges, &kept.sources, dy);
         let score = &params[self.score.clone()];
         self.to_sources(&turned, score, kept, &dscores, &mut dsources);
-        let (dtargets, dscore) = self.to_targets(csr, score, kept, &dscores);
+        let (dtargets, dscore) = self.to_targets(score, kept, &dscores);
         vector::add_scaled(&mut grads[self.score.clone()], 1.0, &dscore);
         let pass = Backward { cache: &ForwardCache::Nothing, ..pass };
         let dx = self.source.backward(Backward { dy: &dsources, ..pass }, grads);
@@ -170,14 +131,8 @@ impl Gatv2 {
     }
 
     /// What the scores of a target's edges say of its row, and of the vectors that score.
-    fn to_targets(
-        &self,
-        csr: Csr,
-        score: &[f32],
-        kept: &Scored,
-        dscores: &[f32],
-    ) -> (Vec<f32>, Vec<f32>) {
-        let Heads { count, dim, .. } = self.heads;
+    fn to_targets(&self, score: &[f32], kept: &Scored, dscores: &[f32]) -> (Vec<f32>, Vec<f32>) {
+        let (csr, Heads { count, dim, .. }) = (kept.edges.csr(), self.heads);
         let width = count * dim;
         let mut dtargets = zeros(csr.rows() * width);
         let tasks = dtargets.par_chunks_mut(TASK_ROWS * width).enumerate();
@@ -202,14 +157,5 @@ impl Gatv2 {
         let mut dscore = vec![0.0; width];
         sums.iter().for_each(|sums| vector::add_scaled(&mut dscore, 1.0, sums));
         (dtargets, dscore)
-    }
-}
-
-/// Turns gradients of the weights of one target's edges into gradients of their scores, in place.
-fn through_softmax(weights: &[f32], dscores: &mut [f32], heads: usize) {
-    for head in 0..heads {
-        let entries = (head..weights.len()).step_by(heads);
-        let mean: f32 = entries.clone().map(|e| weights[e] * dscores[e]).sum();
-        entries.for_each(|e| dscores[e] = weights[e] * (dscores[e] - mean));
     }
 }

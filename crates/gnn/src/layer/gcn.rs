@@ -7,7 +7,7 @@ use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
 use super::mean::{Norm, project_first};
-use super::{Backward, ForwardCache, InputGradient, ParamMatrix, Rows, add_to_rows};
+use super::{Backward, Forward, ForwardCache, InputGradient, ParamMatrix, Rows, add_to_rows};
 use crate::sample::Hop;
 
 /// y = Â x · Wᵀ + b
@@ -19,13 +19,7 @@ pub struct Gcn {
 }
 
 impl Gcn {
-    pub fn forward(
-        &self,
-        params: &[f32],
-        x: &Rows,
-        hop: &Hop,
-        keep: bool,
-    ) -> (Vec<f32>, ForwardCache) {
+    pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop, keep: bool) -> Forward {
         let outputs = self.bias.len();
         let scales = self.norm.scales(hop);
         let bias = &params[self.bias.clone()];
@@ -50,27 +44,9 @@ impl Gcn {
     }
 
     pub fn backward(&self, pass: Backward, grads: &mut [f32]) -> InputGradient {
-        let Backward { params, x, hops: [hop, ..], cache, dy, needs_dx } = pass else {
-            unreachable!("a layer of one hop")
-        };
-        let (inputs, outputs) = (x.dim(), self.bias.len());
-        let scales = self.norm.scales(hop);
-        vector::add_column_sums(dy, outputs, &mut grads[self.bias.clone()]);
+        let Backward { hops: [hop, ..], dy, .. } = pass else { unreachable!("a layer of one hop") };
+        vector::add_column_sums(dy, self.bias.len(), &mut grads[self.bias.clone()]);
         hop.add_remote_gradient(&self.weight, dy, grads);
-        if let ForwardCache::Means(means) = cache {
-            let rows = Rows::dense(means, inputs);
-            rows.weight_gradient(Own::prefix(hop.targets()), &self.weight, dy, grads);
-            return needs_dx.then(|| {
-                let dmeans = self.weight.input_gradient(params, dy);
-                let dx = scales.backward(&dmeans, inputs);
-                reuse(dmeans);
-                dx
-            });
-        }
-        let dprojected = scales.backward(dy, outputs);
-        x.weight_gradient(Own::prefix(x.count()), &self.weight, &dprojected, grads);
-        let dx = needs_dx.then(|| self.weight.input_gradient(params, &dprojected));
-        reuse(dprojected);
-        dx
+        self.norm.scales(hop).backward_through(&self.weight, pass, grads)
     }
 }

@@ -3,7 +3,7 @@
 use hither_kernels::memory::reuse;
 use hither_kernels::vector;
 
-use super::{Backward, ForwardCache, Gcn, InputGradient, Linear, Rows};
+use super::{Backward, Forward, ForwardCache, Gcn, InputGradient, Linear, Rows};
 use crate::sample::Hop;
 
 /// y = relu((x + Σ x of neighbours) · W₁ᵀ + b₁) · W₂ᵀ + b₂
@@ -29,13 +29,7 @@ impl Halfway {
 }
 
 impl Gin {
-    pub fn forward(
-        &self,
-        params: &[f32],
-        x: &Rows,
-        hop: &Hop,
-        keep: bool,
-    ) -> (Vec<f32>, ForwardCache) {
+    pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop, keep: bool) -> Forward {
         let (mut hidden, cache) = self.sum.forward(params, x, hop, keep);
         vector::relu_dropout(&mut hidden, None);
         let y = self.second.forward(params, &Rows::dense(&hidden, self.sum.bias.len()));

@@ -1,10 +1,11 @@
-//! What layers of attention share: heads, the edges of targets with the targets themselves, and the softmax over
-//! the edges of a target.
+//! What layers of attention share: heads, the edges of targets with the targets themselves, the softmax over the
+//! edges of a target, and the sums that these weight, forward and backward.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use hither_kernels::memory::{reuse, stale};
+use hither_kernels::spmm::{self, Csr, Transposed};
 use rayon::prelude::*;
 
 use crate::sample::Hop;
@@ -12,7 +13,7 @@ use crate::sample::Hop;
 /// The slope of the scores' LeakyReLU below zero.
 const SLOPE: f32 = 0.2;
 /// Targets whose edges are weighted at once where the weights need not be kept.
-pub const BLOCK: usize = 1 << 14;
+const BLOCK: usize = 1 << 14;
 /// Rows per task. Sums over rows are made task by task and added in order, whatever the threads.
 pub const TASK_ROWS: usize = 512;
 
@@ -26,9 +27,94 @@ pub struct Heads {
     pub concat: bool,
 }
 
+/// The edges of all targets, each target before its neighbours, and their weights.
+pub struct WeightedEdges {
+    offsets: Vec<u64>,
+    columns: Vec<u32>,
+    /// One per edge and head.
+    weights: Vec<f32>,
+}
+
+impl WeightedEdges {
+    pub fn csr(&self) -> Csr<'_> {
+        Csr { offsets: &self.offsets, columns: &self.columns }
+    }
+
+    pub fn reuse(self) {
+        reuse(self.weights);
+    }
+}
+
+/// Gradients of what [`Heads::gather`] reads.
+pub struct GatherGradient {
+    /// Of the scores before the softmax, one per edge and head.
+    pub scores: Vec<f32>,
+    /// Of the rows that are summed.
+    pub rows: Vec<f32>,
+    /// The edges by source.
+    pub turned: Transposed,
+}
+
 impl Heads {
+    /// Numbers per node.
+    pub fn width(&self) -> usize {
+        self.count * self.dim
+    }
+
+    /// Sums `rows` over the edges of each target. `weigh` returns the weights of the edges of some targets. The edges
+    /// of all targets are returned if they are to be kept; otherwise only a block of them exists at a time.
+    pub fn gather(
+        &self,
+        hop: &Hop,
+        rows: &[f32],
+        keep: bool,
+        weigh: impl Fn(Csr, Range<usize>) -> Vec<f32>,
+    ) -> (Vec<f32>, Option<WeightedEdges>) {
+        let (targets, width) = (hop.targets(), self.width());
+        let mut y = stale(targets * width);
+        let size = if keep { targets } else { BLOCK.min(targets) };
+        let mut kept = None;
+        for start in (0..targets).step_by(size.max(1)) {
+            let block = start..(start + size).min(targets);
+            let (offsets, columns) = with_loops(hop, block.clone());
+            let csr = Csr { offsets: &offsets, columns: &columns };
+            let weights = weigh(csr, block.clone());
+            let out = &mut y[start * width..block.end * width];
+            spmm::gather_heads(csr, &weights, None, rows, self.count, self.dim, out, false);
+            let edges = WeightedEdges { offsets, columns, weights };
+            match keep {
+                true => kept = Some(edges),
+                false => edges.reuse(),
+            }
+        }
+        (self.join(y), kept)
+    }
+
+    /// Backward of [`Heads::gather`] and of the softmax before it.
+    pub fn gather_backward(
+        &self,
+        hop: &Hop,
+        edges: &WeightedEdges,
+        rows: &[f32],
+        dy: &[f32],
+    ) -> GatherGradient {
+        let Self { count, dim, .. } = *self;
+        let dy = &self.split(dy)[..];
+        let (csr, weights) = (edges.csr(), &edges.weights);
+        let mut scores = stale(weights.len());
+        spmm::edge_dots(csr, dy, rows, count, dim, &mut scores);
+        each_row(csr.offsets, &mut scores, count, |_, edges, scores| {
+            through_softmax(&weights[edges.start * count..edges.end * count], scores, count);
+        });
+        let turned = spmm::transpose(csr, hop.inputs);
+        let mut drows = stale(hop.inputs * self.width());
+        let order = Some(&turned.edges[..]);
+        spmm::gather_heads(turned.csr(), weights, order, dy, count, dim, &mut drows, false);
+        GatherGradient { scores, rows: drows, turned }
+    }
+
     /// The output of rows of all heads.
-    pub fn join(&self, y: Vec<f32>) -> Vec<f32> {
+    fn join(&self, y: Vec<f32>) -> Vec<f32> {
         if self.concat {
             return y;
         }
@@ -46,7 +132,7 @@ impl Heads {
     }
 
     /// Backward of [`Heads::join`].
-    pub fn split<'a>(&self, dy: &'a [f32]) -> Cow<'a, [f32]> {
+    fn split<'a>(&self, dy: &'a [f32]) -> Cow<'a, [f32]> {
         if self.concat {
             return Cow::Borrowed(dy);
         }
@@ -73,7 +159,7 @@ pub fn leaky_slope(score: f32) -> f32 {
 }
 
 /// The edges of some targets, each target before its neighbours.
-pub fn with_loops(hop: &Hop, targets: Range<usize>) -> (Vec<u64>, Vec<u32>) {
+fn with_loops(hop: &Hop, targets: Range<usize>) -> (Vec<u64>, Vec<u32>) {
     let csr = hop.csr();
     let bounds = &csr.offsets[targets.start..=targets.end];
     // One loop per target before it.
@@ -126,5 +212,14 @@ pub fn softmax(scores: &mut [f32], heads: usize) {
             sum += scores[e];
         }
         edges.for_each(|e| scores[e] /= sum);
+    }
+}
+
+/// Turns gradients of the weights of one target's edges into gradients of their scores, in place.
+fn through_softmax(weights: &[f32], dscores: &mut [f32], heads: usize) {
+    for head in 0..heads {
+        let entries = (head..weights.len()).step_by(heads);
+        let mean: f32 = entries.clone().map(|e| weights[e] * dscores[e]).sum();
+        entries.for_each(|e| dscores[e] = weights[e] * (dscores[e] - mean));
     }
 }

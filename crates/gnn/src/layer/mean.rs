@@ -7,7 +7,7 @@ use hither_kernels::spmm::{self, Csr, Gather, Own};
 use hither_kernels::vector;
 use serde::{Deserialize, Serialize};
 
-use super::ForwardCache;
+use super::{Backward, ForwardCache, InputGradient, ParamMatrix, Rows};
 use crate::sample::Hop;
 
 /// Targets whose rows are summed at once where they need not be kept.
@@ -177,6 +177,33 @@ impl Scales<'_> {
                 vector::add_scaled(&mut dx[own..own + dim], *scale, dy);
             }
         }
+        dx
+    }
+}
+
+impl Scales<'_> {
+    /// Backward of sums and a matrix, whichever of the two came first: adds the gradient of the matrix to `grads`.
+    pub fn backward_through(
+        &self,
+        weight: &ParamMatrix,
+        pass: Backward,
+        grads: &mut [f32],
+    ) -> InputGradient {
+        let Backward { params, x, cache, dy, needs_dx, .. } = pass;
+        if let ForwardCache::Means(means) = cache {
+            let rows = Rows::dense(means, x.dim());
+            rows.weight_gradient(Own::prefix(self.hop.targets()), weight, dy, grads);
+            return needs_dx.then(|| {
+                let dmeans = weight.input_gradient(params, dy);
+                let dx = self.backward(&dmeans, x.dim());
+                reuse(dmeans);
+                dx
+            });
+        }
+        let dprojected = self.backward(dy, weight.outputs);
+        x.weight_gradient(Own::prefix(x.count()), weight, &dprojected, grads);
+        let dx = needs_dx.then(|| weight.input_gradient(params, &dprojected));
+        reuse(dprojected);
         dx
     }
 }

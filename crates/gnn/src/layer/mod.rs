@@ -61,7 +61,7 @@ pub enum ForwardCache {
     Nothing,
     /// Means over neighbours, one row per target.
     Means(Vec<f32>),
-    Attention(Box<attention::EdgeWeights>),
+    Attention(Box<attention::Scored>),
     Gatv2(Box<gatv2::Scored>),
     Gin(Box<gin::Halfway>),
 }
@@ -91,6 +91,9 @@ pub struct Backward<'a> {
     /// Whether the caller needs the gradient of the input.
     pub needs_dx: bool,
 }
+
+/// The output of a layer, and what its backward pass reads again.
+pub type Forward = (Vec<f32>, ForwardCache);
 
 /// The gradient of a layer's input; None if the caller does not need it.
 pub type InputGradient = Option<Vec<f32>>;
@@ -152,13 +155,7 @@ impl Layer {
     }
 
     /// Without `keep` the cache is empty, and no backward pass can follow.
-    pub fn forward(
-        &self,
-        params: &[f32],
-        x: &Rows,
-        hops: &[Hop],
-        keep: bool,
-    ) -> (Vec<f32>, ForwardCache) {
+    pub fn forward(&self, params: &[f32], x: &Rows, hops: &[Hop], keep: bool) -> Forward {
         match self {
             Self::Sage(layer) => layer.forward(params, x, &hops[0], keep),
             Self::Gcn(layer) => layer.forward(params, x, &hops[0], keep),

@@ -7,7 +7,7 @@ use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
 use super::mean::{Norm, project_first};
-use super::{Backward, ForwardCache, InputGradient, ParamMatrix, Rows};
+use super::{Backward, Forward, ForwardCache, InputGradient, ParamMatrix, Rows};
 use crate::sample::Hop;
 
 /// y = mean(x of neighbours) · Wₗᵀ + x · Wᵣᵀ + b
@@ -21,13 +21,7 @@ pub struct Sage {
 }
 
 impl Sage {
-    pub fn forward(
-        &self,
-        params: &[f32],
-        x: &Rows,
-        hop: &Hop,
-        keep: bool,
-    ) -> (Vec<f32>, ForwardCache) {
+    pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop, keep: bool) -> Forward {
         let outputs = self.bias.len();
         let scales = Norm::Neighbours.scales(hop);
         let bias = Some(&params[self.bias.clone()]);
@@ -54,37 +48,18 @@ impl Sage {
     }
 
     pub fn backward(&self, pass: Backward, grads: &mut [f32]) -> InputGradient {
-        let Backward { params, x, hops: [hop, ..], cache, dy, needs_dx } = pass else {
+        let Backward { params, x, hops: [hop, ..], dy, .. } = pass else {
             unreachable!("a layer of one hop")
         };
-        let (inputs, outputs) = (x.dim(), self.bias.len());
-        let scales = Norm::Neighbours.scales(hop);
-        vector::add_column_sums(dy, outputs, &mut grads[self.bias.clone()]);
+        vector::add_column_sums(dy, self.bias.len(), &mut grads[self.bias.clone()]);
         x.weight_gradient(hop.own(), &self.own, dy, grads);
         hop.add_remote_gradient(&self.neighbours, dy, grads);
-        let mut dx = match cache {
-            ForwardCache::Means(means) => {
-                let rows = Rows::dense(means, inputs);
-                rows.weight_gradient(Own::prefix(hop.targets()), &self.neighbours, dy, grads);
-                needs_dx.then(|| {
-                    let dmeans = self.neighbours.input_gradient(params, dy);
-                    let dx = scales.backward(&dmeans, inputs);
-                    reuse(dmeans);
-                    dx
-                })
-            }
-            _ => {
-                let dprojected = scales.backward(dy, outputs);
-                x.weight_gradient(Own::prefix(x.count()), &self.neighbours, &dprojected, grads);
-                let dx = needs_dx.then(|| self.neighbours.input_gradient(params, &dprojected));
-                reuse(dprojected);
-                dx
-            }
-        };
+        let scales = Norm::Neighbours.scales(hop);
+        let mut dx = scales.backward_through(&self.neighbours, pass, grads);
         if let Some(dx) = &mut dx {
             // Targets are the first rows of x, except in a table of features, whose gradient is
             // never needed.
-            self.own.put_input_gradient(params, dy, &mut dx[..hop.targets() * inputs], true);
+            self.own.put_input_gradient(params, dy, &mut dx[..hop.targets() * x.dim()], true);
         }
         dx
     }
