@@ -50,6 +50,8 @@ impl Server {
         command.args(["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]);
         change(&mut command);
         let dir = TempDir::new().expect("a directory");
+        // It is killed in the end, and then leaves the model of --demo behind.
+        command.env("TMPDIR", dir.path());
         let output = dir.path().join("stdout");
         let file = std::fs::File::create(&output).expect("a file");
         let mut child = command.stderr(Stdio::piped()).stdout(file).spawn().expect("hither starts");
