@@ -1,44 +1,62 @@
 #!/bin/sh
-# The comparison of docs/results-schedule.md: tunes every rival with the same budget on seeds 1001 and 1002, then
-# sweeps the workloads on other seeds. Run from the repository's root:
+# The comparison of docs/results-schedule.md: tunes every rival with the same budget on seeds 1001 and 1002 of each
+# workload, then sweeps the workloads on other seeds. Run from the repository's root:
 #   bench/schedule/compare.sh OUT [TRACES]
 # OUT receives one folder per workload; finished cells are kept, so a run that was stopped goes on. TRACES is a folder
 # with philly.csv and muri/trace1.csv; without it those two workloads are left out. HITHER names the program.
+# Options that were found before are in bench/schedule/tuned and are not searched again: remove them to search anew.
 set -eu
 out=$1
 traces=${2:-}
 hither=${HITHER:-hither}
 here=bench/schedule
-mkdir -p "$out"
+tuned=$here/tuned
+mkdir -p "$out" "$tuned"
 
-# Options, chosen on the heavy workload at low and at high congestion.
-for policy in tiresias las themis srtf gandiva; do
-  [ -e "$out/$policy.toml" ] || $hither tune $here/heavy.toml --cluster $here/cluster.toml --policy $policy \
-    --vary congestion=1,8 --vary load=0.9 --vary seed=1001,1002 --budget 12 --threads 1 -o "$out/$policy.toml"
-done
-
-# A workload, its cluster, then what is varied.
-compare() {
-  name=$1 workload=$2 cluster=$3
-  shift 3
-  $hither sweep "$workload" --cluster "$cluster" --policy "$policies" --against "${policies#*,}" \
-    --settings "$out/tiresias.toml" --settings "$out/las.toml" --settings "$out/themis.toml" \
-    --settings "$out/srtf.toml" --settings "$out/gandiva.toml" --threads 1 "$@" -o "$out/$name" > "$out/$name.txt"
+# A workload's name, its file and cluster, policies, then the cells to tune in.
+tune() {
+  name=$1 workload=$2 cluster=$3 policies=$4
+  shift 4
+  for policy in $policies; do
+    [ -e "$tuned/$name-$policy.toml" ] || $hither tune "$workload" --cluster "$cluster" --policy "$policy" \
+      "$@" --budget 12 --threads 1 -o "$tuned/$name-$policy.toml"
+  done
 }
 
-policies=dally,dally-no-wait,tiresias,tiresias-authors,las,gandiva,themis,srtf
-compare heavy $here/heavy.toml $here/cluster.toml \
-  --vary congestion=1,4,8,16 --vary load=0.5,0.9 --vary seed=11..15
-compare philly-demand $here/philly.toml $here/cluster.toml \
-  --vary congestion=1,8 --vary load=0.9,1.1 --vary seed=11..13
-compare helios $here/helios.toml $here/cluster.toml \
-  --vary congestion=1,8 --vary load=0.7,0.9 --vary seed=11..13
-compare lingjun $here/lingjun.toml $here/cluster-2048.toml \
-  --vary congestion=1,8 --vary load=0.7,0.9 --vary seed=11..13
-compare kalos $here/kalos.toml $here/cluster-2048.toml \
-  --vary congestion=1,8 --vary load=0.7,0.9 --vary seed=11..13
+# The name of the result, the workload whose options count, its file and cluster, rivals, then what is varied.
+compare() {
+  result=$1 name=$2 workload=$3 cluster=$4 rivals=$5
+  shift 5
+  for file in "$tuned/$name"-*.toml; do
+    set -- "$@" --settings "$file"
+  done
+  $hither sweep "$workload" --cluster "$cluster" --policy "dally,$rivals" --against "$rivals" \
+    --set srtf.placing=strict --threads 1 "$@" -o "$out/$result" > "$out/$result.txt"
+}
+
+rivals=dally-no-wait,tiresias,tiresias-strict,tiresias-authors,las,themis,srtf
+for workload in "heavy cluster" "philly cluster" "helios cluster" "lingjun cluster-2048" "kalos cluster-2048"; do
+  set -- $workload
+  tune "$1" $here/"$1".toml $here/"$2".toml "tiresias las themis gandiva" \
+    --vary congestion=1,8 --vary load=0.9 --vary seed=1001,1002
+done
+compare heavy heavy $here/heavy.toml $here/cluster.toml $rivals \
+  --vary congestion=1,4,8,16 --vary load=0.5,0.7,0.9,1.1 --vary seed=11..15
+for workload in "philly cluster" "helios cluster" "lingjun cluster-2048" "kalos cluster-2048"; do
+  set -- $workload
+  compare "$1" "$1" $here/"$1".toml $here/"$2".toml $rivals \
+    --vary congestion=1,8 --vary load=0.5,0.7,0.9,1.1 --vary seed=11..15
+done
+# Gandiva's slices make a run take many times as long: fewer seeds.
+for workload in "philly cluster" "helios cluster" "lingjun cluster-2048" "heavy cluster" "kalos cluster-2048"; do
+  set -- $workload
+  compare "$1-gandiva" "$1" $here/"$1".toml $here/"$2".toml gandiva \
+    --vary congestion=1,8 --vary load=0.5,0.7,0.9,1.1 --vary seed=11..13
+done
 [ -n "$traces" ] || exit 0
-compare trace1 "$traces/muri/trace1.csv" $here/cluster-64.toml --vary congestion=1,4,8
-# The long trace: without the policies that take minutes there.
-policies=dally,dally-no-wait,tiresias,tiresias-authors,srtf
-compare philly "$traces/philly.csv" $here/cluster-512.toml --vary congestion=1,8
+# Traces have no seeds: their options are searched on the trace itself, which favours the rivals.
+tune trace1 "$traces/muri/trace1.csv" $here/cluster-64.toml "tiresias las themis gandiva" --vary congestion=1,8
+tune philly-trace "$traces/philly.csv" $here/cluster-512.toml "tiresias las themis" --vary congestion=1,8
+compare trace1 trace1 "$traces/muri/trace1.csv" $here/cluster-64.toml $rivals,gandiva --vary congestion=1,4,8
+# Gandiva takes hours on this trace.
+compare philly-trace philly-trace "$traces/philly.csv" $here/cluster-512.toml $rivals --vary congestion=1,8

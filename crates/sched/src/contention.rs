@@ -178,11 +178,33 @@ impl Contention {
         cluster: &Cluster,
         network: &Network,
     ) -> Trial {
-        self.stretch_anew();
         let shape = network.shape(cluster, placement);
         let cost = network.iteration_cost(profile, &shape);
+        let start = |here: &mut Self| here.add(id, profile, placement, cluster, network);
+        let (stretch, others) = self.try_out(id, start);
+        Trial { iteration_s: cost.iteration_s(stretch), others }
+    }
+
+    /// The jobs that would go faster if this one stopped: time of an iteration before, and after.
+    pub fn trial_stop(&mut self, id: JobId) -> Vec<(JobId, Seconds, Seconds)> {
+        self.stretch_anew();
+        // Who is not stretched crosses no full link, and slows nobody.
+        match self.flows.get(&id).is_some_and(|flow| flow.stretch > 1.0) {
+            true => self.try_out(id, |_| {}).1,
+            false => Vec::new(),
+        }
+    }
+
+    /// Takes the job off all links, lets it start anew, and undoes both. Returns its stretch in between,
+    /// and the others whose pace would change.
+    fn try_out(
+        &mut self,
+        id: JobId,
+        start: impl FnOnce(&mut Self),
+    ) -> (f64, Vec<(JobId, Seconds, Seconds)>) {
+        self.stretch_anew();
         let before = self.remove(id);
-        self.add(id, profile, placement, cluster, network);
+        start(self);
         let was_tight: Vec<(Spot, bool)> =
             self.touched.iter().map(|&spot| (spot, self.is_tight[spot as usize])).collect();
         let changed = self.stretch_anew();
@@ -204,7 +226,7 @@ impl Contention {
         for (other, before) in changed.into_iter().filter(|c| c.0 != id) {
             self.flows.get_mut(&other).expect("it did not leave").stretch = before;
         }
-        Trial { iteration_s: cost.iteration_s(stretch), others }
+        (stretch, others)
     }
 
     /// A link that carries more than it can if jobs do so many iterations per second: its load as a share

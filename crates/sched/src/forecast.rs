@@ -113,6 +113,19 @@ impl Spent {
         self.expected_s += expected_s;
     }
 
+    /// What has come to it since an earlier state of it.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        Self {
+            spent_s: self.spent_s - earlier.spent_s,
+            expected_s: self.expected_s - earlier.expected_s,
+        }
+    }
+
+    /// Whether it is at least as much time as another.
+    pub(crate) fn is_as_long_as(&self, other: &Self) -> bool {
+        self.spent_s >= other.spent_s
+    }
+
     /// How many times as long as expected it took, if it was long enough to say.
     pub(crate) fn ratio(&self) -> Option<f64> {
         let is_long = self.spent_s >= RUN_MIN_S && self.expected_s > 0.0;

@@ -2,7 +2,7 @@
 //! carries out every decision at once.
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use hither_core::Seconds;
@@ -106,10 +106,17 @@ const IDLE_TIMERS_MAX: u32 = 100_000;
 /// places, and as many repairs. Only failures that outrun the checkpoints make it longer.
 const SERIAL_TIMES_MAX: f64 = 50.0;
 
+/// Who takes a machine down and brings it up again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Cause {
+    Script,
+    Chance,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum What {
     Finish(JobId, u32),
-    Machine(MachineId, bool),
+    Machine(MachineId, bool, Cause),
     Cancel(JobId),
     /// The next group of arrivals.
     Arrive,
@@ -193,6 +200,7 @@ pub fn simulate(
         timer_version: HashMap::new(),
         idle_timers: 0,
         faults: scenario.faults.map(|faults| FaultStreams::new(faults, topology.machines.len())),
+        held_down: BTreeSet::new(),
         running: Vec::new(),
         worst_s: excused_until_s(scenario),
     };
@@ -224,6 +232,8 @@ struct Sim<'a> {
     timer_version: HashMap<Timer, u32>,
     idle_timers: u32,
     faults: Option<FaultStreams>,
+    /// Machines that are down, and who holds them down.
+    held_down: BTreeSet<(MachineId, Cause)>,
     /// Where the first jobs run when they arrive.
     running: Vec<Arc<Placement>>,
     /// When the workload should be over by any measure.
@@ -257,7 +267,7 @@ impl FaultStreams {
 impl Sim<'_> {
     fn run(&mut self, scenario: &Scenario) -> Result<(), Error> {
         for &(at_s, machine, up) in &scenario.machines {
-            self.push(at_s, What::Machine(machine, up));
+            self.push(at_s, What::Machine(machine, up, Cause::Script));
         }
         for &(at_s, job) in &scenario.cancels {
             // A job cannot be taken back before it was given.
@@ -283,8 +293,13 @@ impl Sim<'_> {
                     Event::Timer(timer)
                 }
                 What::Finish(..) | What::Timer(..) => continue,
-                What::Machine(machine, up) => {
-                    self.push_fault(next.at_s, machine, up);
+                What::Machine(machine, up, cause) => {
+                    if cause == Cause::Chance {
+                        self.push_fault(next.at_s, machine, up);
+                    }
+                    if !self.changes_machine(machine, up, cause) {
+                        continue;
+                    }
                     let status = if up { Status::Up } else { Status::Gone };
                     Event::Machine { machine, status }
                 }
@@ -485,8 +500,22 @@ impl Sim<'_> {
     fn push_fault(&mut self, now: Seconds, machine: MachineId, up: bool) {
         if let Some(faults) = &mut self.faults {
             let after_s = faults.next_s(machine, up);
-            self.push(now + after_s, What::Machine(machine, !up));
+            self.push(now + after_s, What::Machine(machine, !up, Cause::Chance));
         }
+    }
+
+    /// Notes who holds the machine down. Returns whether it goes down or comes up: it is up while neither
+    /// the script nor chance holds it down.
+    fn changes_machine(&mut self, machine: MachineId, up: bool, cause: Cause) -> bool {
+        let is_down = |held: &BTreeSet<(MachineId, Cause)>| {
+            [Cause::Script, Cause::Chance].iter().any(|&cause| held.contains(&(machine, cause)))
+        };
+        let was_down = is_down(&self.held_down);
+        match up {
+            true => self.held_down.remove(&(machine, cause)),
+            false => self.held_down.insert((machine, cause)),
+        };
+        was_down != is_down(&self.held_down)
     }
 
     fn push(&mut self, at_s: Seconds, what: What) {

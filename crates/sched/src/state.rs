@@ -114,6 +114,7 @@ impl State {
             since_s: self.now,
             starts: 0,
             paced: Spent::default(),
+            heard: Spent::default(),
             restart_s: 0.0,
             reads: None,
             why: Why::Submitted,
@@ -243,6 +244,7 @@ impl State {
     /// A running job has done so many iterations by now and does `rate` per second from now on.
     pub(crate) fn progress(&mut self, id: JobId, done: f64, rate: f64) {
         self.note_pace(id, done);
+        self.learn_pace(id, false);
         let (now, interval_s) = (self.now, self.checkpoints.interval_s);
         let job = &mut self.jobs[id];
         if let Phase::Running(run) = &mut job.phase {
@@ -265,14 +267,18 @@ impl State {
         }
     }
 
-    /// A run is over: the forecast learns what the place cost it.
-    fn learn_pace(&mut self, id: JobId) {
-        self.note_pace(id, self.job(id).done_at(self.now));
-        let paced = std::mem::take(&mut self.jobs[id].paced);
+    /// The forecast learns what the place costs a run: at its end, and before that whenever the run has
+    /// become twice as long. The end of a long run would be late news, and hearing of it all the time would
+    /// drown the others.
+    fn learn_pace(&mut self, id: JobId, is_over: bool) {
         let job = &self.jobs[id];
-        if let (Phase::Running(run), Some(ratio)) = (&job.phase, paced.ratio()) {
+        let news = job.paced.since(&job.heard);
+        if let (Phase::Running(run), Some(ratio)) = (&job.phase, news.ratio())
+            && (is_over || news.is_as_long_as(&job.heard))
+        {
             let place = self.cluster.domain_of(&run.placement);
             self.forecast.learn_pace(&job.job, run.placement.tier, place, ratio);
+            self.jobs[id].heard = self.jobs[id].paced;
         }
     }
 
@@ -293,8 +299,10 @@ impl State {
     /// A running job leaves its GPUs with `done` iterations kept. Returns the run that ends.
     fn leave(&mut self, id: JobId, done: f64, next: Phase) -> Option<Run> {
         let now = self.now;
-        self.learn_pace(id);
+        self.note_pace(id, self.job(id).done_at(now));
+        self.learn_pace(id, true);
         let job = &mut self.jobs[id];
+        (job.paced, job.heard) = Default::default();
         job.held_s = job.held_at(now);
         job.done = done;
         job.since_s = now;

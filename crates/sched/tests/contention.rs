@@ -231,6 +231,20 @@ fn a_trial_tells_what_a_start_would_do_and_does_nothing() {
     assert_eq!(wire.contention.settle(), [], "nothing has changed");
 }
 
+#[test]
+fn a_trial_stop_tells_who_would_go_faster_and_does_nothing() {
+    let mut wire = Wire::new(&topology(&[(0, 1), (0, 1), (1, 1), (1, 1)]));
+    wire.start(0, 1.0, &[(0, 1), (2, 1)]);
+    assert_eq!(wire.contention.trial_stop(0), [], "nobody else runs");
+    wire.start(1, 1.0, &[(1, 1), (3, 1)]);
+    let faster = wire.contention.trial_stop(1);
+    let [(0, before_s, after_s)] = faster[..] else { panic!("one neighbour: {faster:?}") };
+    assert_close(before_s, 4.0);
+    assert_close(after_s, 3.0);
+    assert_eq!(wire.contention.settle(), [], "nothing has changed");
+    assert_eq!(wire.contention.trial_stop(7), [], "it does not run");
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Start(f64, Vec<(u32, u32)>),

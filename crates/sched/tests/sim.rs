@@ -277,6 +277,32 @@ fn a_repair_may_take_far_longer_than_the_jobs() {
 }
 
 #[test]
+fn a_scripted_failure_starts_no_chain_of_random_ones() {
+    let two = topology(&[(0, 1), (0, 1)]);
+    let faults = Some(Faults { seed: 3, between_s: 2000.0, repair_s: 100.0 });
+    let by_chance = Scenario { faults, ..scenario(vec![job(0.0, 1, 50_000.0)]) };
+    // The job runs on machine 0. Machine 1 goes down and up by the script, over and over again.
+    let blinks = (1..50).map(|n| (f64::from(n) * 10.0, 1, n % 2 == 0)).collect();
+    let scripted = Scenario { machines: blinks, ..by_chance.clone() };
+    let events = |scenario| {
+        try_run("fifo", &Settings::default(), &two, &scenario, &checkpoints(10.0, true))
+            .map(|record| record.summary.events)
+            .expect("it ends")
+    };
+    let (without, with) = (events(by_chance), events(scripted));
+    assert!(with <= without + 49, "{with} events with the script, {without} without");
+}
+
+#[test]
+fn a_machine_is_up_when_neither_script_nor_chance_holds_it_down() {
+    let one = topology(&[(0, 1)]);
+    let faults = Some(Faults { seed: 3, between_s: 2000.0, repair_s: 100.0 });
+    let machines = vec![(0.0, 0, false), (1e5, 0, true)];
+    let dark = Scenario { faults, machines, ..scenario(vec![job(0.0, 1, 100.0)]) };
+    assert!(ends("fifo", &one, &dark, &checkpoints(10.0, true))[0] >= 1e5 + 100.0);
+}
+
+#[test]
 fn measured_profiles_that_are_stretched_leave_a_note() {
     let mut model = profile(0.0);
     model.table = vec![Measured { placement: vec![1, 1], step_s: 3.0 }];

@@ -115,6 +115,9 @@ pub fn manifest(args: &PlanArgs, plan: &Plan, axes: &[Axis]) -> anyhow::Result<M
         "drop_impossible": scenario.drop_impossible,
         "lengths": scenario.lengths,
         "profile_error": scenario.profile_error,
+        "hide_congestion": scenario.hide_congestion,
+        "restart_scale": scenario.restart_scale,
+        "storage_gbit": [scenario.storage_read_gbit, scenario.storage_write_gbit],
         "profiles_told": !args.trace.reading.hides_profiles(),
         "vary": axes,
     });

@@ -37,6 +37,9 @@ pub struct JobState {
     /// What its iterations have taken since the last start, and what they take on idle links.
     #[serde(default)]
     pub(crate) paced: Spent,
+    /// As much of that as the forecast has heard of.
+    #[serde(default)]
+    pub(crate) heard: Spent,
     /// What the next start costs before iterations go on.
     pub restart_s: Seconds,
     /// Whether the next start reads a checkpoint, and from when on it is there.

@@ -80,6 +80,12 @@ impl<'a> Turn<'a> {
         traffic.trial(id, &jobs[id].job.profile, placement, cluster, network)
     }
 
+    /// What would become of the others if a running job stopped: who would go faster, with the time of an
+    /// iteration before, and after.
+    pub fn trial_stop(&mut self, id: JobId) -> Vec<(JobId, Seconds, Seconds)> {
+        self.state.0.traffic.trial_stop(id)
+    }
+
     /// A suspended job leaves the machines whose memory holds its state: its next start takes so
     /// long, unless it reads a checkpoint anyway.
     pub fn move_memory(&mut self, id: JobId, move_s: Seconds) {

@@ -33,8 +33,8 @@ pub use options::{Clock, Options, Timers};
 pub use score::Score;
 use tuner::Tuner;
 use victims::{Candidate, Candidates};
-use waiting::{Answer, Reserved, Waiting};
-use worth::{move_saves_s, place_costs_s};
+use waiting::{Answer, Reserved, UsualWait, Waiting};
+use worth::{move_saves_s, place_costs_s, stop_costs};
 
 pub const ABOUT: &str = "delay scheduling, network-sensitive preemption, upgrades, tuned delays";
 pub const ABOUT_NO_WAIT: &str = "dally that takes the best place on offer at once (timers 0)";
@@ -69,9 +69,9 @@ pub fn no_preempt(options: &Options) -> Box<dyn Policy> {
     auto(&Options { preempt: false, upgrade: false, ..options.clone() })
 }
 
-/// What is lost at a place counts so many times where no job is ever moved: a gang that is spread over places
-/// also keeps later gangs from finding whole ones. Measured, not derived.
-const FINAL_WEIGHT: f64 = 4.0;
+/// A job is overdue only after so many times the usual wait. Where the cluster is overloaded for months every
+/// long job would be overdue otherwise, and the bound alone would decide who runs.
+const OVERDUE_WAITS: f64 = 8.0;
 
 /// Of each demand so many jobs are asked whether they take a place.
 const ASKED_MAX: u32 = 16;
@@ -82,6 +82,8 @@ struct Dally {
     options: Options,
     tuner: Tuner,
     waiting: Waiting,
+    #[serde(default)]
+    usual_wait: UsualWait,
     round_set: bool,
     round_due: bool,
     /// Where a gang of each demand would be if the cluster were empty, and for which layout that holds.
@@ -98,6 +100,7 @@ impl Dally {
             tuner: Tuner::default(),
             waiting: Waiting::new(options.clock == Clock::WhileDeclining),
             options,
+            usual_wait: UsualWait::default(),
             round_set: false,
             round_due: false,
             best_places: (0, BTreeMap::new()),
@@ -237,9 +240,8 @@ impl Dally {
         lost_s: Option<Seconds>,
     ) -> Seconds {
         let is_best = tier <= turn.state.job(id).best;
-        let is_final = !self.options.preempt && !self.options.upgrade;
         match (lost_s, tier.level().checked_sub(1)) {
-            (Some(lost_s), _) => lost_s * if is_final { FINAL_WEIGHT } else { 1.0 },
+            (Some(lost_s), _) => lost_s,
             (None, Some(level)) if !is_best => {
                 self.options.fixed_s(level, &turn.state.cluster.levels[level])
             }
@@ -251,6 +253,7 @@ impl Dally {
         let demand = class_of(turn.state.job(id));
         let placement = turn.state.cluster.place_at(demand.0, pool, tier).expect("it was on offer");
         self.waiting.leave(turn, id);
+        self.usual_wait.add(turn.now() - turn.state.job(id).since_s);
         if tier <= turn.state.job(id).best {
             self.tuner.got_place(demand, turn.now());
         }
@@ -298,13 +301,18 @@ impl Dally {
         self.waiting.join(turn, id, claim, allowed);
     }
 
+    /// A job that has waited so long is overdue.
+    fn overdue_after_s(&self) -> Seconds {
+        self.options.overdue_s.max(OVERDUE_WAITS * self.usual_wait.at_turn_s)
+    }
+
     /// Starts overdue jobs, oldest first. GPUs of the types that those left could use are reserved for
     /// them: nobody else starts there.
     fn serve_overdue(&mut self, turn: &mut Turn) -> Reserved {
-        let mut reserved = Reserved::default();
+        let (mut reserved, overdue_s) = (Reserved::default(), self.overdue_after_s());
         let mut from = 0;
         while !reserved.is_everything()
-            && let Some(id) = self.waiting.overdue(turn.now(), self.options.overdue_s, from)
+            && let Some(id) = self.waiting.overdue(turn.now(), overdue_s, from)
         {
             from = id + 1;
             let job = turn.state.job(id);
@@ -324,8 +332,12 @@ impl Dally {
     /// Waiting jobs, by claim, look for one domain of the best tier they can have in which free
     /// GPUs and those of jobs with a clearly worse claim suffice.
     fn preempt(&mut self, turn: &mut Turn) {
+        if self.waiting.is_empty() {
+            return;
+        }
         let mut candidates = self.candidates(turn);
-        if let Some(id) = self.waiting.overdue(turn.now(), self.options.overdue_s, 0) {
+        let overdue_s = self.overdue_after_s();
+        if let Some(id) = self.waiting.overdue(turn.now(), overdue_s, 0) {
             let (above, allowed) = (f64::NEG_INFINITY, turn.state.cluster.widest());
             self.preempt_for(turn, &mut candidates, id, above, allowed);
             return;
@@ -341,14 +353,15 @@ impl Dally {
         }
     }
 
-    fn candidates(&self, turn: &Turn) -> Candidates {
+    fn candidates(&self, turn: &mut Turn) -> Candidates {
         let now = turn.now();
+        let running: Vec<JobId> = turn.state.running.iter().copied().collect();
         let candidate = |id: JobId| {
             turn.state.worked_s(id).filter(|&s| s >= self.options.quantum_s)?;
             let claim = self.options.score.claim(turn.state.job(id), &turn.state.forecast, now);
-            Some(Candidate { id, claim, cost: turn.state.stop_cost(id) })
+            Some(Candidate { id, claim, cost: stop_costs(turn, id, self.options.anticipate) })
         };
-        Candidates::new(turn.state.running.iter().copied().filter_map(candidate).collect())
+        Candidates::new(running.into_iter().filter_map(candidate).collect())
     }
 
     fn preempt_for(
@@ -516,6 +529,7 @@ impl Policy for Dally {
     }
 
     fn schedule(&mut self, turn: &mut Turn) {
+        self.usual_wait.begin_turn();
         self.offer(turn);
         if std::mem::take(&mut self.round_due) {
             if self.options.preempt {
@@ -546,6 +560,6 @@ impl Policy for Dally {
     }
 
     fn overtaking_s_max(&self) -> Option<Seconds> {
-        self.options.overdue_s.is_finite().then_some(self.options.overdue_s)
+        Some(self.overdue_after_s()).filter(|overdue_s| overdue_s.is_finite())
     }
 }

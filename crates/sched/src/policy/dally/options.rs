@@ -35,7 +35,8 @@ pub struct Options {
     pub upgrade_gain: f64,
     /// Whether an upgrade may preempt jobs with a clearly worse claim, or only take what is free.
     pub upgrade_evicts: bool,
-    /// A job that has waited so long goes before all younger ones, at any tier.
+    /// A job that has waited so long, and eight times as long as jobs lately did, goes before all younger
+    /// ones, at any tier.
     pub overdue_s: Seconds,
     /// Weigh a place by what links carry now and what the tier has usually cost, or by idle links alone.
     pub anticipate: bool,

@@ -1,7 +1,8 @@
 //! Whom to preempt so that one domain can hold a gang. Victims spread over many domains would free
 //! nothing that a network-sensitive job can use.
 //!
-//! A victim costs its GPUs × (restart + work lost). All its GPUs count, also those outside of the
+//! What a victim costs, `worth::stop_costs` tells: its GPUs × (restart + work lost), less what its place costs
+//! it and its neighbours. All its GPUs count, also those outside of the
 //! domain, so a small newcomer does not stop a large gang that only touches its machine. The
 //! cheapest set of victims is a knapsack problem; `cheapest_in` finds one of at most twice the least
 //! cost in a single pass (Gens and Levner, 1979).
@@ -24,7 +25,7 @@ use crate::state::State;
 pub struct Candidate {
     pub id: JobId,
     pub claim: f64,
-    /// GPU seconds that stopping it wastes.
+    /// GPU seconds that stopping it costs.
     pub cost: f64,
 }
 

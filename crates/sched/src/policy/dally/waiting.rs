@@ -187,6 +187,10 @@ impl Waiting {
         }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.patience.is_empty()
+    }
+
     /// Whether anybody of the demand waits.
     pub fn has(&self, demand: Class) -> bool {
         self.lines.contains_key(&demand)
@@ -311,6 +315,29 @@ impl Waiting {
     }
 }
 
+/// How long jobs waited that started lately.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct UsualWait {
+    starts: f64,
+    mean_s: Seconds,
+    /// The mean when the present turn began: one bound holds for the whole turn.
+    pub at_turn_s: Seconds,
+}
+
+/// The mean is over about so many starts.
+const STARTS_MAX: f64 = 512.0;
+
+impl UsualWait {
+    pub fn add(&mut self, waited_s: Seconds) {
+        self.starts = (self.starts + 1.0).min(STARTS_MAX);
+        self.mean_s += (waited_s - self.mean_s) / self.starts;
+    }
+
+    pub fn begin_turn(&mut self) {
+        self.at_turn_s = self.mean_s;
+    }
+}
+
 /// GPU types whose free GPUs are reserved for overdue jobs.
 #[derive(Debug, Default)]
 pub struct Reserved {
@@ -338,5 +365,23 @@ impl Reserved {
             Some(pool) => !self.all && !self.pools.contains(&pool),
             None => !self.all && self.pools.is_empty(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_wait_follows_the_last_starts() {
+        let mut usual = UsualWait::default();
+        usual.begin_turn();
+        [10.0, 20.0, 30.0].into_iter().for_each(|waited_s| usual.add(waited_s));
+        assert_eq!(usual.at_turn_s, 0.0, "one bound holds for the whole turn");
+        usual.begin_turn();
+        assert_eq!(usual.at_turn_s, 20.0);
+        (0..10_000).for_each(|_| usual.add(500.0));
+        usual.begin_turn();
+        assert!((usual.at_turn_s - 500.0).abs() < 1.0, "old starts are forgotten");
     }
 }

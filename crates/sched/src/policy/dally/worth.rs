@@ -3,7 +3,8 @@
 //! A job that takes a place loses the time by which its iterations take longer there than at its best
 //! tier, over what is left of it, and slows the jobs whose links it shares. Both count in seconds on the
 //! job's own GPUs. A trial start among the running jobs, as the scheduler believes them to be, tells what
-//! the links do today; the forecast tells what the tier and the place have usually cost.
+//! the links do today; the forecast tells what the tier and the place have usually cost. A job that stops
+//! gives back what its place costs it and its neighbours.
 
 use hither_core::Seconds;
 
@@ -30,7 +31,7 @@ pub fn place_costs_s(
     };
     let left_s = forecast.left_s(job, turn.now());
     let run_s = left_s * (at.iteration_s / (alone_s * usually)).max(1.0);
-    Some(run_s - left_s + others_lose_s(turn, id, &at, run_s))
+    Some(run_s - left_s + others_lose_s(turn, id, &at.others, run_s))
 }
 
 /// An iteration at the best place on idle links. The estimate counts with places of average size; where they
@@ -59,8 +60,21 @@ pub fn move_saves_s(
     let own = if anticipate { job.own_pace(&turn.state.forecast) } else { 1.0 };
     let at = iteration_at(turn, id, place, anticipate);
     let there_s = own * at.iteration_s;
-    let others_s = others_lose_s(turn, id, &at, left * there_s);
+    let others_s = others_lose_s(turn, id, &at.others, left * there_s);
     Some(left * (1.0 / rate - there_s) - others_s)
+}
+
+/// GPU seconds that stopping a running job now costs, at least 0: its checkpoint, its restart and the work
+/// that it does again, less what its place would go on to cost. So jobs that are badly placed go first.
+pub fn stop_costs(turn: &mut Turn, id: JobId, anticipate: bool) -> f64 {
+    let faster = if anticipate { turn.trial_stop(id) } else { Vec::new() };
+    let (state, now) = (&turn.state, turn.now());
+    let job = state.job(id);
+    let own_s =
+        state.forecast.saving_s(job, now, anticipate).map_or(0.0, |saved_s| saved_s.max(0.0));
+    let left_s = state.forecast.left_s(job, now);
+    let others_s = -others_lose_s(turn, id, &faster, left_s);
+    (state.stop_cost(id) - f64::from(job.gpus()) * (own_s + others_s)).max(0.0)
 }
 
 /// An iteration of the job at the place, and what becomes of the others.
@@ -76,8 +90,13 @@ fn iteration_at(turn: &mut Turn, id: JobId, place: &Placement, anticipate: bool)
     Trial { iteration_s: usual_s.max(trial.iteration_s), ..trial }
 }
 
-/// What the others lose over a run of this length, in seconds on the job's GPUs.
-fn others_lose_s(turn: &Turn, id: JobId, at: &Trial, run_s: Seconds) -> Seconds {
+/// What the others, with their iterations before and after, lose over a run of this length, in seconds on the job's GPUs.
+fn others_lose_s(
+    turn: &Turn,
+    id: JobId,
+    others: &[(JobId, Seconds, Seconds)],
+    run_s: Seconds,
+) -> Seconds {
     let state = &turn.state;
     let gpus = f64::from(state.job(id).gpus());
     let lose_s = |&(other, before_s, after_s): &(JobId, Seconds, Seconds)| {
@@ -85,5 +104,5 @@ fn others_lose_s(turn: &Turn, id: JobId, at: &Trial, run_s: Seconds) -> Seconds 
         let together_s = state.forecast.left_s(other, state.now).min(run_s);
         f64::from(other.gpus()) / gpus * (1.0 - before_s / after_s) * together_s
     };
-    at.others.iter().map(lose_s).sum()
+    others.iter().map(lose_s).sum()
 }
