@@ -243,6 +243,8 @@ fn lowest([start, half, end]: [f64; 3]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use hither_core::record::train::{Bytes, CriticalPath, Times, Works};
 
     use super::*;
@@ -327,14 +329,14 @@ mod tests {
             let whole_step = Some(Work { sums: whole, products: 0 });
             auto.batch(Some(256), past, &Budget { whole_step, ..BUDGET })
         };
-        assert_eq!(batch(&[harmed.clone()], 75), None);
-        assert_eq!(batch(&[harmed.clone()], 76), Some(256), "a round does not pay for it");
+        assert_eq!(batch(slice::from_ref(&harmed), 75), None);
+        assert_eq!(batch(slice::from_ref(&harmed), 76), Some(256), "a round does not pay for it");
         assert_eq!(batch(&[round(0, 40, Some(0.1))], 75), Some(256));
         // They begin at once, and go on until they harm too.
         let spends =
             |past: &[Round]| auto.until(past, None, &BUDGET, None, false) != Until::Count(0);
         let whole = |gain| Round { server_batch: None, ..round(0, 40, gain) };
-        assert!(spends(&[harmed.clone()]));
+        assert!(spends(slice::from_ref(&harmed)));
         assert_eq!(batch(&[harmed.clone(), whole(None)], 75), None);
         assert!(spends(&[harmed.clone(), whole(Some(0.1)), whole(None)]));
         assert!(!spends(&[harmed, whole(Some(-0.1)), whole(None)]));

@@ -69,7 +69,7 @@ fn disturbed(bed: &Bed, out: &str, words: &[String], victim: &Victim, moment: &M
         Victim::Rank(rank) => {
             processes_with(&[mark.clone(), format!("OMPI_COMM_WORLD_RANK={rank}")])
         }
-        Victim::Job => processes_with(&[mark.clone()]),
+        Victim::Job => processes_with(std::slice::from_ref(&mark)),
     };
     let start = Instant::now();
     while bed.rounds(out) < moment.round || victims().is_empty() {
@@ -88,7 +88,7 @@ fn disturbed(bed: &Bed, out: &str, words: &[String], victim: &Victim, moment: &M
     ended(job);
     // The output directory is locked until the last of them is gone.
     let start = Instant::now();
-    while !processes_with(&[mark.clone()]).is_empty() {
+    while !processes_with(std::slice::from_ref(&mark)).is_empty() {
         assert!(start.elapsed() < PATIENCE, "ranks outlive their job");
         sleep(Duration::from_millis(10));
     }
