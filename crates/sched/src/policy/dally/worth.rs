@@ -67,6 +67,10 @@ pub fn move_saves_s(
 /// GPU seconds that stopping a running job now costs, at least 0: its checkpoint, its restart and the work
 /// that it does again, less what its place would go on to cost. So jobs that are badly placed go first.
 pub fn stop_costs(turn: &mut Turn, id: JobId, anticipate: bool) -> f64 {
+    // A lone GPU loses nothing to its place, and most jobs of many clusters have one.
+    if turn.state.job(id).gpus() == 1 {
+        return turn.state.stop_cost(id);
+    }
     let faster = if anticipate { turn.trial_stop(id) } else { Vec::new() };
     let (state, now) = (&turn.state, turn.now());
     let job = state.job(id);
@@ -90,7 +94,8 @@ fn iteration_at(turn: &mut Turn, id: JobId, place: &Placement, anticipate: bool)
     Trial { iteration_s: usual_s.max(trial.iteration_s), ..trial }
 }
 
-/// What the others, with their iterations before and after, lose over a run of this length, in seconds on the job's GPUs.
+/// What the others, with their iterations before and after, lose over a run of this length, in seconds on
+/// the job's GPUs.
 fn others_lose_s(
     turn: &Turn,
     id: JobId,
