@@ -80,9 +80,9 @@ fn gangs_wait_are_placed_preempted_upgraded_and_all_complete() {
     // All machines are full. A new job has the better claim: one machine is freed for it.
     let newcomer = bed.submit(4, 10, &[]);
     let at = bed.first_start(&newcomer).nodes;
-    let stops: Vec<_> = bed.marks().into_iter().filter(|m| m.what == "stop").collect();
-    let victim = stops.last().unwrap().clone();
-    assert_eq!(at, victim.nodes);
+    // Another job may move meanwhile.
+    let stops = bed.marks().into_iter().filter(|m| m.what == "stop" && m.nodes == at);
+    let victim = stops.last().expect("a job was stopped there");
     assert!(
         bed.told(&["explain", &victim.job]).contains(&format!("makes room for job {newcomer}"))
     );
