@@ -197,7 +197,8 @@ impl Bench<'_> {
         gbit: f64,
     ) -> Result<Value> {
         let workers = &ranks[1..];
-        let (python, script) = (fs::canonicalize(python)?, fs::canonicalize(DGL)?);
+        // The link of an environment says where its packages are: it is not followed.
+        let (python, script) = (std::path::absolute(python)?, fs::canonicalize(DGL)?);
         let addresses: Vec<String> =
             workers.iter().map(|(machine, _)| network.address(*machine)).collect();
         let before = kernel_bytes(network, workers)?;
