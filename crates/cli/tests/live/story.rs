@@ -81,8 +81,9 @@ fn gangs_wait_are_placed_preempted_upgraded_and_all_complete() {
     let newcomer = bed.submit(4, 10, &[]);
     let at = bed.first_start(&newcomer).nodes;
     // Another job may move meanwhile.
-    let stops = bed.marks().into_iter().filter(|m| m.what == "stop" && m.nodes == at);
-    let victim = stops.last().expect("a job was stopped there");
+    let mut marks = bed.marks().into_iter();
+    let victim =
+        marks.rfind(|m| m.what == "stop" && m.nodes == at).expect("a job was stopped there");
     assert!(
         bed.told(&["explain", &victim.job]).contains(&format!("makes room for job {newcomer}"))
     );
