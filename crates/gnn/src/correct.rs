@@ -135,7 +135,8 @@ impl ServerSteps {
     pub fn batch(&self, asked: Option<usize>, past: &[Round], budget: &Budget) -> Option<usize> {
         match (self, past.last()) {
             (Self::Like(taken), _) => taken.get(past.len()).map_or(asked, |(_, batch)| *batch),
-            (Self::Auto, Some(last)) => {
+            // Rounds of an earlier version do not say with how many nodes they began.
+            (Self::Auto, Some(last)) if past[0].server_batch == asked => {
                 let batch = last.server_batch?;
                 let harmed = last.gain.is_some_and(harms);
                 let is_whole = harmed && budget.pays_for_whole_step(past);
@@ -368,6 +369,7 @@ mod tests {
         assert_eq!(ServerSteps::Fixed(2).batch(Some(256), &rounds, &BUDGET), Some(256));
         let whole = [Round { server_batch: None, ..rounds[0].clone() }];
         assert_eq!(ServerSteps::Auto.batch(None, &whole, &BUDGET), None);
+        assert_eq!(ServerSteps::Auto.batch(Some(256), &whole, &BUDGET), Some(256), "an old record");
         let ServerSteps::Like(taken) = ServerSteps::like(&rounds) else { panic!() };
         assert_eq!(taken, [2, 0, 5, 12, 9, 3].into_iter().zip(sizes).collect::<Vec<_>>());
     }
