@@ -463,6 +463,41 @@ fn the_number_of_threads_changes_no_bit() {
     }
 }
 
+/// Results of a large call are written past the caches where they begin on cache lines.
+#[test]
+fn large_calls_give_the_same_bits_wherever_their_results_begin() {
+    for dtype in Dtype::ALL {
+        let samples = [
+            Sample::new(dtype, 50, 192, Pooling::Sum, 1).with_hot(),
+            Sample::new(dtype, 50, 64, Pooling::Mean, 2),
+        ];
+        let tables: Vec<Table> = samples.iter().map(Sample::table).collect();
+        let (batch, mut state) = (9000, 3);
+        let lengths: Vec<i64> = (0..2 * batch as i64).map(|bag| bag % 6).collect();
+        let offsets: Vec<i64> = std::iter::once(0)
+            .chain(lengths.iter().scan(0, |end, length| {
+                *end += length;
+                Some(*end)
+            }))
+            .collect();
+        let count = offsets[2 * batch] as usize;
+        let ids = (0..count).map(|_| ((number(&mut state) + 2.0) / 4.0 * 49.0) as i64).collect();
+        let call = Call { batch, ids, offsets, weights: None };
+        let plain = run(&samples, &call.bags(), &settings(Isa::Reference));
+        let mut room = vec![0.0f32; plain.len() + 32];
+        for isa in Isa::available() {
+            let prepared = Prepared::new(tables.clone(), vec![], isa).expect("good tables");
+            for skip in [0, 3] {
+                let start = room.as_ptr().align_offset(64) + skip;
+                let out = &mut room[start..start + plain.len()];
+                out.fill(f32::NAN);
+                prepared.pool(&call.bags(), out, &mut Scratch::default()).expect("good ids");
+                assert_eq!(plain, out, "{} on {}", dtype.name(), isa.name());
+            }
+        }
+    }
+}
+
 #[test]
 fn a_call_that_does_not_fit_together_is_refused() {
     let sample = Sample::new(Dtype::F32, 10, 8, Pooling::Sum, 1);

@@ -40,11 +40,11 @@ impl Crew {
         if out.len() != bags.batch * width {
             return Err(BagError::Output { expected: bags.batch * width, found: out.len() }.into());
         }
-        let part = self.part_samples(tables, bags);
+        let (part, results) = (self.part_samples(tables, bags), out.len());
         let first_error = Mutex::new(Ok(()));
         let work = |index: usize, out: &mut [f32], scratch: &mut Scratch| {
             let samples = index * part..index * part + out.len() / width;
-            let mut lookup = tables.lookup(scratch, out);
+            let mut lookup = tables.lookup(scratch, out).part_of(results);
             let result = lookup.add_samples(bags, samples, 0);
             lookup.finish();
             keep_error(&first_error, result.map(|_| ()));

@@ -16,6 +16,7 @@ use super::levers::Setting;
 use super::timer::{Timed, interleave};
 use crate::Error;
 use crate::lookups::Lookups;
+use crate::mlp::aligned;
 
 /// What a setting costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,9 +73,12 @@ impl Meter {
         tables: Vec<Table<'m>>,
         lookups: &'m Lookups,
     ) -> Result<Timed<'m>, Error> {
-        let mut out = vec![0.0; lookups.batch * tables.iter().map(|t| t.dim).sum::<usize>()];
+        let len = lookups.batch * tables.iter().map(|t| t.dim).sum::<usize>();
+        let mut out = Vec::new();
         let mut pool = self.pooling(tables)?;
-        let pass = move || (0..lookups.len()).try_for_each(|k| pool(&lookups.bags(k), &mut out));
+        let pass = move || {
+            (0..lookups.len()).try_for_each(|k| pool(&lookups.bags(k), aligned(&mut out, len)))
+        };
         Ok(Timed::new(lookups.ids(), Box::new(pass)))
     }
 
@@ -111,7 +115,9 @@ impl Meter {
         seconds: f64,
     ) -> Result<Prefetch, Error> {
         prefetch::search(SEARCH_MARGIN, |ways| {
-            let run = |way: &Prefetch| self.lookup(tables(*way), lookups);
+            let run = |way: &Prefetch| -> Result<_, Error> {
+                Ok(self.lookup(tables(*way), lookups)?.competing(0))
+            };
             let mut runs = ways.iter().map(run).collect::<Result<Vec<_>, _>>()?;
             interleave(&mut runs, 1, seconds / SEARCH_STEPS)?;
             Ok(runs.iter().map(|run| run.ns).collect())
@@ -163,12 +169,16 @@ impl Meter {
         let mut runs = Vec::new();
         for is_touch in [false, true] {
             for scheme in &with_none {
-                for place in &places {
+                for (at, place) in places.iter().enumerate() {
                     let Some(lookups) = asked.by(*place) else { continue };
                     let view = layouts.view(*place, *scheme).unwrap_or_default();
-                    runs.push(match is_touch {
-                        true => self.touch(view, *scheme, lookups)?,
-                        false => self.lookup(view, lookups)?,
+                    runs.push(match (is_touch, *scheme) {
+                        (true, _) => {
+                            self.touch(view, *scheme, lookups)?.competing(places.len() + at)
+                        }
+                        // A setting without prefetch has a time of its own.
+                        (false, Prefetch::Off) => self.lookup(view, lookups)?,
+                        (false, _) => self.lookup(view, lookups)?.competing(at),
                     });
                 }
             }

@@ -16,6 +16,8 @@ pub struct Timed<'a> {
     lookups: usize,
     /// Whether an untimed pass precedes each timed one, so that the caches hold what they can.
     is_warm: bool,
+    /// The passes with this number compete: only the fastest of them matters.
+    contest: Option<usize>,
     /// Nanoseconds per lookup.
     pub ns: f64,
 }
@@ -23,10 +25,19 @@ pub struct Timed<'a> {
 /// Many short rounds instead of few long ones: some of them will have the machine to themselves.
 pub const ROUNDS_MIN: usize = 7;
 const ROUNDS_MAX: usize = 50;
+/// Rounds after which the first passes leave their contests, and how much slower these are than the fastest.
+const LOSING_ROUNDS: usize = 2;
+const LOSING: f64 = 1.2;
 
 impl<'a> Timed<'a> {
     pub fn new(lookups: usize, pass: Pass<'a>) -> Self {
-        Self { pass, lookups, is_warm: false, ns: f64::INFINITY }
+        Self { pass, lookups, is_warm: false, contest: None, ns: f64::INFINITY }
+    }
+
+    /// Lets the pass compete with all others of the same number. Once it is clearly slower than the
+    /// fastest of them it is timed no more, and the time goes to those that may still win.
+    pub fn competing(self, contest: usize) -> Self {
+        Self { contest: Some(contest), ..self }
     }
 
     pub fn warm(self) -> Self {
@@ -65,11 +76,23 @@ pub fn interleave(runs: &mut [Timed], apart: usize, seconds: f64) -> Result<(), 
         if round == 1 {
             runs.iter_mut().for_each(|run| run.ns = f64::INFINITY);
         }
+        let is_timed = contenders(runs, round);
         for first in 0..apart {
-            for run in runs.iter_mut().skip(first).step_by(apart) {
-                run.once()?;
+            for at in (first..runs.len()).step_by(apart).filter(|at| is_timed[*at]) {
+                runs[at].once()?;
             }
         }
     }
     Ok(())
+}
+
+/// Whether each pass still matters in a round.
+fn contenders(runs: &[Timed], round: usize) -> Vec<bool> {
+    let fastest = |contest: usize| {
+        let rivals = runs.iter().filter(|run| run.contest == Some(contest));
+        rivals.map(|run| run.ns).fold(f64::INFINITY, f64::min)
+    };
+    let is_lost =
+        |run: &Timed| run.contest.is_some_and(|contest| run.ns > fastest(contest) * LOSING);
+    runs.iter().map(|run| round <= LOSING_ROUNDS || !is_lost(run)).collect()
 }

@@ -4,13 +4,16 @@ use std::hint::select_unpredictable;
 
 use super::Table;
 use super::hot::Hot;
+use super::prefetch::Prefetch;
 use super::quant::Params;
 use super::resolve::Scratch;
 use crate::detect::Isa;
 
-/// How many ids ahead params are called into the second-level cache: they lie at random places, and
+/// How many ids ahead params are fetched into the second-level cache: they lie at random places, and
 /// where rows themselves fill the caches they come from memory.
 const PARAMS_AHEAD: usize = 512;
+/// Params that are copied per turn of the loop.
+const PARAMS_AT_ONCE: usize = 4;
 
 /// Appends the rows of the first `count` ids, and their params where the table is quantised; false,
 /// and nothing done, if one is out of range. The other ids are those that will be asked for next.
@@ -32,12 +35,12 @@ pub(super) fn push_rows<I: Id>(
         }
         return good;
     }
-    let (base, stride) = (table.data.as_ptr(), table.stride as u64);
+    // Row and stride fit 32 bits each: one short multiplication.
+    let (base, stride) = (table.data.as_ptr(), u64::from(table.stride as u32));
     let mut bad = false;
-    append(&mut scratch.rows, wanted, |_, id| {
+    append(&mut scratch.rows, wanted, |id| {
         let row = id.row();
         bad |= row >= rows;
-        // Row and stride fit 32 bits each: one short multiplication.
         base.wrapping_add((u64::from(row as u32) * stride) as usize)
     });
     if bad {
@@ -45,40 +48,65 @@ pub(super) fn push_rows<I: Id>(
         return false;
     }
     if table.dtype.is_quantised() {
-        let params = table.params.as_ptr();
-        // Ids that have others so far behind them, and those that have not.
-        let (first, rest) = wanted.split_at(ids.len().saturating_sub(PARAMS_AHEAD).min(count));
-        append(&mut scratch.params, first, |i, id| {
-            fetch(params.wrapping_add(ids[i + PARAMS_AHEAD].row() as usize));
-            // SAFETY: the id is below the number of rows, and there are as many params.
-            unsafe { *params.add(id.row() as usize) }
-        });
-        append(&mut scratch.params, rest, |_, id| {
-            // SAFETY: as above.
-            unsafe { *params.add(id.row() as usize) }
-        });
+        // Without prefetch, rows were found to be near by, and then their params are.
+        match table.prefetch {
+            Prefetch::Off => push_params::<I, false>(table.params, ids, count, &mut scratch.params),
+            _ => push_params::<I, true>(table.params, ids, count, &mut scratch.params),
+        }
     }
     true
 }
 
+/// Appends the params of the first `count` ids, which are rows; with `AHEAD`, later ones are fetched.
+#[inline(always)]
+fn push_params<I: Id, const AHEAD: bool>(
+    params: &[Params],
+    ids: &[I],
+    count: usize,
+    list: &mut Vec<Params>,
+) {
+    list.reserve(count);
+    let to = list.spare_capacity_mut().as_mut_ptr().cast::<Params>();
+    // Ids that have others so far behind them.
+    let fetching = if AHEAD { ids.len().saturating_sub(PARAMS_AHEAD).min(count) } else { count };
+    let whole = fetching - fetching % PARAMS_AT_ONCE;
+    // SAFETY: there is room for `count`; each of these ids is below the number of rows, and there are
+    // as many params. Ids `PARAMS_AHEAD` behind those below `whole` exist, and a prefetch may go anywhere.
+    unsafe {
+        for first in (0..whole).step_by(PARAMS_AT_ONCE) {
+            for i in first..first + PARAMS_AT_ONCE {
+                if AHEAD {
+                    let later = ids.get_unchecked(i + PARAMS_AHEAD).row();
+                    fetch(params.as_ptr().wrapping_add(later as usize));
+                }
+                to.add(i).write(*params.get_unchecked(ids.get_unchecked(i).row() as usize));
+            }
+        }
+        for i in whole..count {
+            to.add(i).write(*params.get_unchecked(ids.get_unchecked(i).row() as usize));
+        }
+        list.set_len(list.len() + count);
+    }
+}
+
 /// Into the second-level cache.
 #[inline(always)]
-fn fetch(params: *const Params) {
+fn fetch<T>(line: *const T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         // SAFETY: a prefetch reads nothing that the program could see, and never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(params.cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
     }
-    let _ = params;
+    let _ = line;
 }
 
-/// Appends an element for each id, which is given with its place.
+/// Appends an element for each id.
 #[inline(always)]
-fn append<I: Id, T: Copy>(list: &mut Vec<T>, ids: &[I], mut element: impl FnMut(usize, I) -> T) {
+fn append<I: Id, T: Copy>(list: &mut Vec<T>, ids: &[I], mut element: impl FnMut(I) -> T) {
     list.reserve(ids.len());
-    for (i, (place, id)) in list.spare_capacity_mut().iter_mut().zip(ids).enumerate() {
-        place.write(element(i, *id));
+    for (place, id) in list.spare_capacity_mut().iter_mut().zip(ids) {
+        place.write(element(*id));
     }
     // SAFETY: there was room for all, and the loop wrote each.
     unsafe { list.set_len(list.len() + ids.len()) };
@@ -109,7 +137,7 @@ fn push_hot<I: Id>(table: &Table, hot: &Hot, isa: Isa, ids: &[I], scratch: &mut 
     let _ = isa;
     let (own, own_stride) = (table.data.as_ptr(), table.stride);
     let (copies, copy_stride) = (hot.data.as_ptr(), hot.stride);
-    append(rows, ids, |_, id| {
+    append(rows, ids, |id| {
         let row = id.row() as usize;
         let (is_hot, slot) = hot.map.slot(row as u32);
         let copy = copies.wrapping_add(slot.wrapping_mul(copy_stride));
@@ -163,10 +191,7 @@ mod eight {
                 let id = I::eight(ids.as_ptr().add(i), mask);
                 let mixed = _mm512_mul_epu32(id, splat(MIX as usize));
                 let bucket = _mm512_srli_epi64::<32>(_mm512_mul_epu32(mixed, splat(buckets.len())));
-                let pair = _mm512_slli_epi64::<1>(bucket);
-                let first = _mm512_i64gather_epi64::<8>(pair, buckets.as_ptr().cast());
-                let pair = _mm512_add_epi64(pair, splat(1));
-                let last = _mm512_i64gather_epi64::<8>(pair, buckets.as_ptr().cast());
+                let [first, last] = pairs(buckets, bucket);
                 let both = _mm512_shuffle_epi32::<0xa0>(id);
                 let way = _mm512_or_si512(
                     _mm512_maskz_mov_epi32(_mm512_cmpeq_epi32_mask(first, both), first_two),
@@ -190,13 +215,41 @@ mod eight {
                     let own = _mm512_add_epi64(_mm512_slli_epi64::<2>(id), splat(own_params));
                     let copy = _mm512_slli_epi64::<2>(slot);
                     let at = _mm512_mask_add_epi64(own, is_hot, copy, splat(hot_params));
-                    let params = _mm512_i64gather_epi32::<1>(at, std::ptr::null());
-                    _mm256_mask_storeu_epi32(to_params.add(i), mask, params);
+                    let at: [*const i32; 8] = std::mem::transmute(at);
+                    for (k, at) in at.into_iter().take(ids.len() - i).enumerate() {
+                        to_params.add(i + k).write(*at);
+                    }
                 }
             }
             i += 8;
         }
         const { assert!(size_of::<Params>() == 4) };
+    }
+
+    /// The first two and the last two slots of eight buckets. By plain loads: instructions that gather
+    /// are ten times as slow on processors that are protected against leaks through them.
+    ///
+    /// # Safety
+    /// There are as many buckets.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+    unsafe fn pairs(buckets: &[[u32; WAYS]], numbers: __m512i) -> [__m512i; 2] {
+        // SAFETY: eight numbers of buckets, as the caller promises; a bucket has 16 bytes.
+        unsafe {
+            let numbers: [u64; 8] = std::mem::transmute(numbers);
+            let bucket =
+                |k: usize| _mm_loadu_si128(buckets.as_ptr().add(numbers[k] as usize).cast());
+            let four = |k: usize| {
+                let x = _mm512_castsi128_si512(bucket(k));
+                let x = _mm512_inserti32x4::<1>(x, bucket(k + 1));
+                let x = _mm512_inserti32x4::<2>(x, bucket(k + 2));
+                _mm512_inserti32x4::<3>(x, bucket(k + 3))
+            };
+            let (a, b) = (four(0), four(4));
+            let evens = _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0);
+            let odds = _mm512_set_epi64(15, 13, 11, 9, 7, 5, 3, 1);
+            [_mm512_permutex2var_epi64(a, evens, b), _mm512_permutex2var_epi64(a, odds, b)]
+        }
     }
 }
 

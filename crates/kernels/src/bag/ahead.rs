@@ -17,6 +17,9 @@ pub(super) mod scheme {
 }
 use scheme::*;
 
+/// Most bytes of ids that are fetched while rows are pooled: as many as are resolved at a time.
+const LATER_BYTES_MAX: usize = 32 << 10;
+
 /// Calls a function with the scheme of a prefetch as its constant.
 macro_rules! by_ahead {
     ($prefetch:expr, $ahead:ident => $call:expr) => {{
@@ -59,6 +62,8 @@ pub(super) struct Ahead<const AHEAD: u8, const RAGGED: bool> {
     /// How many rows ahead lines come from the second level to the first.
     near: usize,
     row_bytes: usize,
+    /// Bytes of later ids that are fetched per bag.
+    later_bytes: usize,
 }
 
 impl<const AHEAD: u8, const RAGGED: bool> Ahead<AHEAD, RAGGED> {
@@ -66,7 +71,25 @@ impl<const AHEAD: u8, const RAGGED: bool> Ahead<AHEAD, RAGGED> {
     pub fn new(work: &Work) -> Self {
         let row_bytes = work.dtype.row_bytes(work.dim);
         let distance = work.prefetch.rows_ahead(row_bytes);
-        Self { distance, near: near_rows(row_bytes), row_bytes }
+        let later_bytes = work.later.len().min(LATER_BYTES_MAX).div_ceil(work.bags.len().max(1));
+        Self { distance, near: near_rows(row_bytes), row_bytes, later_bytes }
+    }
+
+    /// Fetches what a bag has to fetch beside rows: its share of the ids that will be resolved next,
+    /// and the lines into which a later bag will be written, `elements` of it from `first` on.
+    ///
+    /// # Safety
+    /// The bags lie inside of the output.
+    #[inline(always)]
+    pub unsafe fn bag(&self, work: &Work, bag: usize, first: usize, elements: usize) {
+        if first == 0 {
+            let begin = bag * self.later_bytes;
+            for byte in (begin..begin + self.later_bytes).step_by(64) {
+                fetch::<L2_ALL>(work.later.as_ptr().wrapping_add(byte));
+            }
+        }
+        // SAFETY: as the caller promises.
+        unsafe { claim(work, bag, first, elements) };
     }
 
     /// Fetches what would have been fetched before the first row, had there been rows before it.
@@ -134,13 +157,14 @@ fn fetch<const AHEAD: u8>(line: *const u8) {
     }
 }
 
-/// Claims the lines into which a later bag will be written: `elements` of it from `first` on.
+/// Claims the lines into which a later bag will be written: `elements` of it from `first` on. Where
+/// results are written past the caches there is nothing to claim.
 ///
 /// # Safety
 /// The bag lies inside of the output.
 #[inline(always)]
-pub(super) unsafe fn claim(work: &Work, bag: usize, first: usize, elements: usize) {
-    if let Some(later) = work.bags.get(bag + OUTPUT_BAGS) {
+unsafe fn claim(work: &Work, bag: usize, first: usize, elements: usize) {
+    if let Some(later) = work.bags.get(bag + OUTPUT_BAGS).filter(|_| !work.out.is_streamed()) {
         // SAFETY: the bag's first element, as the caller promises.
         let out = unsafe { work.out.at(later.out) }.wrapping_add(first).cast::<u8>();
         for line in 0..(elements * 4).div_ceil(64) {

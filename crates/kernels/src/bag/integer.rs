@@ -70,11 +70,11 @@ pub(super) mod vectors {
 
     use super::{BASE, DIGITS, ROWS_MAX};
     use crate::bag::Dtype;
-    use crate::bag::ahead::{Ahead, by_ahead, claim};
+    use crate::bag::ahead::{Ahead, by_ahead};
     use crate::bag::avx2::Avx2;
     use crate::bag::avx512::Avx512Vnni;
     use crate::bag::kernel::{Work, pool_floats};
-    use crate::bag::pooling::Lanes;
+    use crate::bag::pooling::{Lanes, write};
     use crate::bag::quant::Params;
     use crate::bag::resolve::Bag;
     use crate::detect::Isa;
@@ -205,7 +205,7 @@ pub(super) mod vectors {
         unsafe {
             ahead.begin(work);
             for (b, bag) in work.bags.iter().enumerate() {
-                claim(work, b, 0, work.dim);
+                ahead.bag(work, b, 0, work.dim);
                 let rows = bag.rows as usize;
                 let (at, params) = (first, work.params.add(first));
                 first += rows;
@@ -372,7 +372,7 @@ pub(super) mod vectors {
                     };
                     let lanes = self.work.dim.saturating_sub(element).min(Q::L::LANES);
                     if lanes > 0 {
-                        Q::L::store(self.work.out.at(self.bag.out + element), value, lanes);
+                        write::<Q::L>(self.work.out, self.bag.out + element, value, lanes);
                     }
                 }
             }

@@ -32,6 +32,9 @@ impl Mode {
 pub(super) struct Target<'a> {
     start: *mut f32,
     len: usize,
+    /// Whether results are written past the caches. Every bag then begins on a cache line and fills
+    /// whole ones.
+    is_streamed: bool,
     out: PhantomData<&'a mut [f32]>,
 }
 
@@ -43,7 +46,17 @@ unsafe impl Sync for Target<'_> {}
 
 impl<'a> Target<'a> {
     pub fn new(out: &'a mut [f32]) -> Self {
-        Self { start: out.as_mut_ptr(), len: out.len(), out: PhantomData }
+        Self { start: out.as_mut_ptr(), len: out.len(), is_streamed: false, out: PhantomData }
+    }
+
+    /// The same, written past the caches if it begins on a cache line. The caller's bags begin at
+    /// whole lines from there and fill whole lines.
+    pub fn streamed(self) -> Self {
+        Self { is_streamed: self.start.addr().is_multiple_of(64), ..self }
+    }
+
+    pub fn is_streamed(&self) -> bool {
+        self.is_streamed
     }
 
     pub fn len(&self) -> usize {
@@ -74,6 +87,8 @@ pub(super) struct Work<'a> {
     pub bags: &'a [Bag],
     pub out: &'a Target<'a>,
     pub prefetch: Prefetch,
+    /// The ids that will be resolved next: they are fetched meanwhile, so that nobody waits for them.
+    pub later: &'a [u8],
 }
 
 impl<'a> Work<'a> {
@@ -99,7 +114,13 @@ impl<'a> Work<'a> {
 /// # Safety
 /// Every address of the scratch is that of a whole row of the form that its bag's table has; params
 /// and weights are complete; the processor has the instruction set; the bags lie inside of `out`, and nobody else reads or writes them.
-pub(super) unsafe fn pool(tables: &[Table], scratch: &Scratch, out: &Target, isa: Isa) {
+pub(super) unsafe fn pool(
+    tables: &[Table],
+    scratch: &Scratch,
+    out: &Target,
+    later: &[u8],
+    isa: Isa,
+) {
     let form = |bag: &Bag| {
         let table = &tables[bag.table as usize];
         let mode = Mode::of(table.pooling, scratch.is_weighted);
@@ -118,6 +139,7 @@ pub(super) unsafe fn pool(tables: &[Table], scratch: &Scratch, out: &Target, isa
             bags,
             out,
             prefetch,
+            later,
         };
         // SAFETY: as the caller promises, of the processor too.
         unsafe { pool_alike(&work, isa) };

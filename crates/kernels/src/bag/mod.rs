@@ -167,6 +167,14 @@ impl Ids<'_> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// The ids from a place on, as they lie in memory.
+    fn bytes_from(&self, place: usize) -> &[u8] {
+        match self {
+            Self::U32(ids) => bytemuck::cast_slice(&ids[place..]),
+            Self::I64(ids) => bytemuck::cast_slice(&ids[place..]),
+        }
+    }
 }
 
 /// Pools all bags of all tables into `out`, [batch, all tables' dims side by side], on this thread.

@@ -7,8 +7,8 @@
 use std::arch::x86_64::*;
 
 use super::Dtype;
-use super::ahead::{Ahead, by_ahead, claim};
-use super::kernel::{Mode, Work};
+use super::ahead::{Ahead, by_ahead};
+use super::kernel::{Mode, Target, Work};
 use super::quant::Params;
 
 /// Cases of a loop, as constants: enums cannot be parameters yet.
@@ -49,6 +49,8 @@ pub(super) unsafe trait Lanes {
     /// The same, of which only the first `lanes` may be read (where rows are not padded).
     unsafe fn load_part<const DTYPE: u8>(row: *const u8, v: usize, lanes: usize) -> Self::V;
     unsafe fn store(out: *mut f32, x: Self::V, lanes: usize);
+    /// Stores a whole vector past the caches; `out` begins on a vector's boundary.
+    unsafe fn stream(out: *mut f32, x: Self::V);
 
     /// Runs [`bags`] in a function that has the instruction set.
     unsafe fn enter<
@@ -60,6 +62,21 @@ pub(super) unsafe trait Lanes {
     >(
         work: &Work,
     );
+}
+
+/// Writes the first lanes of a vector to an element of the output.
+///
+/// # Safety
+/// The lanes lie inside of the output, and the processor has the instruction set.
+#[inline(always)]
+pub(super) unsafe fn write<L: Lanes>(out: &Target, element: usize, value: L::V, lanes: usize) {
+    // SAFETY: as the caller promises; streamed bags fill whole lines, and so whole vectors.
+    unsafe {
+        match out.is_streamed() {
+            true => L::stream(out.at(element), value),
+            false => L::store(out.at(element), value, lanes),
+        }
+    }
 }
 
 /// A quantised row's params, ready to compute with.
@@ -221,7 +238,7 @@ pub(super) unsafe fn bags<
                 let first = part.min(vectors - N);
                 let skip = first * L::LANES * bits(DTYPE) / 8;
                 let last_lanes = work.dim.saturating_sub((first + N - 1) * L::LANES).min(L::LANES);
-                claim(work, b, first * L::LANES, N * L::LANES);
+                ahead.bag(work, b, first * L::LANES, N * L::LANES);
                 let start = if MODE == MAX { f32::NEG_INFINITY } else { 0.0 };
                 let mut sum = [L::splat(start); N];
                 let mut bias_sum = 0.0f32;
@@ -267,7 +284,7 @@ pub(super) unsafe fn bags<
                         false => L::LANES,
                     };
                     if lanes > 0 {
-                        L::store(work.out.at(bag.out + element), value, lanes);
+                        write::<L>(work.out, bag.out + element, value, lanes);
                     }
                 }
                 part += N;

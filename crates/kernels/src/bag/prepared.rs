@@ -56,6 +56,10 @@ const SHORT_BAG_IDS: usize = 4;
 /// Then samples of about so many rows are taken through all tables before the next ones: the pages of
 /// the output that they write to stay in the translation cache.
 const SHORT_ROWS_AT_ONCE: usize = 1024;
+/// Results of a call that take more bytes are written past the caches: before somebody reads them, the
+/// last would have pushed the first out of the second-level cache. Without that, a line is read from
+/// memory only to be overwritten.
+const CACHED_BYTES_MAX: usize = 8 << 20;
 
 impl<'a> Prepared<'a> {
     /// Checks the tables. `out_of_range` has one reaction per table, or is empty: then an id that no
@@ -130,7 +134,8 @@ impl<'a> Prepared<'a> {
         if out.len() != bags.batch * self.width {
             return Err(Error::Output { expected: bags.batch * self.width, found: out.len() });
         }
-        let mut lookup = self.lookup(scratch, out);
+        let len = out.len();
+        let mut lookup = self.lookup(scratch, out).part_of(len);
         let clamped = lookup.add_samples(bags, 0..bags.batch, 0)?;
         lookup.finish();
         Ok(clamped)
@@ -156,6 +161,18 @@ impl<'a> Prepared<'a> {
 }
 
 impl Lookup<'_> {
+    /// Tells that the results are part of a call with so many. Those of a large call are written past
+    /// the caches.
+    pub fn part_of(mut self, len: usize) -> Self {
+        let Prepared { tables, .. } = self.prepared;
+        // Then all bags begin on lines and fill whole ones, if the output does.
+        let is_whole = tables.iter().all(|table| table.dim.is_multiple_of(16));
+        if is_whole && self.skip == 0 && len * size_of::<f32>() > CACHED_BYTES_MAX {
+            self.target = self.target.streamed();
+        }
+        self
+    }
+
     /// Adds all tables' bags of some samples of a call, whose results begin with sample `place`.
     pub fn add_samples(
         &mut self,
@@ -204,7 +221,7 @@ impl Lookup<'_> {
         let is_inside = samples.is_empty() || end.is_some_and(|end| end <= self.target.len());
         assert!(is_inside, "results beyond the output");
         if self.scratch.is_weighted != bags.weights.is_some() {
-            self.pool();
+            self.pool(&[]);
             self.scratch.is_weighted = bags.weights.is_some();
         }
         let mut clamped = 0;
@@ -220,7 +237,7 @@ impl Lookup<'_> {
             };
             clamped += resolve::resolve(t, bags, &place, *isa, self.scratch)?;
             if self.scratch.rows.len() >= ROWS_AT_ONCE || last < samples.end {
-                self.pool();
+                self.pool(bags.ids.bytes_from(bags.offsets[last] as usize));
             }
             first = last;
         }
@@ -229,7 +246,7 @@ impl Lookup<'_> {
 
     /// Pools all bags that are still waiting.
     pub fn finish(mut self) {
-        self.pool();
+        self.pool(&[]);
     }
 
     /// The end of those samples whose rows still fit into the scratch; one at least.
@@ -244,7 +261,8 @@ impl Lookup<'_> {
         (bound - 1).clamp(samples.start + 1, samples.end)
     }
 
-    fn pool(&mut self) {
+    /// Pools all bags that are waiting. `later` holds the ids that will be resolved next.
+    fn pool(&mut self, later: &[u8]) {
         if self.scratch.bags.is_empty() {
             return;
         }
@@ -256,7 +274,13 @@ impl Lookup<'_> {
         // SAFETY: `resolve` wrote only addresses of whole rows of `tables`; `add` saw that the bags
         // lie inside of the output, which is borrowed mutably for as long as this lookup. A touch
         // writes all bags over each other at the start of its sink, which is as wide as any table.
-        unsafe { kernel::pool(tables, self.scratch, &self.target, *isa) };
+        unsafe { kernel::pool(tables, self.scratch, &self.target, later, *isa) };
+        #[cfg(target_arch = "x86_64")]
+        if self.target.is_streamed() {
+            // Other threads may see stores past the caches late, unless this waits for them.
+            // SAFETY: every 64-bit x86 has it.
+            unsafe { std::arch::x86_64::_mm_sfence() };
+        }
         self.scratch.clear();
     }
 }
