@@ -133,7 +133,7 @@ pub(crate) fn view<T: Element>(buffer: &[f32], rows: usize, width: usize) -> Row
 }
 
 /// Elements of a cache line.
-const LINE: usize = 16;
+pub(crate) const LINE: usize = 16;
 
 /// Where the buffer's first whole cache line begins: vectors that straddle two are slow.
 fn line_start(buffer: &[f32]) -> usize {

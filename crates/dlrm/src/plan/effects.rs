@@ -7,6 +7,7 @@ use hither_kernels::bag::quant::Params;
 use hither_kernels::bag::touch::Touch;
 use hither_kernels::bag::{Bags, Dtype, Prepared, Table};
 use hither_kernels::detect::Isa;
+use hither_kernels::memory;
 
 use super::Packing;
 use super::crew::Crew;
@@ -16,7 +17,7 @@ use super::levers::Setting;
 use super::timer::{Timed, interleave};
 use crate::Error;
 use crate::lookups::Lookups;
-use crate::mlp::aligned;
+use crate::mlp::{LINE, aligned};
 
 /// What a setting costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,7 +75,8 @@ impl Meter {
         lookups: &'m Lookups,
     ) -> Result<Timed<'m>, Error> {
         let len = lookups.batch * tables.iter().map(|t| t.dim).sum::<usize>();
-        let mut out = Vec::new();
+        // On huge pages, as large buffers of results should be: each bag is written to another page.
+        let mut out = memory::zeros(len + LINE);
         let mut pool = self.pooling(tables)?;
         let pass = move || {
             (0..lookups.len()).try_for_each(|k| pool(&lookups.bags(k), aligned(&mut out, len)))

@@ -8,6 +8,7 @@ use super::prefetch::Prefetch;
 use super::quant::Params;
 use super::resolve::Scratch;
 use crate::detect::Isa;
+use crate::fetch;
 
 /// How many ids ahead params are fetched into the second-level cache: they lie at random places, and
 /// where rows themselves fill the caches they come from memory.
@@ -77,7 +78,7 @@ fn push_params<I: Id, const AHEAD: bool>(
             for i in first..first + PARAMS_AT_ONCE {
                 if AHEAD {
                     let later = ids.get_unchecked(i + PARAMS_AHEAD).row();
-                    fetch(params.as_ptr().wrapping_add(later as usize));
+                    fetch::line(params.as_ptr().wrapping_add(later as usize));
                 }
                 to.add(i).write(*params.get_unchecked(ids.get_unchecked(i).row() as usize));
             }
@@ -87,18 +88,6 @@ fn push_params<I: Id, const AHEAD: bool>(
         }
         list.set_len(list.len() + count);
     }
-}
-
-/// Into the second-level cache.
-#[inline(always)]
-fn fetch<T>(line: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing that the program could see, and never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
-    }
-    let _ = line;
 }
 
 /// Appends an element for each id.

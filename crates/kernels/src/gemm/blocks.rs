@@ -62,6 +62,7 @@ pub(crate) unsafe fn run(
         };
         let columns = (together * panels.width).min(left);
         let (words, panel_step, panel_stride) = panels.panel(panel);
+        let next = next_panel(panels, panel + together, blocks);
         for block in 0..blocks {
             let first = split(x.rows, blocks, block);
             let rows = split(x.rows, blocks, block + 1) - first;
@@ -81,9 +82,22 @@ pub(crate) unsafe fn run(
                     steps: panels.steps,
                     bias: bias[column..].as_ptr(),
                     target: Target { y: target.y.at(first, column), columns, ..*target },
+                    next: next.0.wrapping_add(block * panels.steps * next.1),
+                    next_step: next.1,
                 });
             }
         }
         panel += together;
     }
+}
+
+/// Where a panel begins, and how many bytes of it each step of so many blocks before it fetches. Weights that
+/// exceed the second-level cache would keep the first block of each panel waiting. One block alone reads as fast
+/// as it could fetch.
+fn next_panel(panels: &View, panel: usize, blocks: usize) -> (*const u8, usize) {
+    if panel >= panels.count || blocks == 1 || panels.rows.is_some() {
+        return (panels.words.as_ptr().cast(), 0);
+    }
+    let (words, width, _) = panels.panel(panel);
+    (words.as_ptr().cast(), (width * size_of::<u32>()).div_ceil(blocks))
 }

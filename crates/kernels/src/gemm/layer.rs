@@ -195,6 +195,8 @@ impl Linear {
                             steps: panels.steps,
                             bias: self.bias[column..].as_ptr(),
                             target: self.target(y.at(first, column), columns),
+                            next: panels.from(panel).as_ptr().cast(),
+                            next_step: 0,
                         });
                     }
                 }

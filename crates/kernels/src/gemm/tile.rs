@@ -13,6 +13,7 @@ use super::Activation;
 use super::lanes::Lanes;
 use super::rows::sealed::Element as _;
 use crate::detect::Isa;
+use crate::fetch;
 
 /// The operands of one block: some rows of x against one panel of weights, or several.
 pub(crate) struct Tile {
@@ -28,6 +29,9 @@ pub(crate) struct Tile {
     pub steps: usize,
     pub bias: *const f32,
     pub target: Target,
+    /// What will be read next, and how many bytes of it are fetched per step.
+    pub next: *const u8,
+    pub next_step: usize,
 }
 
 /// Where finished sums go.
@@ -100,7 +104,10 @@ pub(crate) unsafe fn run<L: Lanes, const ROWS: usize, const VECTORS: usize, cons
         }
         let mut panel = tile.panel;
         let mut x = tile.x;
+        let mut next = tile.next;
         for _ in 0..tile.steps {
+            fetch::line(next);
+            next = next.wrapping_add(tile.next_step);
             let mut weights = [[L::load(panel); VECTORS]; PANELS];
             for (p, weights) in weights.iter_mut().enumerate() {
                 for (v, weights) in weights.iter_mut().enumerate() {
