@@ -12,6 +12,7 @@
 mod cpu;
 mod cuda;
 mod sample;
+pub(crate) mod stores;
 
 use std::fmt;
 use std::str::FromStr;

@@ -33,18 +33,25 @@ impl Crew {
         self.helpers.count() + 1
     }
 
-    /// Pools all bags into `out`.
-    pub fn pool(&mut self, tables: &Prepared, bags: &Bags, out: &mut [f32]) -> Result<(), Error> {
+    /// Pools all bags into `out`, past the caches if so told.
+    pub fn pool(
+        &mut self,
+        tables: &Prepared,
+        bags: &Bags,
+        out: &mut [f32],
+        is_past_caches: bool,
+    ) -> Result<(), Error> {
         bags.check(tables.tables().len())?;
         let width = tables.width();
         if out.len() != bags.batch * width {
             return Err(BagError::Output { expected: bags.batch * width, found: out.len() }.into());
         }
-        let (part, results) = (self.part_samples(tables, bags), out.len());
+        let part = self.part_samples(tables, bags);
         let first_error = Mutex::new(Ok(()));
         let work = |index: usize, out: &mut [f32], scratch: &mut Scratch| {
             let samples = index * part..index * part + out.len() / width;
-            let mut lookup = tables.lookup(scratch, out).part_of(results);
+            let lookup = tables.lookup(scratch, out);
+            let mut lookup = if is_past_caches { lookup.streamed() } else { lookup };
             let result = lookup.add_samples(bags, samples, 0);
             lookup.finish();
             keep_error(&first_error, result.map(|_| ()));

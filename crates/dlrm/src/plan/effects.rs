@@ -18,6 +18,7 @@ use super::timer::{Timed, interleave};
 use crate::Error;
 use crate::lookups::Lookups;
 use crate::mlp::{LINE, aligned};
+use crate::run::stores::Stores;
 
 /// What a setting costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,7 +91,11 @@ impl Meter {
         tables: Vec<Table<'m>>,
     ) -> Result<impl FnMut(&Bags, &mut [f32]) -> Result<(), Error> + 'm, Error> {
         let tables = Prepared::new(tables, Vec::new(), self.isa)?;
-        Ok(move |bags: &Bags, out: &mut [f32]| self.crew.borrow_mut().pool(&tables, bags, out))
+        let mut stores = Stores::default();
+        Ok(move |bags: &Bags, out: &mut [f32]| {
+            let pool = |is_past| self.crew.borrow_mut().pool(&tables, bags, out, is_past);
+            stores.choose(bags.batch * tables.width(), pool)
+        })
     }
 
     /// A pass that only reads the same rows.

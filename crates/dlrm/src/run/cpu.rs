@@ -15,6 +15,7 @@ use hither_kernels::detect::Isa;
 use hither_kernels::gemm::{Activation, Precision, Rows, RowsMut, stride_for};
 
 use super::sample::{Ring, Sampler};
+use super::stores::Stores;
 use super::{Done, Options, Request, Seen, Sparse, StageTimes, Threads};
 use crate::Error;
 use crate::interact::Interactor;
@@ -60,6 +61,7 @@ pub struct Worker {
     pieces: Vec<Piece>,
     ends: Vec<usize>,
     sampler: Sampler,
+    stores: Stores,
 }
 
 /// Some tables of one sample.
@@ -274,7 +276,8 @@ impl CpuEngine {
     pub fn pool(&self, bags: &Bags, out: &mut [f32], worker: &mut Worker) -> Result<u64, Error> {
         let layout = self.layout();
         let tables = layout.resident.get();
-        Ok(tables.pool(bags, out, &mut worker.bags)?)
+        let Worker { bags: scratch, stores, .. } = worker;
+        Ok(stores.choose(out.len(), |is_past| tables.pool(bags, out, scratch, is_past))?)
     }
 }
 

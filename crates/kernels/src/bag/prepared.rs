@@ -56,10 +56,6 @@ const SHORT_BAG_IDS: usize = 4;
 /// Then samples of about so many rows are taken through all tables before the next ones: the pages of
 /// the output that they write to stay in the translation cache.
 const SHORT_ROWS_AT_ONCE: usize = 1024;
-/// Results of a call that take more bytes are written past the caches: before somebody reads them, the
-/// last would have pushed the first out of the second-level cache. Without that, a line is read from
-/// memory only to be overwritten.
-const CACHED_BYTES_MAX: usize = 8 << 20;
 
 impl<'a> Prepared<'a> {
     /// Checks the tables. `out_of_range` has one reaction per table, or is empty: then an id that no
@@ -126,16 +122,23 @@ impl<'a> Prepared<'a> {
         Lookup { is_touch: true, ..self.lookup_into(scratch, sink) }
     }
 
-    /// Pools all bags into `out` on this thread. Returns how many ids were clamped.
+    /// Pools all bags into `out` on this thread, past the caches if so told (see [`Lookup::streamed`]).
+    /// Returns how many ids were clamped.
     ///
     /// The bags of the first error, in the order of tables and samples, are told.
-    pub fn pool(&self, bags: &Bags, out: &mut [f32], scratch: &mut Scratch) -> Result<u64, Error> {
+    pub fn pool(
+        &self,
+        bags: &Bags,
+        out: &mut [f32],
+        scratch: &mut Scratch,
+        is_past_caches: bool,
+    ) -> Result<u64, Error> {
         bags.check(self.tables.len())?;
         if out.len() != bags.batch * self.width {
             return Err(Error::Output { expected: bags.batch * self.width, found: out.len() });
         }
-        let len = out.len();
-        let mut lookup = self.lookup(scratch, out).part_of(len);
+        let lookup = self.lookup(scratch, out);
+        let mut lookup = if is_past_caches { lookup.streamed() } else { lookup };
         let clamped = lookup.add_samples(bags, 0..bags.batch, 0)?;
         lookup.finish();
         Ok(clamped)
@@ -161,13 +164,12 @@ impl<'a> Prepared<'a> {
 }
 
 impl Lookup<'_> {
-    /// Tells that the results are part of a call with so many. Those of a large call are written past
-    /// the caches.
-    pub fn part_of(mut self, len: usize) -> Self {
+    /// Writes the results past the caches if they fill whole cache lines: for results that are not read
+    /// soon. No line is then read from memory only to be overwritten.
+    pub fn streamed(mut self) -> Self {
         let Prepared { tables, .. } = self.prepared;
         // Then all bags begin on lines and fill whole ones, if the output does.
-        let is_whole = tables.iter().all(|table| table.dim.is_multiple_of(16));
-        if is_whole && self.skip == 0 && len * size_of::<f32>() > CACHED_BYTES_MAX {
+        if tables.iter().all(|table| table.dim.is_multiple_of(16)) && self.skip == 0 {
             self.target = self.target.streamed();
         }
         self
