@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use hither_core::seed::stream;
 use hither_core::topology::Topology;
 use hither_sched::compat::muri;
@@ -34,22 +34,39 @@ pub struct Args {
     /// The largest generated workload of the growth curve.
     #[arg(long, default_value_t = 1_000_000)]
     jobs_max: u64,
+    /// Measure this part alone.
+    #[arg(long)]
+    part: Option<Part>,
     /// Time the decisions of this policy alone, and nothing else.
     #[arg(long)]
     decisions_of: Option<String>,
 }
 
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Part {
+    /// Single decisions of every policy on a large cluster.
+    Decisions,
+    /// Whole public traces.
+    Traces,
+    /// Cost against the number of jobs.
+    Growth,
+}
+
 pub fn run(args: &Args) -> Result<()> {
     println!("{}", json!({ "bench": "machine", "facts": machine::facts() }));
-    decisions(args.decisions_of.as_deref())?;
-    if args.decisions_of.is_some() {
-        return Ok(());
+    let only = args.decisions_of.as_ref().map_or(args.part, |_| Some(Part::Decisions));
+    let is_wanted = |part: Part| only.is_none_or(|only| only == part);
+    if is_wanted(Part::Decisions) {
+        decisions(args.decisions_of.as_deref())?;
     }
-    if let Some(traces) = &args.traces {
+    if let Some(traces) = args.traces.as_ref().filter(|_| is_wanted(Part::Traces)) {
         muri_traces(&traces.join("muri"))?;
         philly(&traces.join("philly.csv"))?;
     }
-    growth(args.jobs_max)
+    if is_wanted(Part::Growth) {
+        growth(args.jobs_max)?;
+    }
+    Ok(())
 }
 
 fn dally() -> Box<dyn Policy> {

@@ -1,13 +1,12 @@
 //! Which GPUs are free, and which places hold a gang. `room.rs` has the index.
 
-use std::collections::BTreeSet;
-
 use hither_core::topology::{LEVELS_MAX, Machine, Tier, Topology};
 use serde::{Deserialize, Serialize};
 
 use crate::event::DecisionId;
+use crate::holes::Holes;
 use crate::job::{Demand, Split};
-use crate::room::{Hole, Room};
+use crate::room::Room;
 
 /// Index of a machine in the topology.
 pub type MachineId = u32;
@@ -354,7 +353,7 @@ impl Cluster {
     pub fn offer_tier(&self, gang: impl Into<Demand>, pool: PoolId) -> Option<Tier> {
         let gang = gang.into();
         let (room, chunks) = (self.room(pool, gang.split), gang.chunks());
-        let fits = |places: &BTreeSet<Hole>| places.last().is_some_and(|p| chunks <= p.chunks);
+        let fits = |places: &Holes| places.most_chunks().is_some_and(|most| chunks <= most);
         match room.by_free.iter().position(fits) {
             Some(level) => Some(Tier(level as u8)),
             None => (chunks <= room.free.chunks).then(|| self.widest()),
@@ -395,7 +394,8 @@ impl Cluster {
     /// the oldest ones that free as many GPUs as the machine lacks today. Even if no later stop is
     /// ever carried out there is room for all that do not wait for it.
     pub(crate) fn stops_before(&self, placement: &Placement) -> Vec<DecisionId> {
-        let mut stops = Vec::new();
+        let most = |slot: &Slot| self.machines[slot.machine as usize].stopping.len();
+        let mut stops = Vec::with_capacity(placement.slots.iter().map(most).sum());
         for slot in &placement.slots {
             let machine = &self.machines[slot.machine as usize];
             let stopping: u32 = machine.stopping.iter().map(|s| s.1).sum();

@@ -2,6 +2,7 @@
 //! algorithm, `sim.rs` the simulator that plays traces against it. Nothing here reads a file or a
 //! clock.
 
+mod by_id;
 pub mod check;
 pub mod cluster;
 pub mod compat;
@@ -11,6 +12,7 @@ pub mod event;
 #[cfg(test)]
 mod fixture;
 pub mod forecast;
+mod holes;
 pub mod job;
 pub mod jobs;
 pub mod network;

@@ -4,8 +4,8 @@
 use hither_core::topology::Tier;
 
 use crate::cluster::{Cluster, MachineId, Placement, PoolId, Slot};
+use crate::holes::Hole;
 use crate::job::Demand;
-use crate::room::{Hole, best_fit};
 
 impl Cluster {
     /// The best placement that is free now: lowest tier, best fit inside it.
@@ -33,7 +33,7 @@ impl Cluster {
         let gang = gang.into();
         let (room, chunks) = (self.room(pool, gang.split), gang.chunks());
         let place = match room.by_free.get(tier.level()) {
-            Some(places) => best_fit(places, chunks, Hole::MAX)?,
+            Some(places) => places.best_fit(chunks, Hole::MAX)?,
             None if room.free.chunks < chunks => return None,
             None => 0,
         };

@@ -2,12 +2,11 @@
 //! found in O(log n). There is one such index for each way in which gangs of the cluster may be
 //! split; where any split will do, a chunk is a GPU.
 
-use std::collections::BTreeSet;
-
 use hither_core::topology::LEVELS_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{PlaceId, Slot};
+use crate::holes::{Hole, Holes};
 use crate::job::Split;
 
 /// Room in a machine, or in all machines of a place together.
@@ -17,27 +16,14 @@ pub(crate) struct Free {
     pub gpus: u32,
 }
 
-/// Room in a place. Ordered by chunks; among equals the place with the fewest GPUs left over is last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Hole {
-    pub chunks: u32,
-    tightness: u32,
-    pub place: PlaceId,
-}
-
-impl Hole {
-    const MIN: Self = Self { chunks: 0, tightness: 0, place: 0 };
-    pub const MAX: Self = Self { chunks: u32::MAX, tightness: u32::MAX, place: PlaceId::MAX };
-}
-
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Room {
     split: Split,
     /// By level below the widest: all places with machines of the type. At level 0 those that are up.
-    pub by_free: Vec<BTreeSet<Hole>>,
+    pub by_free: Vec<Holes>,
     /// By level: the parts of each place. Empty at level 0, which has no parts, and at the widest,
     /// whose parts are all places of the level below.
-    parts: Vec<Vec<BTreeSet<Hole>>>,
+    parts: Vec<Vec<Holes>>,
     /// By level from 1 on, below the widest: free room in each place.
     place_free: Vec<Vec<Free>>,
     pub free: Free,
@@ -58,11 +44,11 @@ impl Room {
     /// Makes room for so many places on each level from 1 on, below the widest.
     pub fn resize(&mut self, places: &[usize]) {
         let levels = places.len() + 1;
-        self.by_free.resize(levels, BTreeSet::new());
+        self.by_free.resize(levels, Holes::default());
         self.parts.resize(levels, Vec::new());
         self.place_free.resize(levels, Vec::new());
         for (level, &count) in (1..).zip(places) {
-            self.parts[level].resize(count, BTreeSet::new());
+            self.parts[level].resize(count, Holes::default());
             self.place_free[level].resize(count, Free::default());
         }
     }
@@ -96,9 +82,9 @@ impl Room {
     /// A machine without free GPUs leaves the index.
     pub fn remove(&mut self, within: &[PlaceId]) {
         let hole = self.hole(Free::default(), within[0]);
-        self.by_free[0].remove(&hole);
+        self.by_free[0].remove(hole);
         if let Some(parts) = self.parts[1..].first_mut() {
-            parts[within[1] as usize].remove(&hole);
+            parts[within[1] as usize].remove(hole);
         }
     }
 
@@ -112,15 +98,12 @@ impl Room {
         let (mut was, mut is) = (self.hole(before, within[0]), self.hole(after, within[0]));
         for (level, &place) in within.iter().enumerate().take(self.by_free.len()) {
             if level > 0 {
-                let parts = &mut self.parts[level][place as usize];
-                parts.remove(&was);
-                parts.insert(is);
+                self.parts[level][place as usize].replace(was, is);
                 let free = self.place_free[level][place as usize];
                 self.place_free[level][place as usize] = changed(free);
                 (was, is) = (self.hole(free, place), self.hole(changed(free), place));
             }
-            self.by_free[level].remove(&was);
-            self.by_free[level].insert(is);
+            self.by_free[level].replace(was, is);
         }
         self.free = changed(self.free);
     }
@@ -137,10 +120,10 @@ impl Room {
             false => &self.parts[level][place as usize],
         };
         let mut left = chunks;
-        for hole in parts.iter().rev() {
+        for hole in parts.descending() {
             if hole.chunks >= left {
                 // Those taken so far come after this one in the set's order.
-                let fitting = best_fit(parts, left, *hole).expect("this one fits");
+                let fitting = parts.best_fit(left, hole).expect("this one fits");
                 return self.fill(level - 1, fitting, left, slots);
             }
             self.fill(level - 1, hole.place, hole.chunks, slots);
@@ -148,14 +131,4 @@ impl Room {
         }
         debug_assert_eq!(left, 0, "the place was said to hold the gang");
     }
-}
-
-/// Up to `last`, the place with the least room for so many chunks: the fewest chunks, then the fewest
-/// GPUs left over, then the lowest number.
-pub(crate) fn best_fit(places: &BTreeSet<Hole>, chunks: u32, last: Hole) -> Option<PlaceId> {
-    let Hole { chunks, .. } = *places.range(Hole { chunks, ..Hole::MIN }..=last).next()?;
-    let alike = last.min(Hole { chunks, ..Hole::MAX });
-    let Hole { tightness, .. } = *places.range(..=alike).next_back()?;
-    let first = Hole { chunks, tightness, place: 0 };
-    places.range(first..=alike).next().map(|hole| hole.place)
 }

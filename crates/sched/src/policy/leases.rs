@@ -180,11 +180,10 @@ impl Order for Leases {
     type Cohort = JobId;
 
     fn key(&self, turn: &Turn, id: JobId) -> Rank {
-        let is_waiting = turn.state.job(id).is_waiting();
-        match self.may_lose(turn, id) || is_waiting {
-            true => (true, SortKey(self.rules.need(turn, id)), is_waiting),
-            false => (false, SortKey(0.0), false),
+        if turn.state.job(id).is_waiting() {
+            return (true, SortKey(self.rules.need(turn, id)), true);
         }
+        self.stop_key(turn, id).unwrap_or((false, SortKey(0.0), false))
     }
 
     /// The greatest rank: an auction ranks all anyway.
@@ -197,8 +196,9 @@ impl Order for Leases {
         self.auction
     }
 
-    fn may_lose(&self, turn: &Turn, id: JobId) -> bool {
-        self.auction && self.is_over(turn, id)
+    fn stop_key(&self, turn: &Turn, id: JobId) -> Option<Rank> {
+        let may_lose = self.auction && self.is_over(turn, id);
+        may_lose.then(|| (true, SortKey(self.rules.need(turn, id)), false))
     }
 
     fn ranks_all(&self) -> bool {

@@ -49,6 +49,20 @@ impl<K: Ord + Copy> Queue<K> {
         self.classes.entry(class).or_default().insert((key, id));
     }
 
+    /// Inserts many jobs.
+    pub fn extend(&mut self, mut jobs: Vec<(Class, K, JobId)>) {
+        jobs.sort_unstable();
+        for alike in jobs.chunk_by(|a, b| a.0 == b.0) {
+            let set = self.classes.entry(alike[0].0).or_default();
+            let ranks = alike.iter().map(|&(_, key, id)| (key, id));
+            // Merging builds the whole set anew, which is quicker only where many jobs join.
+            match 16 * alike.len() > set.len() {
+                true => set.append(&mut ranks.collect()),
+                false => set.extend(ranks),
+            }
+        }
+    }
+
     pub fn remove(&mut self, class: Class, key: K, id: JobId) -> bool {
         let Some(set) = self.classes.get_mut(&class) else {
             return false;

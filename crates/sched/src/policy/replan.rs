@@ -4,12 +4,13 @@
 //! A plan touches few jobs, and so does its making (`plan.rs`): jobs that wait are kept by class,
 //! those that run by rank (`running.rs`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use hither_core::Seconds;
 use hither_core::record::Reason;
 use serde::{Deserialize, Serialize};
 
+use crate::by_id::ById;
 use crate::event::Why;
 use crate::job::JobId;
 use crate::policy::placing::Placing;
@@ -39,10 +40,10 @@ pub trait Order {
         true
     }
 
-    /// Whether this running job may lose its GPUs in this plan; one that may not ranks before all that
-    /// wait.
-    fn may_lose(&self, _turn: &Turn, _id: JobId) -> bool {
-        true
+    /// The rank of a running job that may lose its GPUs in this plan; `None` for one that may not, which
+    /// ranks before all that wait.
+    fn stop_key(&self, turn: &Turn, id: JobId) -> Option<Self::Key> {
+        Some(self.key(turn, id))
     }
 
     /// Whether the ranks of all running jobs are of another kind for this plan, so that limits say
@@ -64,7 +65,7 @@ pub trait Order {
 #[serde(bound(serialize = "K: Serialize", deserialize = "K: Deserialize<'de>"))]
 pub struct Ranks<K: Ord + Copy, C = JobId> {
     waiting: Queue<K>,
-    key_of: BTreeMap<JobId, (Class, K)>,
+    key_of: ById<(Class, K)>,
     /// `None` after a restart, and when all ranks changed: they are ranked for the next plan.
     #[serde(skip)]
     running: Option<Running<K, C>>,
@@ -72,7 +73,7 @@ pub struct Ranks<K: Ord + Copy, C = JobId> {
 
 impl<K: Ord + Copy, C> Default for Ranks<K, C> {
     fn default() -> Self {
-        Self { waiting: Queue::default(), key_of: BTreeMap::new(), running: None }
+        Self { waiting: Queue::default(), key_of: ById::default(), running: None }
     }
 }
 
@@ -85,9 +86,23 @@ impl<K: Ord + Copy, C: Ord + Copy> Ranks<K, C> {
         self.waiting.insert(class, key, id);
     }
 
+    /// These jobs, which ran until now, wait from now on.
+    fn insert_stopped(&mut self, turn: &Turn, stopped: Vec<(K, JobId)>) {
+        let mut jobs = Vec::with_capacity(stopped.len());
+        for (key, id) in stopped {
+            if let Some(running) = &mut self.running {
+                running.remove(id);
+            }
+            let class = class_of(turn.state.job(id));
+            self.key_of.insert(id, (class, key));
+            jobs.push((class, key, id));
+        }
+        self.waiting.extend(jobs);
+    }
+
     /// The job neither waits nor runs.
     pub fn remove(&mut self, id: JobId) {
-        if let Some((class, key)) = self.key_of.remove(&id) {
+        if let Some((class, key)) = self.key_of.remove(id) {
             self.waiting.remove(class, key, id);
         }
         if let Some(running) = &mut self.running {
@@ -110,14 +125,14 @@ impl<K: Ord + Copy, C: Ord + Copy> Ranks<K, C> {
     /// Ranks all waiting jobs anew.
     pub fn rank_waiting(&mut self, key: impl Fn(JobId) -> K) {
         let mut has_changed = false;
-        for (&id, (_, known)) in &mut self.key_of {
+        for (id, (_, known)) in self.key_of.iter_mut() {
             let key = key(id);
             has_changed |= key != *known;
             *known = key;
         }
         // To sort them takes most of the time, and many policies' ranks stand still while jobs wait.
         if has_changed {
-            let ranked = self.key_of.iter().map(|(&id, &(class, key))| (class, key, id));
+            let ranked = self.key_of.iter().map(|(id, &(class, key))| (class, key, id));
             self.waiting = ranked.collect();
         }
     }
@@ -138,10 +153,12 @@ impl<K: Ord + Copy, C: Ord + Copy> Ranks<K, C> {
             return (started, BTreeSet::new());
         }
         let (preempted, chosen) = self.plan(turn, order);
+        let mut stopped = Vec::with_capacity(preempted.len());
         for &id in &preempted {
             turn.preempt(id, Reason::Priority, Why::Outranked);
-            self.insert(turn, order.key(turn, id), id);
+            stopped.push((order.key(turn, id), id));
         }
+        self.insert_stopped(turn, stopped);
         let mut started = Vec::with_capacity(chosen.len());
         for (id, pool, planned) in chosen {
             // GPUs that others took from under a job are missing when it has made room.

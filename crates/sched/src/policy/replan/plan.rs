@@ -115,37 +115,37 @@ pub fn choose_plainly<K: Ord + Copy>(
     let (state, cluster) = (&turn.state, &turn.state.cluster);
     let pools = 0..cluster.pool_count() as PoolId;
     let mut room: Vec<u32> = pools.map(|pool| cluster.free_gpus(pool)).collect();
-    let mut ranks: Vec<(K, JobId)> = Vec::new();
-    for &id in state.running.iter().filter(|&&id| may_stop(turn, id) && order.may_lose(turn, id)) {
-        room[state.pool_of_run(id) as usize] += state.would_free(id);
-        ranks.push((order.key(turn, id), id));
+    // With the pool and the GPUs of those that run.
+    let mut ranks: Vec<((K, JobId), Option<(PoolId, u32)>)> = Vec::new();
+    for &id in state.running.iter().filter(|&&id| may_stop(turn, id)) {
+        let Some(key) = order.stop_key(turn, id) else { continue };
+        let held = (state.pool_of_run(id), state.would_free(id));
+        room[held.0 as usize] += held.1;
+        ranks.push(((key, id), Some(held)));
     }
     let mut walk = waiting.walk();
     while let Some((rank, _)) = walk.advance() {
-        ranks.push(rank);
+        ranks.push((rank, None));
     }
-    ranks.sort_unstable();
-    let (mut preempted, mut chosen) = Plan::default();
-    for (_, id) in ranks {
+    ranks.sort_unstable_by_key(|(rank, _)| *rank);
+    let (mut preempted, mut chosen) = (Vec::new(), Vec::new());
+    for ((_, id), held) in ranks {
         let job = state.job(id);
-        let (pools, wanted) = match job.is_waiting() {
-            true => (cluster.pools_for(job.pool), job.gpus()),
-            false => (cluster.pools_for(Some(state.pool_of_run(id))), state.would_free(id)),
+        let (mut pools, wanted) = match held {
+            None => (cluster.pools_for(job.pool), job.gpus()),
+            Some((pool, gpus)) => (cluster.pools_for(Some(pool)), gpus),
         };
-        match pools.into_iter().find(|&pool| room[pool as usize] >= wanted) {
-            Some(pool) => {
-                room[pool as usize] -= wanted;
-                if job.is_waiting() {
-                    chosen.push((id, pool, None));
-                }
-            }
-            None if job.is_waiting() => {}
-            None => {
-                preempted.insert(id);
-            }
+        let pool = pools.find(|&pool| room[pool as usize] >= wanted);
+        if let Some(pool) = pool {
+            room[pool as usize] -= wanted;
+        }
+        match (held, pool) {
+            (None, Some(pool)) => chosen.push((id, pool, None)),
+            (Some(_), None) => preempted.push(id),
+            _ => {}
         }
     }
-    (preempted, chosen)
+    (preempted.into_iter().collect(), chosen)
 }
 
 /// The running jobs that a plan may stop, the least deserving first.
@@ -166,9 +166,8 @@ pub struct PoolAscent<'a, K, C> {
 impl<'a, K: Ord + Copy, C: Ord + Copy> LastFirst<'a, K, C> {
     /// Ranks all running jobs.
     pub fn ranked(turn: &Turn, order: &impl Order<Key = K>) -> Self {
-        let may_go = |id: &JobId| may_stop(turn, *id) && order.may_lose(turn, *id);
-        let stoppable = turn.state.running.iter().copied().filter(may_go);
-        Self::Heap(stoppable.map(|id| (order.key(turn, id), id)).collect())
+        let stoppable = turn.state.running.iter().copied().filter(|&id| may_stop(turn, id));
+        Self::Heap(stoppable.filter_map(|id| Some((order.stop_key(turn, id)?, id))).collect())
     }
 
     /// Ranks only those that are asked for.
@@ -221,9 +220,9 @@ pub fn choose_on_paper<K: Ord + Copy, C: Ord + Copy>(
     waiting: &Queue<K>,
 ) -> Plan {
     let mut paper = Cow::Borrowed(&turn.state.cluster);
-    let held = |id: JobId| &turn.state.job(id).run().expect("it runs").placement;
+    let held = |id: JobId| &*turn.state.job(id).run().expect("it runs").placement;
     // Running jobs that were looked at, least deserving first. The first `gone` of them leave.
-    let mut met: Vec<(K, JobId)> = Vec::new();
+    let mut met: Vec<((K, JobId), &Placement)> = Vec::new();
     let mut gone = 0;
     let mut chosen = Vec::new();
     let (placing, forecast) = (order.placing(), &turn.state.forecast);
@@ -239,10 +238,10 @@ pub fn choose_on_paper<K: Ord + Copy, C: Ord + Copy>(
                 break offer;
             }
             if gone == met.len() {
-                met.extend(running.next(turn, order, rank));
+                met.extend(running.next(turn, order, rank).map(|next| (next, held(next.1))));
             }
-            match met.get(gone).filter(|next| **next > rank) {
-                Some(next) => paper.to_mut().release(held(next.1)),
+            match met.get(gone).filter(|(next, _)| *next > rank) {
+                Some((_, held)) => paper.to_mut().release(held),
                 None => break None,
             }
             gone += 1;
@@ -253,24 +252,24 @@ pub fn choose_on_paper<K: Ord + Copy, C: Ord + Copy>(
                 chosen.push((id, pool, Some(placement)));
             }
             None => {
-                met[before..gone].iter().for_each(|&(_, id)| paper.to_mut().take(held(id)));
+                met[before..gone].iter().for_each(|(_, held)| paper.to_mut().take(held));
                 gone = before;
                 offers.in_vain(placing, class);
             }
         }
     }
-    let mut preempted = BTreeSet::new();
-    for &(_, id) in met[..gone].iter().rev() {
+    let mut preempted = Vec::with_capacity(gone);
+    for &((_, id), held) in met[..gone].iter().rev() {
         let has_room = |slot: &Slot| {
             let machine = &paper.machines[slot.machine as usize];
             machine.free >= slot.gpus || !machine.is_up()
         };
-        match held(id).slots.iter().all(has_room) {
-            true => paper.to_mut().take(held(id)), // nobody came for its GPUs
-            false => drop(preempted.insert(id)),
+        match held.slots.iter().all(has_room) {
+            true => paper.to_mut().take(held), // nobody came for its GPUs
+            false => preempted.push(id),
         }
     }
-    (preempted, chosen)
+    (preempted.into_iter().collect(), chosen)
 }
 
 /// Starts the waiting jobs that fit on free GPUs, by rank. Nobody leaves.
