@@ -9,6 +9,7 @@ pub mod dataset;
 pub mod drift;
 pub mod error;
 pub mod fetch;
+pub mod full_batch;
 pub mod generate;
 pub mod graph;
 pub mod layer;

@@ -12,6 +12,7 @@ use hither_core::record::train::{Bytes, CriticalPath, Drift, Machine, Round, Tim
 use crate::average::{PartRows, add_change, average, between};
 use crate::correct::{Budget, Judge, ServerSteps, harms, last_kept};
 use crate::drift::{Part, Probe};
+use crate::full_batch::FullBatch;
 use crate::local::{Learner, Learnt, Pace, Steps};
 pub use crate::mode::Mode;
 use crate::mode::{Corrects, Sees};
@@ -82,8 +83,11 @@ impl Settings {
 
     /// What the server may spend where it corrects a model of some data.
     fn budget(&self, model: &Model, data: &Dataset) -> Budget {
+        let nodes = 0..data.graph.nodes() as u32;
+        let is_possible = || FullBatch::from_nodes(data, nodes).check(model).is_ok();
         let whole = || Batch::whole(data, &data.split.train, model.needs());
-        let whole_step = (self.task == Task::Nodes).then(|| model.work(&whole(), true));
+        let takes_whole_steps = self.task == Task::Nodes && is_possible();
+        let whole_step = takes_whole_steps.then(|| model.work(&whole(), true));
         Budget { share: self.server_share, machine: self.machine, whole_step }
     }
 
@@ -116,7 +120,8 @@ impl Settings {
 #[derive(Clone, Debug)]
 pub struct Best {
     pub round: u32,
-    pub valid: f64,
+    /// `None` without validation nodes or links: the last model then counts as the best.
+    pub valid: Option<f64>,
     pub test: f64,
     pub weights: Weights,
 }
@@ -546,10 +551,9 @@ impl Trainer {
             return None;
         }
         let scores = self.settings.task.scores(&self.model, &self.global, &self.data);
-        // Without validation the last model is as good as any.
-        let is_better = |best: &Best| scores.valid.is_none_or(|valid| valid > best.valid);
+        let is_better = |best: &Best| scores.valid.is_none() || scores.valid > best.valid;
         if self.best.as_ref().is_none_or(is_better) {
-            let (valid, test) = (scores.valid.unwrap_or(0.0), scores.test);
+            let Scores { valid, test, .. } = scores;
             self.best = Some(Best { round, valid, test, weights: self.global.clone() });
         }
         // Counted as if all nodes were scored.
