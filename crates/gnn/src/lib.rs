@@ -5,6 +5,7 @@
 pub mod average;
 pub mod checkpoint;
 pub mod correct;
+mod cost;
 pub mod dataset;
 pub mod drift;
 pub mod error;

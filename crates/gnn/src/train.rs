@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use hither_core::Seconds;
-use hither_core::record::train::{Bytes, CriticalPath, Drift, Machine, Round, Times, Work, Works};
+use hither_core::record::train::{Drift, Machine, Round, Times, Work, Works};
 
 use crate::average::{PartRows, add_change, average, between};
 use crate::correct::{Budget, Judge, ServerSteps, harms, last_kept};
@@ -147,7 +147,7 @@ pub struct Trainer {
     /// The edges between parts, in modes that store sums over remote neighbours.
     pub(crate) remote: Option<Remote>,
     /// The rows of nodes that each part has, in models that have a row per node.
-    rows: Option<PartRows>,
+    pub(crate) rows: Option<PartRows>,
     /// A resumed run: its workers lack the sums of the last refresh.
     pub(crate) sums_are_lost: bool,
 }
@@ -197,20 +197,6 @@ impl Trainer {
             settings,
             model,
             data,
-        }
-    }
-
-    /// Bytes of the models of all workers, sent in some form: of a table, each has the rows of its nodes.
-    pub fn models_bytes(&self, form: Updates) -> u64 {
-        let Weights { params, stats } = &self.global;
-        match (&self.rows, self.model.table()) {
-            (Some(rows), Some(table)) => {
-                let shared = params.len() - table.at.len();
-                let own =
-                    |rows: &Vec<u32>| form.bytes(rows.len() * table.dim + shared, stats.len());
-                rows.of_parts.iter().map(own).sum()
-            }
-            _ => self.workers.parts().len() as u64 * form.bytes(params.len(), stats.len()),
         }
     }
 
@@ -489,58 +475,6 @@ impl Trainer {
             return Err(Error::Diverged { round, what: "the loss or a parameter" });
         }
         Ok(loss)
-    }
-
-    /// What crossed the network: every worker's model both ways, and what workers fetched.
-    fn bytes(&self, answers: &[Answer], sums_bytes: u64) -> Bytes {
-        let mut bytes = Bytes { features_down_bytes: sums_bytes, ..Bytes::default() };
-        if self.settings.mode.is_distributed() {
-            for Answer { learnt, .. } in answers {
-                // Of a table, the rows of the worker's nodes. One that was added up on the way was whole.
-                let is_reduced = learnt.weights.params.is_empty();
-                let sent = if is_reduced { &self.global } else { &learnt.weights };
-                let Weights { params, stats } = sent;
-                bytes.model_down_bytes += sent.bytes();
-                bytes.model_up_bytes += self.settings.updates().bytes(params.len(), stats.len());
-                bytes.add(&learnt.bytes);
-            }
-        }
-        bytes
-    }
-
-    /// The time of the round if every worker and the server had a machine of its own.
-    fn critical_path(
-        &self,
-        answers: &[Answer],
-        works: &Works,
-        bytes: &Bytes,
-        sums_bytes: u64,
-    ) -> CriticalPath {
-        let machine = &self.settings.machine;
-        let worker_s = |Answer { learnt, probed, .. }: &Answer| {
-            let probe = probed.as_ref().map_or(Work::default(), |probed| probed.work);
-            machine.seconds(learnt.work + probe) + machine.transfer_s(learnt.bytes.total())
-        };
-        let probed = answers.iter().filter_map(|answer| answer.probed.as_ref());
-        let workers_probe: Work = probed.map(|probed| probed.work).sum();
-        let server_probe = Work {
-            sums: works.probe.sums - workers_probe.sums,
-            products: works.probe.products - workers_probe.products,
-        };
-        let workers_s = answers.iter().map(worker_s).fold(0.0, f64::max);
-        let steps_s = machine.seconds(works.server);
-        let waited_s = match self.settings.mode.does().corrects {
-            // Hidden behind the workers, as far as it is not longer.
-            Corrects::Meanwhile => (steps_s - workers_s).max(0.0),
-            _ => steps_s,
-        };
-        CriticalPath {
-            workers_s,
-            // All of it goes through the server's link.
-            transfer_s: machine
-                .transfer_s(bytes.model_down_bytes + bytes.model_up_bytes + sums_bytes),
-            server_s: waited_s + machine.seconds(works.judge + server_probe),
-        }
     }
 
     /// Validation and test score on the whole graph with all neighbours, and the work of scoring.

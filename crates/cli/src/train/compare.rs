@@ -237,7 +237,7 @@ fn run_all(
 fn compared(entries: &[Entry]) -> Vec<Compared> {
     let outcomes: Vec<Outcome> =
         entries.iter().map(|entry| Outcome::from_runs(&entry.runs)).collect();
-    let single = outcomes.iter().find(|outcome| outcome.figures.mode == "single");
+    let single = outcomes.iter().find(|outcome| outcome.figures.mode == Mode::Single.name());
     let single = single.map(|outcome| outcome.figures.test.mean);
     outcomes
         .into_iter()
