@@ -33,7 +33,9 @@ impl FullBatch {
                 let parts = partition.nodes_of().into_iter();
                 batches.extend(parts.map(|nodes| Self::from_nodes(data, nodes.into_iter())));
             }
-            Some(Sees::Whole | Sees::PartAndCopies | Sees::WholeByFetching) => batches.push(whole()),
+            Some(Sees::Whole | Sees::PartAndCopies | Sees::WholeByFetching) => {
+                batches.push(whole())
+            }
         }
         if does.corrects != Corrects::Never && settings.server.batch.is_none() {
             batches.push(whole());
