@@ -18,6 +18,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use hither_gnn::Dataset;
 use hither_gnn::train::Mode;
 use hither_gnn::transport::mpi::Launch;
 use serde_json::json;
@@ -153,6 +154,7 @@ fn run_mode(
             let case = TrainingCase::open(train, train.run.seed + u64::from(run) - 1, common)?;
             if run == first {
                 common.note_changes(&case.data);
+                note_unvalidated(&case.data, common);
             }
             let steps = train.server.server_steps.clone();
             let job = Job { args: train, case: &case, mode, run, steps, crew, stop: stop.clone() };
@@ -178,6 +180,13 @@ fn run_mode(
 fn note_unsaved(args: &TrainArgs, common: &Common) {
     if args.run.output.is_none() {
         common.say("note: without -o DIR only the scores are kept, not the model");
+    }
+}
+
+/// Without validation no score chooses a model.
+fn note_unvalidated(data: &Dataset, common: &Common) {
+    if data.links.as_ref().is_some_and(|links| links.valid.is_empty()) {
+        common.say("note: no links are held out for validation; the last round's model is kept");
     }
 }
 

@@ -30,7 +30,7 @@ type Run = BTreeMap<String, String>;
 struct State {
     rounds: Vec<Round>,
     /// Round, validation and test score of the best model.
-    best: Option<(u32, f64, f64)>,
+    best: Option<(u32, Option<f64>, f64)>,
     /// Steps that the server's optimiser has taken.
     steps: u64,
     /// Parts of workers that were late or lost, and have no file.

@@ -5,10 +5,12 @@
 pub mod average;
 pub mod checkpoint;
 pub mod correct;
+mod cost;
 pub mod dataset;
 pub mod drift;
 pub mod error;
 pub mod fetch;
+pub mod full_batch;
 pub mod generate;
 pub mod graph;
 pub mod layer;

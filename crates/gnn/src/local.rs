@@ -96,6 +96,13 @@ pub struct Learnt {
     pub work: Work,
 }
 
+impl Learnt {
+    fn nothing_yet(weights: Weights) -> Self {
+        let (bytes, work) = (Bytes::default(), Work::default());
+        Self { weights, steps: 0, loss: 0.0, gradient_squared: 0.0, bytes, work }
+    }
+}
+
 /// A batch that a step is to learn from, and the rows that it still lacks.
 struct Sampled<'a> {
     batch: Batch<'a>,
@@ -126,14 +133,7 @@ impl Learner {
         pace: &Pace,
         steps: &Steps,
     ) -> Learnt {
-        let mut learnt = Learnt {
-            weights: weights.clone(),
-            steps: 0,
-            loss: 0.0,
-            gradient_squared: 0.0,
-            bytes: Bytes::default(),
-            work: Work::default(),
-        };
+        let mut learnt = Learnt::nothing_yet(weights.clone());
         let needs = Needs { direct: model.needs().direct && self.home.is_none(), ..model.needs() };
         let mut grads = vec![0.0; weights.params.len()];
         let Self { data, task, train, optimiser, home, fetch, remote, sampler } = self;

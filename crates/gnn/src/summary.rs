@@ -45,7 +45,7 @@ impl Trainer {
             seed: self.settings.seed,
             rounds: self.rounds.len() as u32,
             best_round: best.map_or(0, |best| best.round),
-            valid: best.map_or(0.0, |best| best.valid),
+            valid: best.and_then(|best| best.valid),
             test: best.map_or(0.0, |best| best.test),
             server_steps: self.rounds.iter().map(|round| u64::from(round.server_steps)).sum(),
             bytes,

@@ -7,11 +7,12 @@
 use std::sync::Arc;
 
 use hither_core::Seconds;
-use hither_core::record::train::{Bytes, CriticalPath, Drift, Machine, Round, Times, Work, Works};
+use hither_core::record::train::{Drift, Machine, Round, Times, Work, Works};
 
 use crate::average::{PartRows, add_change, average, between};
 use crate::correct::{Budget, Judge, ServerSteps, harms, last_kept};
 use crate::drift::{Part, Probe};
+use crate::full_batch::FullBatch;
 use crate::local::{Learner, Learnt, Pace, Steps};
 pub use crate::mode::Mode;
 use crate::mode::{Corrects, Sees};
@@ -82,8 +83,11 @@ impl Settings {
 
     /// What the server may spend where it corrects a model of some data.
     fn budget(&self, model: &Model, data: &Dataset) -> Budget {
+        let nodes = 0..data.graph.nodes() as u32;
+        let is_possible = || FullBatch::from_nodes(data, nodes).check(model).is_ok();
         let whole = || Batch::whole(data, &data.split.train, model.needs());
-        let whole_step = (self.task == Task::Nodes).then(|| model.work(&whole(), true));
+        let takes_whole_steps = self.task == Task::Nodes && is_possible();
+        let whole_step = takes_whole_steps.then(|| model.work(&whole(), true));
         Budget { share: self.server_share, machine: self.machine, whole_step }
     }
 
@@ -116,7 +120,8 @@ impl Settings {
 #[derive(Clone, Debug)]
 pub struct Best {
     pub round: u32,
-    pub valid: f64,
+    /// `None` without validation nodes or links: the last model then counts as the best.
+    pub valid: Option<f64>,
     pub test: f64,
     pub weights: Weights,
 }
@@ -142,7 +147,7 @@ pub struct Trainer {
     /// The edges between parts, in modes that store sums over remote neighbours.
     pub(crate) remote: Option<Remote>,
     /// The rows of nodes that each part has, in models that have a row per node.
-    rows: Option<PartRows>,
+    pub(crate) rows: Option<PartRows>,
     /// A resumed run: its workers lack the sums of the last refresh.
     pub(crate) sums_are_lost: bool,
 }
@@ -192,20 +197,6 @@ impl Trainer {
             settings,
             model,
             data,
-        }
-    }
-
-    /// Bytes of the models of all workers, sent in some form: of a table, each has the rows of its nodes.
-    pub fn models_bytes(&self, form: Updates) -> u64 {
-        let Weights { params, stats } = &self.global;
-        match (&self.rows, self.model.table()) {
-            (Some(rows), Some(table)) => {
-                let shared = params.len() - table.at.len();
-                let own =
-                    |rows: &Vec<u32>| form.bytes(rows.len() * table.dim + shared, stats.len());
-                rows.of_parts.iter().map(own).sum()
-            }
-            _ => self.workers.parts().len() as u64 * form.bytes(params.len(), stats.len()),
         }
     }
 
@@ -486,58 +477,6 @@ impl Trainer {
         Ok(loss)
     }
 
-    /// What crossed the network: every worker's model both ways, and what workers fetched.
-    fn bytes(&self, answers: &[Answer], sums_bytes: u64) -> Bytes {
-        let mut bytes = Bytes { features_down_bytes: sums_bytes, ..Bytes::default() };
-        if self.settings.mode.is_distributed() {
-            for Answer { learnt, .. } in answers {
-                // Of a table, the rows of the worker's nodes. One that was added up on the way was whole.
-                let is_reduced = learnt.weights.params.is_empty();
-                let sent = if is_reduced { &self.global } else { &learnt.weights };
-                let Weights { params, stats } = sent;
-                bytes.model_down_bytes += sent.bytes();
-                bytes.model_up_bytes += self.settings.updates().bytes(params.len(), stats.len());
-                bytes.add(&learnt.bytes);
-            }
-        }
-        bytes
-    }
-
-    /// The time of the round if every worker and the server had a machine of its own.
-    fn critical_path(
-        &self,
-        answers: &[Answer],
-        works: &Works,
-        bytes: &Bytes,
-        sums_bytes: u64,
-    ) -> CriticalPath {
-        let machine = &self.settings.machine;
-        let worker_s = |Answer { learnt, probed, .. }: &Answer| {
-            let probe = probed.as_ref().map_or(Work::default(), |probed| probed.work);
-            machine.seconds(learnt.work + probe) + machine.transfer_s(learnt.bytes.total())
-        };
-        let probed = answers.iter().filter_map(|answer| answer.probed.as_ref());
-        let workers_probe: Work = probed.map(|probed| probed.work).sum();
-        let server_probe = Work {
-            sums: works.probe.sums - workers_probe.sums,
-            products: works.probe.products - workers_probe.products,
-        };
-        let workers_s = answers.iter().map(worker_s).fold(0.0, f64::max);
-        let steps_s = machine.seconds(works.server);
-        let waited_s = match self.settings.mode.does().corrects {
-            // Hidden behind the workers, as far as it is not longer.
-            Corrects::Meanwhile => (steps_s - workers_s).max(0.0),
-            _ => steps_s,
-        };
-        CriticalPath {
-            workers_s,
-            // All of it goes through the server's link.
-            transfer_s: machine
-                .transfer_s(bytes.model_down_bytes + bytes.model_up_bytes + sums_bytes),
-            server_s: waited_s + machine.seconds(works.judge + server_probe),
-        }
-    }
-
     /// Validation and test score on the whole graph with all neighbours, and the work of scoring.
     /// Keeps the best model.
     fn evaluate(&mut self, round: u32) -> Option<(Scores, Work)> {
@@ -546,10 +485,9 @@ impl Trainer {
             return None;
         }
         let scores = self.settings.task.scores(&self.model, &self.global, &self.data);
-        // Without validation the last model is as good as any.
-        let is_better = |best: &Best| scores.valid.is_none_or(|valid| valid > best.valid);
+        let is_better = |best: &Best| scores.valid.is_none() || scores.valid > best.valid;
         if self.best.as_ref().is_none_or(is_better) {
-            let (valid, test) = (scores.valid.unwrap_or(0.0), scores.test);
+            let Scores { valid, test, .. } = scores;
             self.best = Some(Best { round, valid, test, weights: self.global.clone() });
         }
         // Counted as if all nodes were scored.

@@ -249,7 +249,7 @@ fn bare() -> Vec<RunRecord> {
     }
     for run in &mut all {
         run.summary.bytes = Bytes::default();
-        (run.summary.test, run.summary.valid) = (f64::NAN, f64::NAN);
+        (run.summary.test, run.summary.valid) = (f64::NAN, None);
     }
     let drift = Drift {
         kappa_a: f64::NAN,

@@ -466,18 +466,24 @@ impl TrainArgs {
         }
     }
 
+    fn asked_of_links(&self) -> [(&'static str, Value); 7] {
+        let links = &self.links;
+        [
+            ("loss", json!(links.loss)),
+            ("negatives", json!(links.negatives)),
+            ("negatives-by", json!(links.negatives_by)),
+            ("temperature", json!(links.temperature)),
+            ("length-power", json!(self.length_power())),
+            ("valid-share", json!(links.valid_share)),
+            ("test-share", json!(links.test_share)),
+        ]
+    }
+
     /// Every option that affects the result, by flag: the content of settings.json.
     pub fn asked(&self, modes: Value) -> Map<String, Value> {
         let (data, model, parts) = (&self.data, &self.model, &self.parts);
         let (local, server, run) = (&self.local, &self.server, &self.run);
         let size = |batch: Batch| batch.0.map_or(json!("full"), |nodes| json!(nodes));
-        let drawn = |fanout: &Fanout| match fanout {
-            Fanout::All => json!("all"),
-            Fanout::AtMost(most) => json!(most),
-            Fanout::PerHop(most) => {
-                json!(most.iter().map(usize::to_string).collect::<Vec<_>>().join(","))
-            }
-        };
         let steps = match &server.server_steps {
             ServerSteps::Fixed(steps) => json!(steps),
             _ => json!("auto"),
@@ -519,14 +525,14 @@ impl TrainArgs {
             ("lr-schedule", json!(local.lr_schedule)),
             ("clip", json!(local.clip)),
             ("batch", size(self.batch())),
-            ("fanout", drawn(&self.fanout())),
+            ("fanout", shown_fanout(&self.fanout())),
             ("optimiser", json!(local.optimiser)),
             ("weight-decay", json!(local.weight_decay)),
             ("server-steps", steps),
             ("server-share", json!(server.server_share)),
             ("server-lr", json!(server.server_lr.unwrap_or(local.lr))),
             ("server-batch", size(self.server_batch())),
-            ("server-fanout", drawn(&self.server_fanout())),
+            ("server-fanout", shown_fanout(&self.server_fanout())),
             ("eval-every", json!(run.eval_every)),
             ("probe", json!(run.probe)),
             ("link-gbit", json!(run.link_gbit)),
@@ -536,18 +542,19 @@ impl TrainArgs {
             ("patience", json!(run.patience)),
             ("runs", json!(run.runs)),
         ];
-        let links = &self.links;
-        let of_links = [
-            ("loss", json!(links.loss)),
-            ("negatives", json!(links.negatives)),
-            ("negatives-by", json!(links.negatives_by)),
-            ("temperature", json!(links.temperature)),
-            ("length-power", json!(self.length_power())),
-            ("valid-share", json!(links.valid_share)),
-            ("test-share", json!(links.test_share)),
-        ];
-        let of_links = of_links.into_iter().filter(|_| self.learns_links());
+        let of_links = self.asked_of_links().into_iter().filter(|_| self.learns_links());
         let all = pairs.into_iter().chain(self.exchange.asked()).chain(of_links);
         all.map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+}
+
+/// A fanout as it is given on the command line.
+fn shown_fanout(fanout: &Fanout) -> Value {
+    match fanout {
+        Fanout::All => json!("all"),
+        Fanout::AtMost(most) => json!(most),
+        Fanout::PerHop(most) => {
+            json!(most.iter().map(usize::to_string).collect::<Vec<_>>().join(","))
+        }
     }
 }

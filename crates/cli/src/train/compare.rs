@@ -17,7 +17,7 @@ use super::drive::Job;
 use super::figures::Outcome;
 use super::stop::StopRequest;
 use super::store::{self, REPORT, RunStore, SUMMARY, write_json};
-use super::{dry_run, existing, note_unsaved, say_rest, unused};
+use super::{dry_run, existing, note_unsaved, note_unvalidated, say_rest, unused};
 use crate::{Common, outputs};
 
 /// Train in several modes on the same splits, partitions and seeds, and compare the results
@@ -90,6 +90,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
             let case = TrainingCase::open(train, train.run.seed + u64::from(run) - 1, common)?;
             if pending.is_first {
                 common.note_changes(&case.data);
+                note_unvalidated(&case.data, common);
             }
             run_all(train, &case, run, &mut top, &mut entries, &mut pending, common)
         })?;
@@ -236,7 +237,7 @@ fn run_all(
 fn compared(entries: &[Entry]) -> Vec<Compared> {
     let outcomes: Vec<Outcome> =
         entries.iter().map(|entry| Outcome::from_runs(&entry.runs)).collect();
-    let single = outcomes.iter().find(|outcome| outcome.figures.mode == "single");
+    let single = outcomes.iter().find(|outcome| outcome.figures.mode == Mode::Single.name());
     let single = single.map(|outcome| outcome.figures.test.mean);
     outcomes
         .into_iter()

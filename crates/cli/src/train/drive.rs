@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use hither_core::record::train::{Round, RunRecord};
 use hither_gnn::correct::ServerSteps;
+use hither_gnn::full_batch::FullBatch;
 use hither_gnn::layer::Layer;
 use hither_gnn::mode::Sees;
 use hither_gnn::model::Model;
@@ -81,6 +82,11 @@ impl Job<'_> {
         let settings =
             args.settings(&case.data, *mode, case.seed, case.workers()?, self.steps.clone());
         let cut = case.cut(*mode)?;
+        for batch in FullBatch::of_run(&settings, &case.data, &cut.partition) {
+            if let Err(error) = batch.check(&model) {
+                bail!("{error}; give --batch and --server-batch a number of nodes");
+            }
+        }
         let data = case.data.clone();
         let trainer = match self.crew {
             None => Trainer::new(settings, model, data, &cut.partition),
@@ -240,8 +246,13 @@ impl Progress {
             text.push_str(&format!(", valid {:.2}", 100.0 * valid));
         }
         if let Some(best) = &trainer.best {
-            let (score, at) = (100.0 * best.valid, best.round);
-            text.push_str(&format!(", best {score:.2} in round {at}"));
+            match best.valid {
+                Some(valid) => {
+                    let (score, at) = (100.0 * valid, best.round);
+                    text.push_str(&format!(", best {score:.2} in round {at}"));
+                }
+                None => text.push_str(&format!(", test {:.2}", 100.0 * best.test)),
+            }
         }
         let bytes: u64 = trainer.rounds.iter().map(|round| round.bytes.total()).sum();
         text.push_str(&format!(", {:.1} MB sent", bytes as f64 / 1e6));

@@ -24,7 +24,7 @@ pub fn left(settings: &Settings, rounds: &[Round]) -> Option<TimeLeft> {
     let per = |seconds: f64, units: f64| if units > 0.0 { seconds / units } else { 0.0 };
     let local_s = per(sum(&|r| r.time.local_s), sum(&|r| r.local_steps.into()));
     let (round_s, server_s) = server_cost(rounds);
-    let evaluations = rounds.iter().filter(|round| round.valid.is_some()).count() as f64;
+    let evaluations = rounds.iter().filter(|round| round.test.is_some()).count() as f64;
     let evaluate_s = per(sum(&|r| r.time.evaluate_s), evaluations);
     let probes = rounds.iter().filter(|round| round.drift.is_some()).count() as f64;
     let probe_s = per(sum(&|r| r.time.probe_s), probes);

@@ -26,7 +26,8 @@ pub struct Figures {
     pub mode: String,
     /// Test score of the models with the best validation score.
     pub test: Spread,
-    pub valid: Spread,
+    /// `None` without validation nodes or links.
+    pub valid: Option<Spread>,
     pub best_round: Spread,
     /// Bytes per round to the workers and from them, all workers together.
     #[serde(alias = "down_bytes_a_round")]
@@ -78,10 +79,11 @@ impl Figures {
         let a_round = |of: &dyn Fn(&RunRecord) -> u64| {
             over(&|run| of(run) as f64 / run.rounds.len().max(1) as f64).mean
         };
+        let valid: Option<Vec<f64>> = runs.iter().map(|run| run.summary.valid).collect();
         Self {
             mode: runs.first().map_or_else(String::new, |run| run.summary.mode.clone()),
             test: over(&|run| run.summary.test),
-            valid: over(&|run| run.summary.valid),
+            valid: valid.map(|valid| Spread::from_values(valid.into_iter())),
             best_round: over(&|run| run.summary.best_round.into()),
             down_bytes_per_round: a_round(&|run| {
                 let rounds = run.rounds.iter();

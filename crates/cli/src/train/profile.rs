@@ -129,7 +129,7 @@ mod tests {
             seed: 0,
             rounds: 2,
             best_round: 1,
-            valid: 0.5,
+            valid: Some(0.5),
             test: 0.5,
             server_steps: 6,
             bytes,

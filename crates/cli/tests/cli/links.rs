@@ -3,9 +3,11 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::bad_inputs::refused;
 use crate::train::{Place, json};
-use crate::{PathStr, json_of, stdout_of};
+use crate::{PathStr, command, json_of, stdout_of};
 
 fn shop() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/shop").str().to_owned()
@@ -88,6 +90,19 @@ fn links_are_learnt_over_parts_and_resumed() {
     assert_eq!(fs::read(Path::new(&run).join("model.safetensors")).expect("a model"), model);
     let outcome = json(Path::new(&run).join("summary.json"));
     assert!(outcome["up_bytes_per_round"].as_f64().expect("bytes") > 0.0);
+}
+
+#[test]
+fn without_validation_links_the_last_model_is_kept() {
+    let words = ["train", &shop(), "--mode", "single", "--parts", "1", "--batch", "64"];
+    let more = ["--valid-share", "0", "--rounds", "3", "--json"];
+    let output = command(&[&words[..], &more].concat()).output().expect("runs");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("the last round's model is kept") && !told.contains("best"), "{told}");
+    let outcome: Value = serde_json::from_slice(&output.stdout).expect("json");
+    assert!(outcome["valid"].is_null(), "{outcome}");
+    assert_eq!(outcome["best_round"]["mean"], 3.0);
+    assert!(outcome["runs"][0]["summary"]["valid"].is_null(), "{outcome}");
 }
 
 #[test]

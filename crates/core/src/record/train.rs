@@ -269,7 +269,8 @@ pub struct Summary {
     pub seed: u64,
     pub rounds: u32,
     pub best_round: u32,
-    pub valid: f64,
+    /// `None` without validation nodes or links; the last round then counts as the best.
+    pub valid: Option<f64>,
     pub test: f64,
     pub server_steps: u64,
     /// Traffic of the whole run.

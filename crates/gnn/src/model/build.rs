@@ -102,11 +102,10 @@ struct Maker<'a> {
 
 impl Maker<'_> {
     fn layer(mut self, kind: Kind) -> Layer {
-        let (norm, heads) = (self.model.spec.norm, self.model.spec.heads);
+        let norm = self.model.spec.norm;
         let (inputs, outputs) = (self.inputs, self.outputs);
-        // PyTorch's Linear, and Glorot's: the layers that these programs use begin differently.
+        // As PyTorch's Linear begins; graph convolution and attention begin with Glorot's.
         let linear = Start::Uniform(1.0 / (inputs as f32).sqrt());
-        let glorot = |a: usize, b: usize| Start::Uniform((6.0 / (a + b) as f32).sqrt());
         match kind {
             Kind::Sage => {
                 let neighbours = self.matrix("lin_l.weight", outputs, linear);
@@ -119,34 +118,7 @@ impl Maker<'_> {
                 let weight = self.matrix("lin.weight", outputs, glorot(inputs, outputs));
                 Layer::Gcn(Gcn { weight, bias, norm })
             }
-            Kind::Gat => {
-                let concat = !self.last;
-                let dim = if concat { outputs / heads } else { outputs };
-                // Glorot's of a tensor [1, heads, dim].
-                let score = glorot(heads, dim);
-                let source = self.vector("att_src", &[1, heads, dim], score);
-                let target = self.vector("att_dst", &[1, heads, dim], score);
-                let bias = self.vector("bias", &[outputs], Start::Constant(0.0));
-                let all = glorot(inputs, heads * dim);
-                let weight = self.matrix("lin.weight", heads * dim, all);
-                let heads = Heads { count: heads, dim, concat };
-                Layer::Attention(Attention { heads, weight, source, target, bias })
-            }
-            Kind::Gatv2 => {
-                let concat = !self.last;
-                let dim = if concat { outputs / heads } else { outputs };
-                let score = self.vector("att", &[1, heads, dim], glorot(heads, dim));
-                let bias = self.vector("bias", &[outputs], Start::Constant(0.0));
-                let (all, zero) = (glorot(inputs, heads * dim), Start::Constant(0.0));
-                let source = self.matrix("lin_l.weight", heads * dim, all);
-                let source_bias = self.vector("lin_l.bias", &[heads * dim], zero);
-                let target = self.matrix("lin_r.weight", heads * dim, all);
-                let target_bias = self.vector("lin_r.bias", &[heads * dim], zero);
-                let source = Linear { weight: source, bias: source_bias };
-                let target = Linear { weight: target, bias: target_bias };
-                let heads = Heads { count: heads, dim, concat };
-                Layer::Gatv2(Gatv2 { heads, source, target, score, bias })
-            }
+            Kind::Gat | Kind::Gatv2 => self.attention(kind),
             Kind::Gin => {
                 let weight = self.matrix("nn.lins.0.weight", outputs, linear);
                 let bias = self.vector("nn.lins.0.bias", &[outputs], linear);
@@ -182,6 +154,33 @@ impl Maker<'_> {
         }
     }
 
+    /// A layer of attention, in its first or its second version.
+    fn attention(&mut self, kind: Kind) -> Layer {
+        let (count, inputs, outputs) = (self.model.spec.heads, self.inputs, self.outputs);
+        let concat = !self.last;
+        let dim = if concat { outputs / count } else { outputs };
+        let (heads, width) = (Heads { count, dim, concat }, count * dim);
+        let (zero, all) = (Start::Constant(0.0), glorot(inputs, width));
+        // Glorot's of a tensor [1, heads, dim].
+        let score = glorot(count, dim);
+        if kind == Kind::Gat {
+            let source = self.vector("att_src", &[1, count, dim], score);
+            let target = self.vector("att_dst", &[1, count, dim], score);
+            let bias = self.vector("bias", &[outputs], zero);
+            let weight = self.matrix("lin.weight", width, all);
+            return Layer::Attention(Attention { heads, weight, source, target, bias });
+        }
+        let score = self.vector("att", &[1, count, dim], score);
+        let bias = self.vector("bias", &[outputs], zero);
+        let source = self.matrix("lin_l.weight", width, all);
+        let source_bias = self.vector("lin_l.bias", &[width], zero);
+        let target = self.matrix("lin_r.weight", width, all);
+        let target_bias = self.vector("lin_r.bias", &[width], zero);
+        let source = Linear { weight: source, bias: source_bias };
+        let target = Linear { weight: target, bias: target_bias };
+        Layer::Gatv2(Gatv2 { heads, source, target, score, bias })
+    }
+
     fn matrix(&mut self, name: &str, outputs: usize, start: Start) -> ParamMatrix {
         let inputs = self.inputs;
         let at = self.vector(name, &[outputs, inputs], start);
@@ -204,6 +203,11 @@ fn batch_norm(model: &mut Model, index: usize, dim: usize) -> BatchNorm {
         mean: add(&mut model.stats, name("running_mean"), &[dim], zero),
         variance: add(&mut model.stats, name("running_var"), &[dim], one),
     }
+}
+
+/// The range of Glorot and Bengio for a matrix of this shape.
+fn glorot(rows: usize, columns: usize) -> Start {
+    Start::Uniform((6.0 / (rows + columns) as f32).sqrt())
 }
 
 fn layer_norm(model: &mut Model, index: usize, dim: usize) -> LayerNorm {

@@ -89,31 +89,14 @@ impl Model {
         grads: &mut [f32],
     ) -> f64 {
         grads.fill(0.0);
-        let mut traces: Vec<Trace> = Vec::with_capacity(self.stages.len());
-        let mut hops = &batch.hops[..];
-        for (index, stage) in self.stages.iter().enumerate() {
-            let (here, later) = hops.split_at(stage.layer.hops());
-            hops = later;
-            let input = self.input_of(index, batch, &traces);
-            let (mut y, cache) = stage.layer.forward(&weights.params, &input, here, true);
-            let normalised = stage.normalisation.as_ref().map(|norm| {
-                let stats = matches!(pass, Pass::Learn { .. }).then_some(&mut weights.stats[..]);
-                norm.learn(&weights.params, stats, &mut y)
-            });
-            if stage.activate {
-                vector::relu_dropout(&mut y, self.dropout(index, pass));
-            }
-            let activated = stage.residual.then(|| copy(&y));
-            stage.add_input(&input, &mut y);
-            traces.push(Trace { cache, normalised, activated, output: y });
-        }
+        let mut traces = self.forward(weights, batch, pass);
         let Some(Trace { mut cache, output: logits, .. }) = traces.pop() else { return 0.0 };
         let mut dy = zeros(logits.len());
         let loss = batch.goal.gradient(data, &logits, self.spec.outputs, &mut dy);
         reuse(logits);
         // The gradient that goes past the layer, straight to its input.
         let mut past: Option<Vec<f32>> = None;
-        hops = &batch.hops[..];
+        let mut hops = &batch.hops[..];
         for (index, stage) in self.stages.iter().enumerate().rev() {
             let (earlier, here) = hops.split_at(hops.len() - stage.layer.hops());
             hops = earlier;
@@ -151,6 +134,29 @@ impl Model {
         reuse(dy);
         cache.reuse();
         loss
+    }
+
+    /// What each stage leaves for the backward pass, the last one's output included.
+    fn forward(&self, weights: &mut Weights, batch: &Batch, pass: Pass) -> Vec<Trace> {
+        let mut traces: Vec<Trace> = Vec::with_capacity(self.stages.len());
+        let mut hops = &batch.hops[..];
+        for (index, stage) in self.stages.iter().enumerate() {
+            let (here, later) = hops.split_at(stage.layer.hops());
+            hops = later;
+            let input = self.input_of(index, batch, &traces);
+            let (mut y, cache) = stage.layer.forward(&weights.params, &input, here, true);
+            let normalised = stage.normalisation.as_ref().map(|norm| {
+                let stats = matches!(pass, Pass::Learn { .. }).then_some(&mut weights.stats[..]);
+                norm.learn(&weights.params, stats, &mut y)
+            });
+            if stage.activate {
+                vector::relu_dropout(&mut y, self.dropout(index, pass));
+            }
+            let activated = stage.residual.then(|| copy(&y));
+            stage.add_input(&input, &mut y);
+            traces.push(Trace { cache, normalised, activated, output: y });
+        }
+        traces
     }
 
     /// Multiply–adds of one pass over the batch: forward, or forward and backward.

@@ -111,7 +111,7 @@ pub fn figures(groups: &[ModeGroup]) -> Vec<Figures> {
     let own = |group: &ModeGroup| Figures {
         runs: group.runs.len(),
         test: Spread::over_runs(group, |run| run.summary.test),
-        valid: Spread::over_runs(group, |run| run.summary.valid),
+        valid: Spread::over_runs(group, |run| run.summary.valid.unwrap_or(f64::NAN)),
         delta: None,
         down_bytes: group.mean(|run| a_round(run, down)).unwrap_or(0.0),
         up_bytes: group.mean(|run| a_round(run, up)).unwrap_or(0.0),

@@ -218,7 +218,7 @@ fn best_round(run: &RunRecord) -> BestRound {
         bytes: positive(bytes),
         seconds: positive(seconds),
         test: Some(summary.test).filter(|score| score.is_finite()),
-        valid: Some(summary.valid).filter(|score| score.is_finite()),
+        valid: summary.valid.filter(|score| score.is_finite()),
     }
 }
 

@@ -40,7 +40,7 @@ pub fn run(mode: &str, seed: u64, rounds: u32) -> RunRecord {
         seed,
         rounds,
         best_round: best.round,
-        valid: best.valid.unwrap(),
+        valid: best.valid,
         test: best.test.unwrap(),
         server_steps: rows.iter().map(|row| u64::from(row.server_steps)).sum(),
         bytes,

@@ -1,0 +1,77 @@
+//! What a round costs beside its work: the bytes that cross the network, and the time that a cluster would take.
+
+use hither_core::record::train::{Bytes, CriticalPath, Work, Works};
+
+use crate::mode::Corrects;
+use crate::model::Weights;
+use crate::train::Trainer;
+use crate::transport::Answer;
+use crate::update::Updates;
+
+impl Trainer {
+    /// Bytes of the models of all workers, sent in some form: of a table, each has the rows of its nodes.
+    pub fn models_bytes(&self, form: Updates) -> u64 {
+        let Weights { params, stats } = &self.global;
+        match (&self.rows, self.model.table()) {
+            (Some(rows), Some(table)) => {
+                let shared = params.len() - table.at.len();
+                let own =
+                    |rows: &Vec<u32>| form.bytes(rows.len() * table.dim + shared, stats.len());
+                rows.of_parts.iter().map(own).sum()
+            }
+            _ => self.workers.parts().len() as u64 * form.bytes(params.len(), stats.len()),
+        }
+    }
+
+    /// What crossed the network: every worker's model both ways, and what workers fetched.
+    pub(crate) fn bytes(&self, answers: &[Answer], sums_bytes: u64) -> Bytes {
+        let mut bytes = Bytes { features_down_bytes: sums_bytes, ..Bytes::default() };
+        if self.settings.mode.is_distributed() {
+            for Answer { learnt, .. } in answers {
+                // Of a table, the rows of the worker's nodes. One that was added up on the way was whole.
+                let is_reduced = learnt.weights.params.is_empty();
+                let sent = if is_reduced { &self.global } else { &learnt.weights };
+                let Weights { params, stats } = sent;
+                bytes.model_down_bytes += sent.bytes();
+                bytes.model_up_bytes += self.settings.updates().bytes(params.len(), stats.len());
+                bytes.add(&learnt.bytes);
+            }
+        }
+        bytes
+    }
+
+    /// The time of the round if every worker and the server had a machine of its own.
+    pub(crate) fn critical_path(
+        &self,
+        answers: &[Answer],
+        works: &Works,
+        bytes: &Bytes,
+        sums_bytes: u64,
+    ) -> CriticalPath {
+        let machine = &self.settings.machine;
+        let worker_s = |Answer { learnt, probed, .. }: &Answer| {
+            let probe = probed.as_ref().map_or(Work::default(), |probed| probed.work);
+            machine.seconds(learnt.work + probe) + machine.transfer_s(learnt.bytes.total())
+        };
+        let probed = answers.iter().filter_map(|answer| answer.probed.as_ref());
+        let workers_probe: Work = probed.map(|probed| probed.work).sum();
+        let server_probe = Work {
+            sums: works.probe.sums - workers_probe.sums,
+            products: works.probe.products - workers_probe.products,
+        };
+        let workers_s = answers.iter().map(worker_s).fold(0.0, f64::max);
+        let steps_s = machine.seconds(works.server);
+        let waited_s = match self.settings.mode.does().corrects {
+            // Hidden behind the workers, as far as it is not longer.
+            Corrects::Meanwhile => (steps_s - workers_s).max(0.0),
+            _ => steps_s,
+        };
+        CriticalPath {
+            workers_s,
+            // All of it goes through the server's link.
+            transfer_s: machine
+                .transfer_s(bytes.model_down_bytes + bytes.model_up_bytes + sums_bytes),
+            server_s: waited_s + machine.seconds(works.judge + server_probe),
+        }
+    }
+}
