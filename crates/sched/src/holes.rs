@@ -40,8 +40,8 @@ pub(crate) struct Holes {
     /// By row: a bit for each place, in `width` words.
     bits: Vec<u64>,
     width: usize,
-    /// The word of place 0 would be so many words before the first: the places of a rack often have
-    /// high numbers that are close together.
+    /// The word in which the first place would be if rows began with place 0. The machines of a rack
+    /// usually have numbers that are close together, so its rows are short.
     first: usize,
 }
 

@@ -9,9 +9,10 @@ pub type Searched = (&'static str, &'static [&'static str]);
 const PLACINGS: &[&str] = &["skew", "close", "strict", "by-profile"];
 
 const SEARCH: &[Searched] = &[
-    ("dally.round_s", &["300", "600", "1200"]),
-    ("dally.quantum_s", &["600", "1800", "3600"]),
+    // What changes most comes first: a small budget ends before the rest.
     ("dally.damping", &["2", "1", "1.5", "4"]),
+    ("dally.quantum_s", &["600", "1800", "3600"]),
+    ("dally.round_s", &["300", "600", "1200"]),
     // Quantiles: the median, where the authors' pair falls in Philly, and wider queues. Thresholds: the
     // authors', Pollux' and those of longer jobs.
     ("tiresias.quantiles", &["[0.5, 0.85]", "[0.5]", "[0.73, 0.85]", "[0.8, 0.95]"]),

@@ -106,6 +106,9 @@ impl<'a, K: Ord + Copy, C: Ord + Copy> Tail<'a, K, C> {
     }
 }
 
+/// The pool and the GPUs of a running job; `None` for one that waits.
+type Held = Option<(PoolId, u32)>;
+
 /// The same as [`choose`], job by job.
 pub fn choose_plainly<K: Ord + Copy>(
     turn: &Turn,
@@ -115,8 +118,7 @@ pub fn choose_plainly<K: Ord + Copy>(
     let (state, cluster) = (&turn.state, &turn.state.cluster);
     let pools = 0..cluster.pool_count() as PoolId;
     let mut room: Vec<u32> = pools.map(|pool| cluster.free_gpus(pool)).collect();
-    // With the pool and the GPUs of those that run.
-    let mut ranks: Vec<((K, JobId), Option<(PoolId, u32)>)> = Vec::new();
+    let mut ranks: Vec<((K, JobId), Held)> = Vec::new();
     for &id in state.running.iter().filter(|&&id| may_stop(turn, id)) {
         let Some(key) = order.stop_key(turn, id) else { continue };
         let held = (state.pool_of_run(id), state.would_free(id));
