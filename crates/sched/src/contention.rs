@@ -70,8 +70,8 @@ pub struct Contention {
     /// By spot: whether its jobs would send more than it carries if none were stretched. Only such
     /// spots can slow anybody.
     is_tight: Vec<bool>,
-    /// Spots whose jobs have changed since the last settlement.
-    touched: BTreeSet<Spot>,
+    /// Spots whose jobs have changed since the last settlement, some of them twice.
+    touched: Vec<Spot>,
     /// Jobs that have started since then.
     started: BTreeMap<JobId, Shape>,
 }
@@ -114,7 +114,7 @@ impl Contention {
             jobs: vec![Vec::new(); capacity.len()],
             is_tight: vec![false; capacity.len()],
             capacity,
-            touched: BTreeSet::new(),
+            touched: Vec::new(),
             started: BTreeMap::new(),
         }
     }
@@ -141,7 +141,7 @@ impl Contention {
         cluster: &Cluster,
         network: &Network,
     ) {
-        if placement.slots.len() > 1 && profile.gradient_bytes > 0.0 {
+        if sends(profile, placement) {
             let shape = network.shape(cluster, placement);
             let spots = self.spots(profile, &shape, placement, cluster, network);
             let cost = network.iteration_cost(profile, &shape);
@@ -169,19 +169,26 @@ impl Contention {
         changed.into_iter().map(shape).collect()
     }
 
-    /// What would happen if the job ran there, and no longer where it runs now.
+    /// What would happen if the job ran there, with this shape, and no longer where it runs now.
     pub fn trial(
         &mut self,
         id: JobId,
         profile: &Profile,
         placement: &Placement,
+        shape: &Shape,
         cluster: &Cluster,
         network: &Network,
     ) -> Trial {
-        let shape = network.shape(cluster, placement);
-        let cost = network.iteration_cost(profile, &shape);
-        let start = |here: &mut Self| here.add(id, profile, placement, cluster, network);
-        let (stretch, others) = self.try_out(id, start);
+        let cost = network.iteration_cost(profile, shape);
+        let flow = sends(profile, placement).then(|| {
+            let spots = self.spots(profile, shape, placement, cluster, network);
+            Flow { shape: *shape, cost, spots, stretch: 1.0 }
+        });
+        let changes = |flow: &Flow| self.flows.contains_key(&id) || self.fills_any(id, flow);
+        let (stretch, others) = match flow.as_ref().map_or(self.flows.contains_key(&id), changes) {
+            true => self.try_out(id, flow),
+            false => (1.0, Vec::new()),
+        };
         Trial { iteration_s: cost.iteration_s(stretch), others }
     }
 
@@ -190,21 +197,31 @@ impl Contention {
         self.stretch_anew();
         // Who is not stretched crosses no full link, and slows nobody.
         match self.flows.get(&id).is_some_and(|flow| flow.stretch > 1.0) {
-            true => self.try_out(id, |_| {}).1,
+            true => self.try_out(id, None).1,
             false => Vec::new(),
         }
     }
 
-    /// Takes the job off all links, lets it start anew, and undoes both. Returns its stretch in between,
-    /// and the others whose pace would change.
-    fn try_out(
-        &mut self,
-        id: JobId,
-        start: impl FnOnce(&mut Self),
-    ) -> (f64, Vec<(JobId, Seconds, Seconds)>) {
+    /// Whether any spot would be tight if this flow came to it. Otherwise it slows nobody, and nobody slows it.
+    fn fills_any(&self, id: JobId, flow: &Flow) -> bool {
+        flow.spots.iter().any(|&(spot, bytes)| {
+            let jobs = &self.jobs[spot as usize];
+            let (before, after) = jobs.split_at(jobs.partition_point(|&(other, _)| other < id));
+            // In the order in which `load_alone` adds them up.
+            let first = before.iter().map(|&(_, load)| load).sum::<f64>() + flow.load(bytes, 1.0);
+            let load = after.iter().fold(first, |sum, &(_, load)| sum + load);
+            load > self.capacity[spot as usize] * FULL
+        })
+    }
+
+    /// Takes the job off all links, lets it start anew as this flow, and undoes both. Returns its stretch in
+    /// between, and the others whose pace would change.
+    fn try_out(&mut self, id: JobId, flow: Option<Flow>) -> (f64, Vec<(JobId, Seconds, Seconds)>) {
         self.stretch_anew();
         let before = self.remove(id);
-        start(self);
+        if let Some(flow) = flow {
+            self.insert(id, flow);
+        }
         let was_tight: Vec<(Spot, bool)> =
             self.touched.iter().map(|&spot| (spot, self.is_tight[spot as usize])).collect();
         let changed = self.stretch_anew();
@@ -302,7 +319,7 @@ impl Contention {
             let jobs = &mut self.jobs[spot as usize];
             let at = jobs.partition_point(|&(other, _)| other < id);
             jobs.insert(at, (id, flow.load(bytes, 1.0)));
-            self.touched.insert(spot);
+            self.touched.push(spot);
         }
         self.flows.insert(id, flow);
     }
@@ -311,7 +328,7 @@ impl Contention {
         let flow = self.flows.remove(&id)?;
         for &(spot, _) in &flow.spots {
             self.jobs[spot as usize].retain(|&(other, _)| other != id);
-            self.touched.insert(spot);
+            self.touched.push(spot);
         }
         Some(flow)
     }
@@ -319,14 +336,25 @@ impl Contention {
     /// Stretches the jobs at touched spots, and all that are connected with them by tight spots.
     /// Returns those whose stretch has changed, with the one that they had.
     fn stretch_anew(&mut self) -> Vec<(JobId, f64)> {
+        if self.touched.is_empty() {
+            return Vec::new();
+        }
         let mut to_visit: Vec<Spot> = Vec::new();
-        for spot in std::mem::take(&mut self.touched) {
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        for &spot in &touched {
             let was_tight = std::mem::replace(&mut self.is_tight[spot as usize], false);
             self.is_tight[spot as usize] =
                 self.load_alone(spot) > self.capacity[spot as usize] * FULL;
             if was_tight || self.is_tight[spot as usize] {
                 to_visit.push(spot);
             }
+        }
+        touched.clear();
+        self.touched = touched; // its memory
+        if to_visit.is_empty() {
+            return Vec::new();
         }
         let mut ids: BTreeSet<JobId> = BTreeSet::new();
         let mut tight: BTreeSet<Spot> = BTreeSet::new();
@@ -361,18 +389,23 @@ impl Contention {
     }
 
     fn links(flows: &[&Flow], tight: &BTreeSet<Spot>, capacity: &[f64]) -> Vec<SharedLink> {
-        let numbers: BTreeMap<Spot, usize> = tight.iter().copied().zip(0..).collect();
+        let tight: Vec<Spot> = tight.iter().copied().collect();
         let link = |&spot: &Spot| SharedLink { room: capacity[spot as usize], users: Vec::new() };
         let mut links: Vec<SharedLink> = tight.iter().map(link).collect();
         for (at, flow) in flows.iter().enumerate() {
             for (spot, bytes) in &flow.spots {
-                if let Some(&number) = numbers.get(spot) {
+                if let Ok(number) = tight.binary_search(spot) {
                     links[number].users.push((at, *bytes));
                 }
             }
         }
         links
     }
+}
+
+/// Whether a job there sends anything between machines.
+fn sends(profile: &Profile, placement: &Placement) -> bool {
+    placement.slots.len() > 1 && profile.gradient_bytes > 0.0
 }
 
 /// A link that several jobs fill.

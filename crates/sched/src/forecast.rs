@@ -85,7 +85,7 @@ pub struct Forecast {
     all: Ended,
     /// How much longer runs took than on idle links, by model, size of the gang and tier.
     #[serde(default)]
-    by_model: BTreeMap<String, BTreeMap<u32, [Excess; LEVELS_MAX]>>,
+    by_model: BTreeMap<String, Paces>,
     /// The same by tier and place, beyond what the model explains.
     #[serde(default, with = "pairs")]
     by_place: BTreeMap<(Tier, PlaceId), Excess>,
@@ -166,6 +166,56 @@ impl Excess {
     }
 }
 
+/// How much longer runs of one model took than on idle links, by size of the gang, a power of two, and tier.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<u32, [Excess; LEVELS_MAX]>", into = "BTreeMap<u32, [Excess; LEVELS_MAX]>")]
+struct Paces {
+    by_size: BTreeMap<u32, [Excess; LEVELS_MAX]>,
+    /// The factor for each size and tier. It is asked for far more often than runs end.
+    slowdowns: Vec<(u32, [f64; LEVELS_MAX])>,
+}
+
+impl Paces {
+    fn add(&mut self, size: u32, tier: Tier, log_ratio: f64) {
+        self.by_size.entry(size).or_default()[tier.level()].add(log_ratio);
+        self.find_slowdowns();
+    }
+
+    /// Nobody is slowed less at a wider tier, nor in a larger gang: where those have shown nothing, the
+    /// narrower and the smaller count.
+    fn find_slowdowns(&mut self) {
+        self.slowdowns.clear();
+        let mut of_smaller = [0.0_f64; LEVELS_MAX];
+        for (&size, by_tier) in &self.by_size {
+            let mut of_narrower = 0.0_f64;
+            for (most, excess) in of_smaller.iter_mut().zip(by_tier) {
+                of_narrower = of_narrower.max(excess.log_factor());
+                *most = most.max(of_narrower);
+            }
+            self.slowdowns.push((size, of_smaller.map(f64::exp)));
+        }
+    }
+
+    fn slowdown(&self, size: u32, tier: Tier) -> f64 {
+        let up_to = self.slowdowns.partition_point(|&(known, _)| known <= size);
+        self.slowdowns[..up_to].last().map_or(1.0, |(_, by_tier)| by_tier[tier.level()])
+    }
+}
+
+impl From<BTreeMap<u32, [Excess; LEVELS_MAX]>> for Paces {
+    fn from(by_size: BTreeMap<u32, [Excess; LEVELS_MAX]>) -> Self {
+        let mut paces = Self { by_size, slowdowns: Vec::new() };
+        paces.find_slowdowns();
+        paces
+    }
+}
+
+impl From<Paces> for BTreeMap<u32, [Excess; LEVELS_MAX]> {
+    fn from(paces: Paces) -> Self {
+        paces.by_size
+    }
+}
+
 impl Forecast {
     /// Takes told lengths for the truth.
     pub fn exact() -> Self {
@@ -242,13 +292,10 @@ impl Forecast {
         self.slowdown_at(job, tier) * of_place
     }
 
-    /// The same at any place of the tier. Nobody is slowed less at a wider tier, nor in a larger gang: where
-    /// those have shown nothing, the narrower and the smaller count.
+    /// The same at any place of the tier.
     pub fn slowdown_at(&self, job: &Job, tier: Tier) -> f64 {
-        let Some(by_size) = self.by_model.get(&job.profile.name) else { return 1.0 };
-        let up_to = by_size.range(..=job.gpus.next_power_of_two());
-        let factors = up_to.flat_map(|(_, by_tier)| by_tier[..=tier.level()].iter());
-        factors.map(Excess::log_factor).fold(0.0, f64::max).exp()
+        let paces = self.by_model.get(&job.profile.name);
+        paces.map_or(1.0, |paces| paces.slowdown(job.gpus.next_power_of_two(), tier))
     }
 
     /// A run of the job there took so many times as long as on idle links.
@@ -260,11 +307,10 @@ impl Forecast {
             if self.by_model.len() == MODELS_MAX {
                 self.by_model.pop_first();
             }
-            self.by_model.insert(model.clone(), BTreeMap::new());
+            self.by_model.insert(model.clone(), Paces::default());
         }
-        let by_size = self.by_model.get_mut(model).expect("inserted above");
-        let by_tier = by_size.entry(job.gpus.next_power_of_two()).or_default();
-        by_tier[tier.level()].add(ratio.ln());
+        let paces = self.by_model.get_mut(model).expect("inserted above");
+        paces.add(job.gpus.next_power_of_two(), tier, ratio.ln());
     }
 
     /// A job ended after having held its GPUs for so long.
@@ -312,17 +358,24 @@ impl Ended {
     fn add(&mut self, held_s: Seconds) {
         let at =
             |sorted: &[Seconds], s: Seconds| sorted.partition_point(|&t| SortKey(t) < SortKey(s));
+        // Sums from here on stay as they are.
+        let mut unchanged = 0;
         if self.in_order.len() == ENDED_MAX
             && let Some(oldest_s) = self.in_order.pop_front()
         {
-            self.sorted.remove(at(&self.sorted, oldest_s));
+            let oldest = at(&self.sorted, oldest_s);
+            self.sorted.remove(oldest);
+            self.sum_from.remove(oldest);
+            unchanged = oldest;
         }
         self.in_order.push_back(held_s);
-        self.sorted.insert(at(&self.sorted, held_s), held_s);
-        self.sum_from.clear();
-        self.sum_from.resize(self.sorted.len(), 0.0);
-        let mut sum = 0.0;
-        for (from, held_s) in self.sum_from.iter_mut().zip(&self.sorted).rev() {
+        let newest = at(&self.sorted, held_s);
+        self.sorted.insert(newest, held_s);
+        self.sum_from.insert(newest, 0.0);
+        unchanged = if newest < unchanged { unchanged + 1 } else { newest + 1 };
+        let mut sum = self.sum_from.get(unchanged).copied().unwrap_or(0.0);
+        let changed = self.sum_from[..unchanged].iter_mut().zip(&self.sorted[..unchanged]);
+        for (from, held_s) in changed.rev() {
             sum += held_s;
             *from = sum;
         }
@@ -338,6 +391,8 @@ impl Ended {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -369,5 +424,41 @@ mod tests {
         (0..2000).for_each(|n| ended.add(if n < 1000 { 1.0 } else { 500.0 }));
         assert_eq!((ended.in_order.len(), ended.sorted.len()), (ENDED_MAX, ENDED_MAX));
         assert_eq!(ended.residual_s(0.0), Some(500.0));
+    }
+
+    proptest! {
+        #[test]
+        fn slowdowns_are_the_largest_of_smaller_gangs_and_narrower_tiers(
+            runs in prop::collection::vec((0u32..5, 0u8..4, -0.5..2.0f64), 0..60),
+        ) {
+            let mut paces = Paces::default();
+            for (size, tier, log_ratio) in runs {
+                paces.add(1 << size, Tier(tier), log_ratio);
+            }
+            for (size, tier) in (0..6).flat_map(|size| (0..4).map(move |tier| (1u32 << size, Tier(tier)))) {
+                let up_to = paces.by_size.range(..=size);
+                let factors = up_to.flat_map(|(_, by_tier)| by_tier[..=tier.level()].iter());
+                let want = factors.map(Excess::factor).fold(1.0, f64::max);
+                prop_assert_eq!(paces.slowdown(size, tier), want);
+            }
+            let saved = serde_json::to_string(&paces).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Paces>(&saved).unwrap(), paces);
+        }
+
+        #[test]
+        fn sums_are_those_of_the_times_that_are_remembered(
+            held_s in prop::collection::vec(0u32..50, 0..3 * ENDED_MAX),
+        ) {
+            let mut ended = Ended::default();
+            for held_s in held_s {
+                ended.add(f64::from(held_s) * 0.1);
+            }
+            let mut sum = 0.0;
+            for (&from, held_s) in ended.sum_from.iter().zip(&ended.sorted).rev() {
+                sum += held_s;
+                prop_assert_eq!(from, sum, "to the last bit");
+            }
+            prop_assert_eq!(ended.sum_from.len(), ended.in_order.len());
+        }
     }
 }

@@ -172,10 +172,13 @@ impl Network {
         let slots = &placement.slots;
         let mut parts = [1; LEVELS_MAX];
         let mut share = [f64::INFINITY; LEVELS_MAX];
+        parts[0] = slots.iter().map(|s| s.gpus).max().unwrap_or(0);
+        share[0] = self.links[0][0];
+        if let [slot] = slots[..] {
+            return Shape { gpus: slot.gpus, machines: 1, parts, share };
+        }
         // The places that are used on a level, and how many parts of each.
         let mut used: Vec<(PlaceId, u32)> = slots.iter().map(|s| (s.machine, s.gpus)).collect();
-        parts[0] = used.iter().map(|u| u.1).max().unwrap_or(0);
-        share[0] = self.links[0][0];
         let mut level = 0;
         while used.len() > 1 {
             level += 1;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use common::{GB, assert_close, placed, profile, topology};
 use hither_core::topology::{LEVELS_MAX, Link, Topology};
 use hither_sched::cluster::{Cluster, Placement};
-use hither_sched::contention::Contention;
+use hither_sched::contention::{Contention, Trial};
 use hither_sched::job::{JobId, Profile};
 use hither_sched::network::{Network, Shape};
 use proptest::prelude::*;
@@ -50,6 +50,13 @@ impl Wire {
         self.note(changed);
         self.running.remove(&id);
         self.shares.remove(&id);
+    }
+
+    fn trial(&mut self, id: JobId, gigabytes: f64, slots: &[(u32, u32)]) -> Trial {
+        let Self { cluster, network, contention, .. } = self;
+        let placement = placed(cluster, slots);
+        let shape = network.shape(cluster, &placement);
+        contention.trial(id, &profile(gigabytes), &placement, &shape, cluster, network)
     }
 
     fn note(&mut self, changed: Vec<(JobId, Shape)>) {
@@ -212,8 +219,7 @@ fn a_core_that_fills_slows_jobs_of_different_racks() {
 fn a_trial_tells_what_a_start_would_do_and_does_nothing() {
     let mut wire = Wire::new(&topology(&[(0, 1), (0, 1), (1, 1), (1, 1)]));
     wire.start(0, 1.0, &[(0, 1), (2, 1)]);
-    let place = placed(&wire.cluster, &[(1, 1), (3, 1)]);
-    let trial = wire.contention.trial(1, &profile(1.0), &place, &wire.cluster, &wire.network);
+    let trial = wire.trial(1, 1.0, &[(1, 1), (3, 1)]);
     assert_close(trial.iteration_s, 4.0);
     let [(id, before_s, after_s)] = trial.others[..] else { panic!("one neighbour: {trial:?}") };
     assert_eq!(id, 0);
@@ -222,8 +228,7 @@ fn a_trial_tells_what_a_start_would_do_and_does_nothing() {
     assert_eq!(wire.contention.settle(), [], "nothing has changed");
     // A running job leaves its links when it moves: both are alone then.
     wire.start(1, 1.0, &[(1, 1), (3, 1)]);
-    let rack = placed(&wire.cluster, &[(0, 1), (1, 1)]);
-    let trial = wire.contention.trial(1, &profile(1.0), &rack, &wire.cluster, &wire.network);
+    let trial = wire.trial(1, 1.0, &[(0, 1), (1, 1)]);
     assert_close(trial.iteration_s, 2.0);
     let [(0, before_s, after_s)] = trial.others[..] else { panic!("one neighbour: {trial:?}") };
     assert_close(before_s, 4.0);
@@ -253,7 +258,7 @@ enum Step {
 
 proptest! {
     #[test]
-    fn starts_and_stops_leave_the_same_shares_as_starting_started_anew(
+    fn starts_are_as_trials_told_and_leave_the_same_shares_as_starting_anew(
         steps in prop::collection::vec(
             prop_oneof![
                 2 => (0.01..20.0f64, prop::collection::btree_map(0..8u32, 1..3u32, 1..5))
@@ -268,7 +273,19 @@ proptest! {
         let mut wire = Wire::new(&topology);
         for (id, step) in (0..).zip(steps) {
             match step {
-                Step::Start(gigabytes, slots) => wire.start(id, gigabytes, &slots),
+                Step::Start(gigabytes, slots) => {
+                    let before: BTreeMap<JobId, f64> =
+                        wire.running.keys().map(|&other| (other, wire.pace(other).0)).collect();
+                    let trial = wire.trial(id, gigabytes, &slots);
+                    wire.start(id, gigabytes, &slots);
+                    assert_close(trial.iteration_s, wire.pace(id).0);
+                    let told: BTreeMap<JobId, f64> =
+                        trial.others.iter().map(|&(other, _, after_s)| (other, after_s)).collect();
+                    for (other, before_s) in before {
+                        let after_s = told.get(&other).copied().unwrap_or(before_s);
+                        assert_close(after_s, wire.pace(other).0);
+                    }
+                }
                 Step::Stop(at) if !wire.running.is_empty() => {
                     let ids: Vec<JobId> = wire.running.keys().copied().collect();
                     wire.stop(ids[at % ids.len()]);

@@ -10,6 +10,7 @@ use crate::cluster::Placement;
 use crate::contention::Trial;
 use crate::event::{Action, Decision, Timer, Why};
 use crate::job::JobId;
+use crate::network::Shape;
 use crate::state::State;
 
 /// One decision in the making: the state that policies plan on and the decisions that they make.
@@ -75,9 +76,9 @@ impl<'a> Turn<'a> {
     }
 
     /// What would become of the job and of those who run if it had these GPUs, as believed.
-    pub fn trial(&mut self, id: JobId, placement: &Placement) -> Trial {
+    pub fn trial(&mut self, id: JobId, placement: &Placement, shape: &Shape) -> Trial {
         let State { traffic, jobs, cluster, network, .. } = &mut *self.state.0;
-        traffic.trial(id, &jobs[id].job.profile, placement, cluster, network)
+        traffic.trial(id, &jobs[id].job.profile, placement, shape, cluster, network)
     }
 
     /// What would become of the others if a running job stopped: who would go faster, with the time of an

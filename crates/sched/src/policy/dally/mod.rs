@@ -8,7 +8,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use std::sync::Arc;
 
 use hither_core::Seconds;
 use hither_core::record::Reason;
@@ -18,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{Placement, PoolId};
 use crate::event::{Action, Timer, Why};
 use crate::job::JobId;
+use crate::network::Shape;
 use crate::policy::Policy;
 use crate::policy::queue::{Class, class_of};
 use crate::state::Turn;
@@ -86,9 +86,9 @@ struct Dally {
     usual_wait: UsualWait,
     round_set: bool,
     round_due: bool,
-    /// Where a gang of each demand would be if the cluster were empty, and for which layout that holds.
+    /// What a gang of each demand would have if the cluster were empty, and for which layout that holds.
     #[serde(skip)]
-    best_places: (u64, BTreeMap<Class, Arc<Placement>>),
+    best_shapes: (u64, BTreeMap<Class, Shape>),
     /// The expected wait last reported for each number of GPUs.
     #[serde(default)]
     reported: BTreeMap<u32, Seconds>,
@@ -103,7 +103,7 @@ impl Dally {
             usual_wait: UsualWait::default(),
             round_set: false,
             round_due: false,
-            best_places: (0, BTreeMap::new()),
+            best_shapes: (0, BTreeMap::new()),
             reported: BTreeMap::new(),
         }
     }
@@ -193,8 +193,8 @@ impl Dally {
             return None;
         }
         let place = turn.state.cluster.place_at(demand.0, pool, tier).expect("it was on offer");
-        let best_place = self.best_place(turn, demand);
-        let lost_s = best_place
+        let best_shape = self.best_shape(turn, demand);
+        let lost_s = best_shape
             .and_then(|best| place_costs_s(turn, id, &place, &best, self.options.anticipate));
         let wait_s = self.tuner.wait_s(demand, turn.now());
         let enough_s = self.worth_waiting_s(turn, id, tier, lost_s);
@@ -216,18 +216,19 @@ impl Dally {
         Some(self.tuner.grown_at_s(demand, turn.now(), enough_s).max(again_s))
     }
 
-    /// The place that a gang of the demand has on the empty cluster: no better one will come.
-    fn best_place(&mut self, turn: &Turn, demand: Class) -> Option<Arc<Placement>> {
+    /// The shape that a gang of the demand has on the empty cluster: no better one will come.
+    fn best_shape(&mut self, turn: &Turn, demand: Class) -> Option<Shape> {
         let cluster = &turn.state.cluster;
-        if self.best_places.0 != cluster.layout {
-            self.best_places = (cluster.layout, BTreeMap::new());
+        if self.best_shapes.0 != cluster.layout {
+            self.best_shapes = (cluster.layout, BTreeMap::new());
         }
-        if let Some(place) = self.best_places.1.get(&demand) {
-            return Some(place.clone());
+        if let Some(&shape) = self.best_shapes.1.get(&demand) {
+            return Some(shape);
         }
-        let place = Arc::new(cluster.emptied().best_offer(demand.0, demand.1)?);
-        self.best_places.1.insert(demand, place.clone());
-        Some(place)
+        let place = cluster.emptied().best_offer(demand.0, demand.1)?;
+        let shape = turn.state.network.shape(cluster, &place);
+        self.best_shapes.1.insert(demand, shape);
+        Some(shape)
     }
 
     /// The expected wait from which on it is better to take the place. A job without a profile holds out as
@@ -335,17 +336,21 @@ impl Dally {
         if self.waiting.is_empty() {
             return;
         }
-        let mut candidates = self.candidates(turn);
         let overdue_s = self.overdue_after_s();
         if let Some(id) = self.waiting.overdue(turn.now(), overdue_s, 0) {
             let (above, allowed) = (f64::NEG_INFINITY, turn.state.cluster.widest());
+            let mut candidates = self.candidates(turn, above);
             self.preempt_for(turn, &mut candidates, id, above, allowed);
             return;
         }
         let mut hopeless: BTreeSet<(Class, Tier)> = BTreeSet::new();
+        let damping = self.options.damping;
+        let above = |claim: f64| (claim * damping).max(f64::MIN_POSITIVE);
+        // Whoever is asked later, a victim of this round too, has a weaker claim than the first.
+        let first = self.waiting.first_claimant(&hopeless).map_or(0.0, |first| first.0);
+        let mut candidates = self.candidates(turn, above(first));
         while let Some((claim, id)) = self.waiting.first_claimant(&hopeless) {
-            let allowed = self.waiting.allowed(id);
-            let above = (claim * self.options.damping).max(f64::MIN_POSITIVE);
+            let (allowed, above) = (self.waiting.allowed(id), above(claim));
             if !self.preempt_for(turn, &mut candidates, id, above, allowed) {
                 // Others of this demand that accept no more have a weaker claim and fare no better.
                 hopeless.insert((class_of(turn.state.job(id)), allowed));
@@ -353,12 +358,16 @@ impl Dally {
         }
     }
 
-    fn candidates(&self, turn: &mut Turn) -> Candidates {
+    /// Running jobs that may be preempted now and have a claim above `above`.
+    fn candidates(&self, turn: &mut Turn, above: f64) -> Candidates {
         let now = turn.now();
         let running: Vec<JobId> = turn.state.running.iter().copied().collect();
         let candidate = |id: JobId| {
             turn.state.worked_s(id).filter(|&s| s >= self.options.quantum_s)?;
             let claim = self.options.score.claim(turn.state.job(id), &turn.state.forecast, now);
+            if claim <= above {
+                return None;
+            }
             Some(Candidate { id, claim, cost: stop_costs(turn, id, self.options.anticipate) })
         };
         Candidates::new(running.into_iter().filter_map(candidate).collect())
@@ -416,7 +425,7 @@ impl Dally {
     /// Running jobs move to a better place, free or freed, where that saves more than it costs.
     fn upgrade(&mut self, turn: &mut Turn) {
         let mut candidates = match self.options.upgrade_evicts {
-            true => self.candidates(turn),
+            true => self.candidates(turn, f64::NEG_INFINITY),
             false => Candidates::default(),
         };
         let running: Vec<JobId> = turn.state.running.iter().copied().collect();

@@ -12,6 +12,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::ops::Range;
 
 use hither_core::topology::Tier;
 
@@ -34,6 +35,29 @@ pub struct Candidate {
 struct Share {
     candidate: u32,
     gpus: u32,
+    cost_per_gpu: f64,
+}
+
+/// What candidates hold of every domain of one tier, one domain after the other.
+#[derive(Debug, Default)]
+struct Shares {
+    all: Vec<Share>,
+    by_domain: Vec<Held>,
+}
+
+/// The shares of one domain.
+#[derive(Debug, Clone, Default)]
+struct Held {
+    /// Where they are, cheapest per GPU first.
+    range: Range<usize>,
+    /// At most so many GPUs: candidates that are gone may count until they are dropped.
+    gpus_max: u32,
+}
+
+impl Shares {
+    fn of(&self, domain: usize) -> &[Share] {
+        &self.all[self.by_domain[domain].range.clone()]
+    }
 }
 
 /// What is looked for: a domain of this tier and type that holds the gang.
@@ -68,8 +92,8 @@ pub struct Candidates {
     /// In order of id.
     all: Vec<Candidate>,
     is_gone: Vec<bool>,
-    /// By tier and domain, cheapest per GPU first; made when first asked for.
-    shares: BTreeMap<Tier, Vec<Vec<Share>>>,
+    /// By tier; made when first asked for.
+    shares: BTreeMap<Tier, Shares>,
     rankings: BTreeMap<Place, Ranking>,
     /// Machines that candidates have left since.
     left: Vec<MachineId>,
@@ -100,12 +124,15 @@ impl Candidates {
         tier: Tier,
         above: f64,
     ) -> Option<(f64, Vec<JobId>)> {
-        for tier in [Tier::MACHINE, tier] {
+        let (cluster, gang) = (&state.cluster, gang.into());
+        // Only gangs that may not be split freely ask for machines everywhere.
+        let by_machine = Some(Tier::MACHINE).filter(|_| gang.split != Split::ANY);
+        for tier in [Some(tier), by_machine].into_iter().flatten() {
             if !self.shares.contains_key(&tier) {
                 self.shares.insert(tier, self.shares_by_domain(state, tier));
             }
         }
-        let (cluster, gang) = (&state.cluster, gang.into());
+        let mut victims = Vec::new();
         let search = Search { cluster, tier, pool, gang, above };
         let key: Place = (tier, pool, gang);
         let ranking = self.rankings.remove(&key).filter(|ranking| ranking.above <= above);
@@ -113,28 +140,25 @@ impl Candidates {
             Some(ranking) => ranking,
             None => {
                 let prices = domains(cluster, pool, tier)
-                    .filter_map(|domain| self.price(&search, domain))
+                    .filter_map(|domain| self.price(&search, domain, &mut victims))
                     .map(Reverse);
                 Ranking { prices: prices.collect(), above, seen: self.left.len() }
             }
         };
         for domain in self.left_since(&search, ranking.seen) {
             self.drop_gone(tier, domain);
-            let price = self.price(&search, domain);
+            let price = self.price(&search, domain, &mut victims);
             ranking.prices.extend(price.map(Reverse));
         }
         (ranking.seen, ranking.above) = (self.left.len(), above);
         let mut found = None;
         while let Some(Reverse(noted)) = ranking.prices.pop() {
             let domain = noted.2;
-            let Some(price) = self.price(&search, domain) else { continue };
+            let Some(price) = self.price(&search, domain, &mut victims) else { continue };
             ranking.prices.push(Reverse(price));
             if price <= noted {
-                let victims = self.cheapest_in(&search, domain);
-                let ids = |(cost, chosen): (f64, Vec<u32>)| {
-                    (cost, chosen.into_iter().map(|at| self.all[at as usize].id).collect())
-                };
-                found = victims.map(ids);
+                let ids = victims.iter().map(|&at| self.all[at as usize].id);
+                found = Some((price.0.0, ids.collect()));
                 break;
             }
         }
@@ -153,25 +177,40 @@ impl Candidates {
 
     /// Drops the shares of those that are gone, so that nobody looks at them again.
     fn drop_gone(&mut self, tier: Tier, domain: usize) {
-        let shares = self.shares.get_mut(&tier).expect("made when first asked for");
-        shares[domain].retain(|share| !self.is_gone[share.candidate as usize]);
+        let Shares { all, by_domain } =
+            self.shares.get_mut(&tier).expect("made when first asked for");
+        let Held { range, gpus_max } = &mut by_domain[domain];
+        let (mut kept, mut gpus) = (range.start, 0);
+        for at in range.clone() {
+            if !self.is_gone[all[at].candidate as usize] {
+                gpus += all[at].gpus;
+                all[kept] = all[at];
+                kept += 1;
+            }
+        }
+        (range.end, *gpus_max) = (kept, gpus);
     }
 
-    fn price(&self, search: &Search, domain: usize) -> Option<Price> {
-        let (cost, victims) = self.cheapest_in(search, domain)?;
+    /// The price of the domain, and the victims, by index, who would have to go.
+    fn price(&self, search: &Search, domain: usize, victims: &mut Vec<u32>) -> Option<Price> {
+        let cost = self.cheapest_in(search, domain, victims)?;
         Some((SortKey(cost), victims.len(), domain))
     }
 
-    /// The victims, by index, that make room in the domain.
-    fn cheapest_in(&self, search: &Search, domain: usize) -> Option<(f64, Vec<u32>)> {
+    /// The victims, by index, that make room in the domain. Returns their cost.
+    fn cheapest_in(&self, search: &Search, domain: usize, victims: &mut Vec<u32>) -> Option<f64> {
         let Search { cluster, tier, pool, gang, above } = *search;
         if gang.split != Split::ANY {
-            return self.cheapest_by_machine(search, domain);
+            return self.cheapest_by_machine(search, domain, victims);
         }
         let free = free_in(cluster, pool, tier, domain);
         let missing = gang.gpus.checked_sub(free).filter(|&missing| missing > 0)?;
+        let shares = &self.shares[&tier];
+        if shares.by_domain[domain].gpus_max < missing {
+            return None;
+        }
         let is_eligible = |candidate: u32| self.is_eligible(candidate, above);
-        self.cheapest_of(&self.shares[&tier][domain], missing, is_eligible)
+        self.cheapest_of(shares.of(domain), missing, is_eligible, victims)
     }
 
     fn is_eligible(&self, candidate: u32, above: f64) -> bool {
@@ -180,7 +219,12 @@ impl Candidates {
 
     /// The victims for a gang that may not be split freely. Each machine has a price for as many of
     /// its chunks as it could hold; the cheapest per chunk are freed until the gang is whole.
-    fn cheapest_by_machine(&self, search: &Search, domain: usize) -> Option<(f64, Vec<u32>)> {
+    fn cheapest_by_machine(
+        &self,
+        search: &Search,
+        domain: usize,
+        victims: &mut Vec<u32>,
+    ) -> Option<f64> {
         let Search { cluster, gang, .. } = *search;
         let machines = machines_in(search, domain);
         let free: u32 = machines.iter().map(|&m| gang.split.chunks_in(free_of(cluster, m))).sum();
@@ -197,12 +241,13 @@ impl Candidates {
         offers.sort_unstable();
         for (_, machine) in offers {
             // Victims that span machines may have made room here too.
-            let Some((chunks, _, victims)) = offer(machine, missing, &chosen) else { continue };
-            chosen.extend(victims);
+            let Some((chunks, _, here)) = offer(machine, missing, &chosen) else { continue };
+            chosen.extend(here);
             missing -= chunks.min(missing);
             if missing == 0 {
-                let cost = chosen.iter().map(|&at| self.all[at as usize].cost).sum();
-                return Some((cost, chosen.into_iter().collect()));
+                victims.clear();
+                victims.extend(&chosen);
+                return Some(self.cost_of(victims));
             }
         }
         None
@@ -217,7 +262,7 @@ impl Candidates {
         chunks_max: u32,
         chosen: &BTreeSet<u32>,
     ) -> Option<(u32, f64, Vec<u32>)> {
-        let shares = &self.shares[&Tier::MACHINE][machine as usize];
+        let shares = self.shares[&Tier::MACHINE].of(machine as usize);
         let free = free_of(cluster, machine);
         let held = |wanted: &dyn Fn(u32) -> bool| {
             let shares = shares.iter().filter(|share| wanted(share.candidate));
@@ -232,87 +277,112 @@ impl Candidates {
             return None;
         }
         let missing = ((before + chunks) * split.chunk).saturating_sub(free_then);
-        let (cost, victims) = match missing {
-            0 => (0.0, Vec::new()),
-            _ => self.cheapest_of(shares, missing, is_eligible)?,
+        let mut victims = Vec::new();
+        let cost = match missing {
+            0 => 0.0,
+            _ => self.cheapest_of(shares, missing, is_eligible, &mut victims)?,
         };
         Some((chunks, cost, victims))
     }
 
     /// The victims whose shares add up to the missing GPUs. In order of cost per GPU freed, those
-    /// that do not suffice are collected; each that would suffice on top of them is an answer.
+    /// that do not suffice are collected; each that would suffice on top of them is an answer. Returns
+    /// their cost.
     fn cheapest_of(
         &self,
         shares: &[Share],
         missing: u32,
         is_eligible: impl Fn(u32) -> bool,
-    ) -> Option<(f64, Vec<u32>)> {
-        let mut collected: Vec<Share> = Vec::new();
+        victims: &mut Vec<u32>,
+    ) -> Option<f64> {
+        victims.clear(); // until the end they are positions in `shares`
         let (mut freed, mut cost) = (0, 0.0);
         // (cost, how many of the collected, the one on top)
-        let mut best: Option<(f64, usize, Share)> = None;
-        for &share in shares.iter().filter(|share| is_eligible(share.candidate)) {
+        let mut best: Option<(f64, usize, u32)> = None;
+        for (at, share) in (0..).zip(shares).filter(|(_, share)| is_eligible(share.candidate)) {
             let candidate = &self.all[share.candidate as usize];
             if best.is_some_and(|(least, ..)| cost >= least) {
                 break;
             }
             if freed + share.gpus < missing {
-                collected.push(share);
+                victims.push(at);
                 freed += share.gpus;
                 cost += candidate.cost;
             } else if best.is_none_or(|(least, ..)| cost + candidate.cost < least) {
-                best = Some((cost + candidate.cost, collected.len(), share));
+                best = Some((cost + candidate.cost, victims.len(), at));
             }
         }
         let (_, count, last) = best?;
-        collected.truncate(count);
-        collected.push(last);
-        Some(self.without_needless(collected, missing))
+        victims.truncate(count);
+        victims.push(last);
+        drop_needless(shares, missing, victims);
+        victims.iter_mut().for_each(|at| *at = shares[*at as usize].candidate);
+        Some(self.cost_of(victims))
     }
 
-    /// The last one may have made some of the others needless: the dearest per GPU go first.
-    fn without_needless(&self, mut chosen: Vec<Share>, missing: u32) -> (f64, Vec<u32>) {
-        let freed: u32 = chosen.iter().map(|share| share.gpus).sum();
-        let mut spare = freed - missing;
-        let is_needed = |share: &Share| match spare.checked_sub(share.gpus) {
-            Some(less) => {
-                spare = less;
-                false
-            }
-            None => true,
-        };
-        chosen.reverse();
-        chosen.retain(is_needed);
-        chosen.reverse();
-        let cost = chosen.iter().map(|share| self.all[share.candidate as usize].cost).sum();
-        (cost, chosen.into_iter().map(|share| share.candidate).collect())
+    fn cost_of(&self, victims: &[u32]) -> f64 {
+        victims.iter().map(|&at| self.all[at as usize].cost).sum()
     }
 
-    fn shares_by_domain(&self, state: &State, tier: Tier) -> Vec<Vec<Share>> {
+    fn shares_by_domain(&self, state: &State, tier: Tier) -> Shares {
         let cluster = &state.cluster;
-        let mut by_domain: Vec<Vec<Share>> = vec![Vec::new(); domain_count(cluster, tier)];
-        for (candidate, at) in (0..).zip(&self.all) {
-            if self.is_gone[candidate as usize] {
-                continue;
-            }
-            let slots = state.job(at.id).run().map_or(&[][..], |run| &run.placement.slots);
-            // Others may not have the GPUs of a machine that drains.
-            for slot in slots.iter().filter(|s| cluster.machines[s.machine as usize].is_up()) {
-                let shares = &mut by_domain[domain_of(cluster, tier, slot.machine)];
-                match shares.last_mut().filter(|last| last.candidate == candidate) {
+        let present = (0..).zip(&self.all).filter(|&(at, _)| !self.is_gone[at as usize]);
+        // Others may not have the GPUs of a machine that drains.
+        let slots = |candidate: &Candidate| {
+            let slots = state.job(candidate.id).run().map_or(&[][..], |run| &run.placement.slots);
+            slots.iter().filter(|s| cluster.machines[s.machine as usize].is_up())
+        };
+        let mut counts = vec![0; domain_count(cluster, tier)];
+        for slot in present.clone().flat_map(|(_, candidate)| slots(candidate)) {
+            counts[domain_of(cluster, tier, slot.machine)] += 1;
+        }
+        let mut end = 0;
+        let room = |count: usize| {
+            end += count;
+            Held { range: end - count..end - count, gpus_max: 0 }
+        };
+        let mut by_domain: Vec<Held> = counts.into_iter().map(room).collect();
+        let mut all = vec![Share { candidate: 0, gpus: 0, cost_per_gpu: 0.0 }; end];
+        for (candidate, at) in present {
+            for slot in slots(at) {
+                let Held { range, gpus_max } =
+                    &mut by_domain[domain_of(cluster, tier, slot.machine)];
+                *gpus_max += slot.gpus;
+                match all[range.clone()].last_mut().filter(|last| last.candidate == candidate) {
                     Some(share) => share.gpus += slot.gpus,
-                    None => shares.push(Share { candidate, gpus: slot.gpus }),
+                    None => {
+                        all[range.end] = Share { candidate, gpus: slot.gpus, cost_per_gpu: 0.0 };
+                        range.end += 1;
+                    }
                 }
             }
         }
-        let per_gpu = |share: &Share| {
-            SortKey(self.all[share.candidate as usize].cost / f64::from(share.gpus.max(1)))
-        };
-        for shares in &mut by_domain {
-            shares.sort_unstable_by_key(|share| (per_gpu(share), share.candidate));
+        for Held { range, .. } in &by_domain {
+            let shares = &mut all[range.clone()];
+            for share in &mut *shares {
+                let cost = self.all[share.candidate as usize].cost;
+                share.cost_per_gpu = cost / f64::from(share.gpus.max(1));
+            }
+            shares.sort_unstable_by_key(|share| (SortKey(share.cost_per_gpu), share.candidate));
         }
-        by_domain
+        Shares { all, by_domain }
     }
+}
+
+/// The last victim, by position, may have made some of the others needless: the dearest per GPU go first.
+fn drop_needless(shares: &[Share], missing: u32, victims: &mut Vec<u32>) {
+    let gpus = |at: u32| shares[at as usize].gpus;
+    let mut spare = victims.iter().map(|&at| gpus(at)).sum::<u32>() - missing;
+    let is_needed = |&at: &u32| match spare.checked_sub(gpus(at)) {
+        Some(less) => {
+            spare = less;
+            false
+        }
+        None => true,
+    };
+    victims.reverse();
+    victims.retain(is_needed);
+    victims.reverse();
 }
 
 // ---- domains of one GPU type, numbered ----

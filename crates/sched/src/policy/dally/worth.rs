@@ -11,15 +11,16 @@ use hither_core::Seconds;
 use crate::cluster::Placement;
 use crate::contention::Trial;
 use crate::job::JobId;
+use crate::network::Shape;
 use crate::state::Turn;
 
 /// What the place would cost the job if it stayed there to its end: the time by which it ends later than at
-/// its `best` place, and what it takes from the others; `None` if nobody knows its profile.
+/// its best place, and what it takes from the others; `None` if nobody knows its profile.
 pub fn place_costs_s(
     turn: &mut Turn,
     id: JobId,
     place: &Placement,
-    best: &Placement,
+    best: &Shape,
     anticipate: bool,
 ) -> Option<Seconds> {
     let alone_s = best_iteration_s(turn, id, best)?;
@@ -37,12 +38,11 @@ pub fn place_costs_s(
 /// An iteration at the best place on idle links. The estimate counts with places of average size; where they
 /// differ in size, the best one may be worse. Measured against an estimate that no place keeps, every place
 /// would seem to lose time, and the job would decline an idle cluster.
-fn best_iteration_s(turn: &Turn, id: JobId, best: &Placement) -> Option<Seconds> {
+fn best_iteration_s(turn: &Turn, id: JobId, best: &Shape) -> Option<Seconds> {
     let state = &turn.state;
     let job = state.job(id);
     let estimate_s = job.iteration_s?[job.best.level()];
-    let shape = state.network.shape(&state.cluster, best);
-    let there_s = state.network.iteration_s(&job.job.profile, &shape);
+    let there_s = state.network.iteration_s(&job.job.profile, best);
     Some(if there_s > estimate_s * (1.0 + 1e-9) { there_s } else { estimate_s })
 }
 
@@ -83,10 +83,10 @@ pub fn stop_costs(turn: &mut Turn, id: JobId, anticipate: bool) -> f64 {
 
 /// An iteration of the job at the place, and what becomes of the others.
 fn iteration_at(turn: &mut Turn, id: JobId, place: &Placement, anticipate: bool) -> Trial {
-    let trial = anticipate.then(|| turn.trial(id, place));
+    let shape = turn.state.network.shape(&turn.state.cluster, place);
+    let trial = anticipate.then(|| turn.trial(id, place, &shape));
     let state = &turn.state;
     let job = &state.job(id).job;
-    let shape = state.network.shape(&state.cluster, place);
     let alone_s = state.network.iteration_s(&job.profile, &shape);
     let Some(trial) = trial else { return Trial { iteration_s: alone_s, others: Vec::new() } };
     let domain = state.cluster.domain_of(place);
