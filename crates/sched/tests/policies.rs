@@ -416,6 +416,19 @@ fn dally_spares_jobs_within_their_quantum_and_claims_that_are_hardly_worse() {
 }
 
 #[test]
+fn dally_by_what_is_left_serves_and_spares_the_shorter_job() {
+    // At the round of 900 the first has 4100 s left. Of the two that wait, the later is the shorter.
+    let jobs = || vec![job(0.0, 1, 5000.0), job(700.0, 1, 2000.0), job(701.0, 1, 500.0)];
+    let mut settings = Settings::default();
+    settings.dally.score = dally::Score::Left;
+    let record = run_with("dally", &settings, &machine(1), jobs());
+    assert_eq!(first_starts(&record)[1..], [1400.0, 900.0]);
+    assert_eq!(preemptions(&record), [(900.0, 0, Reason::Priority)]);
+    let record = run("dally", &machine(1), jobs());
+    assert_eq!(first_starts(&record)[1], 900.0, "by time held the first in line goes first");
+}
+
+#[test]
 fn dally_preempts_nobody_where_an_earlier_victim_left_room() {
     // Two gangs of four arrive; one victim of eight makes room for both.
     let mut jobs = vec![job(0.0, 8, 5000.0), job(0.0, 8, 5000.0)];

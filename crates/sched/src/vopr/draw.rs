@@ -56,6 +56,7 @@ pub const OPTIONS: &[Drawn] = drawn![
         dally::Score::Slowdown,
         dally::Score::Sensitivity,
         dally::Score::TwoDLas,
+        dally::Score::Left,
     ]);
     "dally.preempt", "true, false", |s, rng| s.dally.preempt = rng.random_bool(0.8);
     "dally.upgrade", "true, false", |s, rng| s.dally.upgrade = rng.random_bool(0.8);

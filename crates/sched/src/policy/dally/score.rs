@@ -20,6 +20,9 @@ pub enum Score {
     /// GPUs × time held, as in Tiresias.
     #[serde(rename = "2d-las")]
     TwoDLas,
+    /// GPUs × the time that the job still needs, as forecast: for clusters whose users tell lengths, even
+    /// wrong ones. What others needed says too little for it.
+    Left,
 }
 
 impl Score {
@@ -30,6 +33,7 @@ impl Score {
             Score::Slowdown => job.useful_at(now) / job.held_at(now).max(1.0),
             Score::Sensitivity => 1.0 / forecast.sensitivity(job),
             Score::TwoDLas => gpus * job.held_at(now),
+            Score::Left => gpus * forecast.left_s(job, now),
         }
     }
 }
