@@ -58,5 +58,6 @@ done
 tune trace1 "$traces/muri/trace1.csv" $here/cluster-64.toml "tiresias las themis gandiva" --vary congestion=1,8
 tune philly-trace "$traces/philly.csv" $here/cluster-512.toml "tiresias las themis" --vary congestion=1,8
 compare trace1 trace1 "$traces/muri/trace1.csv" $here/cluster-64.toml $rivals,gandiva --vary congestion=1,4,8
-# Gandiva takes hours on this trace.
 compare philly-trace philly-trace "$traces/philly.csv" $here/cluster-512.toml $rivals --vary congestion=1,8
+# A search for gandiva would take hours on this trace: it has the options of Philly's demand.
+compare philly-trace-gandiva philly "$traces/philly.csv" $here/cluster-512.toml gandiva --vary congestion=1,8

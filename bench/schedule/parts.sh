@@ -55,3 +55,8 @@ for group in "moved" "moved-x10 --restart-scale 10" "moved-llm $llm"; do
   part "$group-upgrade" --policy dally --vary dally.upgrade=true,false --against dally.upgrade "$@"
   part "$group-preempt" --policy dally --vary dally.preempt=true,false --against dally.preempt "$@"
 done
+# Claims by what is left, where users tell lengths, true or wrong.
+for lengths in known noisy:0.5 noisy:1 noisy:2 unknown; do
+  part "moved-score-$lengths" --policy dally --lengths $lengths --vary dally.score=left,2d-las --against dally.score \
+    --vary congestion=1,4,8 --vary load=0.5,0.9
+done
