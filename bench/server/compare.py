@@ -4,10 +4,11 @@
     target/server-venv/bin/python bench/server/compare.py --hither target/release/hither
 
 For every model and size of request, all servers are started, each pinned to core 0, and `hither load`
-on core 1 asks them in turn, in two rounds: four callers in a closed loop, then open loops at shares of what those
-reached, or 32 callers if that was more: servers that batch do more with many. The result is the highest rate with p99 within the SLO. One caller then tells the server's CPU time beside
-the model's own. What others take of the machine is noted, and a disturbed measurement is repeated once. Rows go to bench/results/server-compare.jsonl, in place
-of older rows of the same processor, model, size and server, so that cases can be run one at a time.
+on core 1 asks them in turn, in two rounds: four and 32 callers in a closed loop, then open loops at shares of the
+most that those reached. Servers that batch do more with many callers. The result is the highest rate with p99 within
+the SLO. One caller then tells the server's CPU time beside the model's own. What others take of the machine is noted,
+and a disturbed measurement is repeated once. Rows go to bench/results/server-compare.jsonl, in place of older rows of
+the same processor, model, size and server, so that cases can be run one at a time.
 """
 
 import argparse
