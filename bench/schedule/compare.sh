@@ -47,8 +47,10 @@ for workload in "philly cluster" "helios cluster" "lingjun cluster-2048" "kalos 
   compare "$1" "$1" $here/"$1".toml $here/"$2".toml $rivals \
     --vary congestion=1,8 --vary load=0.5,0.7,0.9,1.1 --vary seed=11..15
 done
+compare heavy-gandiva heavy $here/heavy.toml $here/cluster.toml gandiva \
+  --vary congestion=1,4,8,16 --vary load=0.5,0.7,0.9,1.1 --vary seed=11..15
 # Gandiva's slices make a run take many times as long: fewer seeds.
-for workload in "philly cluster" "helios cluster" "lingjun cluster-2048" "heavy cluster" "kalos cluster-2048"; do
+for workload in "philly cluster" "helios cluster" "lingjun cluster-2048" "kalos cluster-2048"; do
   set -- $workload
   compare "$1-gandiva" "$1" $here/"$1".toml $here/"$2".toml gandiva \
     --vary congestion=1,8 --vary load=0.5,0.7,0.9,1.1 --vary seed=11..13
