@@ -141,12 +141,28 @@ impl Contention {
         cluster: &Cluster,
         network: &Network,
     ) {
-        if sends(profile, placement) {
-            let shape = network.shape(cluster, placement);
-            let spots = self.spots(profile, &shape, placement, cluster, network);
-            let cost = network.iteration_cost(profile, &shape);
-            self.insert(id, Flow { shape, cost, spots, stretch: 1.0 });
+        let shape = network.shape(cluster, placement);
+        if let Some(flow) = self.flow(profile, placement, &shape, cluster, network) {
+            self.insert(id, flow);
         }
+    }
+
+    /// What a job there sends between machines; `None`: nothing.
+    fn flow(
+        &self,
+        profile: &Profile,
+        placement: &Placement,
+        shape: &Shape,
+        cluster: &Cluster,
+        network: &Network,
+    ) -> Option<Flow> {
+        let sends = placement.slots.len() > 1 && profile.gradient_bytes > 0.0;
+        sends.then(|| Flow {
+            shape: *shape,
+            cost: network.iteration_cost(profile, shape),
+            spots: self.spots(profile, shape, placement, cluster, network),
+            stretch: 1.0,
+        })
     }
 
     /// A job stops.
@@ -179,16 +195,17 @@ impl Contention {
         cluster: &Cluster,
         network: &Network,
     ) -> Trial {
-        let cost = network.iteration_cost(profile, shape);
-        let flow = sends(profile, placement).then(|| {
-            let spots = self.spots(profile, shape, placement, cluster, network);
-            Flow { shape: *shape, cost, spots, stretch: 1.0 }
-        });
-        let changes = |flow: &Flow| self.flows.contains_key(&id) || self.fills_any(id, flow);
-        let (stretch, others) = match flow.as_ref().map_or(self.flows.contains_key(&id), changes) {
-            true => self.try_out(id, flow),
-            false => (1.0, Vec::new()),
+        let flow = self.flow(profile, placement, shape, cluster, network);
+        let cost = match &flow {
+            Some(flow) => flow.cost,
+            None => network.iteration_cost(profile, shape),
         };
+        let fills = |flow: &Flow| self.fills_any(id, flow);
+        let (stretch, others) =
+            match self.flows.contains_key(&id) || flow.as_ref().is_some_and(fills) {
+                true => self.try_out(id, flow),
+                false => (1.0, Vec::new()),
+            };
         Trial { iteration_s: cost.iteration_s(stretch), others }
     }
 
@@ -401,11 +418,6 @@ impl Contention {
         }
         links
     }
-}
-
-/// Whether a job there sends anything between machines.
-fn sends(profile: &Profile, placement: &Placement) -> bool {
-    placement.slots.len() > 1 && profile.gradient_bytes > 0.0
 }
 
 /// A link that several jobs fill.
