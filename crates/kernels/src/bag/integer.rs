@@ -321,11 +321,14 @@ pub(super) mod vectors {
                             }
                         }
                     }
+                    // By number: the compiler turns this loop into single steps, so that sums have no address
+                    // and stay in registers.
                     if PLANE == HALVES {
-                        let (low, high) = sums.split_at_mut(1);
-                        let high = high.as_flattened_mut().as_flattened_mut();
-                        for (low, high) in low[0].as_flattened_mut().iter_mut().zip(high) {
-                            [*low, *high] = Q::halves([*low, *high]);
+                        for d in 0..D {
+                            for k in 0..4 {
+                                let own = Q::halves([sums[0][d][k], sums[SETS - 1][d][k]]);
+                                [sums[0][d][k], sums[SETS - 1][d][k]] = own;
+                            }
                         }
                     }
                     for (set, sums) in sums.iter().enumerate() {
