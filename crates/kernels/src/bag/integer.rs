@@ -321,9 +321,11 @@ pub(super) mod vectors {
                             }
                         }
                     }
-                    // By number: the compiler turns this loop into single steps, so that sums have no address
-                    // and stay in registers.
                     if PLANE == HALVES {
+                        #[expect(
+                            clippy::needless_range_loop,
+                            reason = "with iterators the compiler keeps the sums in memory"
+                        )]
                         for d in 0..D {
                             for k in 0..4 {
                                 let own = Q::halves([sums[0][d][k], sums[SETS - 1][d][k]]);
