@@ -141,6 +141,7 @@ macro_rules! kernels {
             lanes: 8,
             wide: &kernels!($function, 2, $rows),
             narrow: &kernels!($function, 1, $rows),
+            pair: &[],
             group: &[$function::<1, 2, GROUP>],
         };
     };

@@ -82,28 +82,28 @@ impl<'a> Matrix<'a> {
         if self.transposed { self.row(col)[row] } else { self.row(row)[col] }
     }
 
-    /// As the left factor: these rows, and of them the elements `inner`, for use against so many
-    /// panels. What is returned points into the matrix or the scratch.
+    /// As the left factor: these rows, and of them the elements `inner`, for use against these panels.
+    /// What is returned points into the matrix or the scratch.
     pub(super) fn steps(
         &self,
         rows: Range<usize>,
         inner: Range<usize>,
-        panels: usize,
+        panels: &View,
         kernels: &Kernels,
         scratch: &mut LayerScratch,
     ) -> BlockInput {
         let count = rows.len();
         if self.transposed {
-            let pitch = kernels.wide.len().next_multiple_of(kernels.lanes);
-            let blocks = blocks::count(count, inner.len(), kernels);
+            let rows_max = blocks::rows_max(panels, kernels);
+            let (pitch, blocks) = (rows_max.next_multiple_of(PIECE), count.div_ceil(rows_max));
             let len = blocks * inner.len() * pitch;
             let copy = bytemuck::cast_slice_mut(scratch.bytes(len * 4));
             copy_columns(kernels.isa, *self, rows, inner, blocks, pitch, copy);
-            let layout = Layout::Steps { pitch: pitch * 4 };
+            let layout = Layout::Steps { pitch: pitch * 4, blocks };
             return BlockInput { x: copy.as_ptr().cast(), rows: count, layout };
         }
         // Rows that compete for cache cost more than a copy if they are read often.
-        let slow = competes(self.cols * 4) && count > 4 && panels > 4;
+        let slow = competes(self.cols * 4) && count > 4 && panels.count > 4;
         if self.ids.is_none() && !slow {
             let start = self.data[rows.start * self.cols + inner.start..].as_ptr();
             return BlockInput {

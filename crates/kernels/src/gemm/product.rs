@@ -171,7 +171,7 @@ impl Product<'_> {
         let rows = out.len() / self.cols;
         let block = |first: usize, out: &mut [f32], scratch: &mut LayerScratch| {
             let rows = first..first + out.len() / self.cols;
-            let x = self.a.steps(rows, inner.clone(), panels.count, self.kernels, scratch);
+            let x = self.a.steps(rows, inner.clone(), panels, self.kernels, scratch);
             let y = Output::F32 { to: out.as_mut_ptr(), stride: self.cols };
             let (columns, activation) = (self.cols, Activation::None);
             let target = Target { y, columns, activation, accumulate };
@@ -186,7 +186,8 @@ impl Product<'_> {
             return;
         }
         let tasks = 4 * rayon::current_num_threads();
-        let together = rows.div_ceil(tasks).next_multiple_of(self.kernels.wide.len());
+        let together =
+            rows.div_ceil(tasks).next_multiple_of(blocks::rows_max(panels, self.kernels));
         let together = together.min(ROWS_AT_ONCE);
         out.par_chunks_mut(together * self.cols).enumerate().for_each(|(i, out)| {
             let mut packed = PACKED_HERE.take();

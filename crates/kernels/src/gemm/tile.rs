@@ -77,6 +77,9 @@ pub(crate) struct Kernels {
     pub wide: &'static [TileFn],
     /// Against panels of `lanes` columns.
     pub narrow: &'static [TileFn],
+    /// Against two wide panels, so that a value of x is loaded for twice as many products. Empty where
+    /// there are too few registers.
+    pub pair: &'static [TileFn],
     /// Against [`GROUP`] wide panels: a row or two alone would wait for their own sums.
     pub group: &'static [TileFn],
 }
