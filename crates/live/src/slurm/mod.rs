@@ -296,7 +296,8 @@ fn lines(order: &Order, input: &mut String) {
         ),
         Order::HandOver { job, unbind: None } => format!("release {job}\n"),
         Order::Hold { job } => format!("hold {job}\n"),
-        Order::Requeue { job } => format!("requeuehold {job}\n"),
+        // Without `Incomplete`, a job that has ended meanwhile would run once more.
+        Order::Requeue { job } => format!("requeuehold Incomplete {job}\n"),
         Order::Signal { .. } => return,
     };
     input.push_str(&text);
