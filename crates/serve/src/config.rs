@@ -134,7 +134,7 @@ impl Default for Batching {
 
 impl Default for Hotness {
     fn default() -> Self {
-        Self { sample_every: 64, refresh_s: 10.0, hot_bytes: None, gain_min: 0.02 }
+        Self { sample_every: 256, refresh_s: 10.0, hot_bytes: None, gain_min: 0.02 }
     }
 }
 
