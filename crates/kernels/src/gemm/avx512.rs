@@ -165,8 +165,8 @@ macro_rules! kernels {
 }
 
 // Six rows against two panels are 24 sums, which leaves registers for four vectors of weights and one value of x.
-// They reach 0.86 to 0.92 of the multiply-add peak of an Ice Lake core, where 14 rows against one panel reach 0.78
-// to 0.81. They were measured in fp32 only, so bf16 has none.
+// They reach 0.83 to 0.92 of the multiply-add peak of an Ice Lake core, where 14 rows against one panel reach 0.73
+// to 0.82. They were measured in fp32 only, so bf16 has none.
 kernels!(
     F32,
     f32_tile,

@@ -78,7 +78,7 @@ pub(crate) struct Kernels {
     /// Against panels of `lanes` columns.
     pub narrow: &'static [TileFn],
     /// Against two wide panels, so that a value of x is loaded for twice as many products. Empty where
-    /// there are too few registers.
+    /// registers are too few, or where it was not measured.
     pub pair: &'static [TileFn],
     /// Against [`GROUP`] wide panels: a row or two alone would wait for their own sums.
     pub group: &'static [TileFn],
