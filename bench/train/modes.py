@@ -49,10 +49,10 @@ GRAPHS = {
 }
 
 
-def ways(graph, modes=MODES, seeds=SEEDS):
+def ways(graph, modes=MODES, seeds=SEEDS, first_seed=1):
     """What is run on a graph: a name, the command, and its options."""
     _, model, full, sampled, rounds = GRAPHS[graph]
-    common = f"{model} --seed 1 --runs {seeds} --threads 1"
+    common = f"{model} --seed {first_seed} --runs {seeds} --threads 1"
     yield "compared", ["train", "compare"], f"{common} {full} --rounds {rounds} --modes {modes}"
     steps = f"{common} {sampled} --rounds {rounds}"
     yield "single-sampled", ["train"], f"{steps} --mode single --parts 1 --local-steps 20"
@@ -71,7 +71,7 @@ def dataset(graph, args):
 
 def run(args):
     for graph in args.only:
-        for way, command, options in ways(graph, args.modes, args.seeds):
+        for way, command, options in ways(graph, args.modes, args.seeds, args.first_seed):
             place = args.out / graph / way
             if args.ways and way not in args.ways:
                 continue
@@ -198,6 +198,7 @@ def main():
     parser.add_argument("--ways", type=lambda text: text.split(","), default=None)
     parser.add_argument("--modes", default=MODES, help="of these; further ones can be added later")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="of these; further ones can be added later")
+    parser.add_argument("--first-seed", type=int, default=1, help="with an --out of its own")
     parser.add_argument("--collect", action="store_true", help="print rows instead of running")
     parser.add_argument("--tables", action="store_true", help="print a table instead of running")
     args = parser.parse_args()
