@@ -43,6 +43,12 @@ struct State {
     is_timed: bool,
 }
 
+/// When the next batch is to be cut.
+enum NextBatch {
+    Now,
+    At(Instant),
+}
+
 /// A request in the queue.
 struct Pending {
     features: Features,
@@ -61,6 +67,20 @@ enum Failure {
 struct Withdrawal<'a> {
     served: &'a Served,
     ticket: Option<Ticket>,
+}
+
+impl State {
+    /// What is to be begun so that the next batch is cut in time; `None` if there is nothing to cut, or if it
+    /// has begun.
+    fn next_batch(&mut self, now: Instant) -> Option<NextBatch> {
+        let ready = self.queue.ready_at().filter(|_| !self.is_scheduled)?;
+        if ready <= now {
+            self.is_scheduled = true;
+            return Some(NextBatch::Now);
+        }
+        let was_timed = std::mem::replace(&mut self.is_timed, true);
+        (!was_timed).then_some(NextBatch::At(ready))
+    }
 }
 
 impl Served {
@@ -176,29 +196,31 @@ impl Served {
             Offered::Displaced(ticket, displaced) => (ticket, Some(displaced)),
             Offered::Refused(_) => return None,
         };
-        self.schedule(&mut state, Instant::now());
+        let next = state.next_batch(Instant::now());
         drop(state);
+        self.begin(next);
         if let Some(displaced) = displaced {
             let _ = displaced.item.reply.send(Err(Failure::Displaced));
         }
         Some(ticket)
     }
 
-    /// Makes sure that the next batch will be cut when it is time.
-    fn schedule(self: &Arc<Self>, state: &mut State, now: Instant) {
-        let Some(ready) = state.queue.ready_at().filter(|_| !state.is_scheduled) else { return };
+    /// Lets the next batch be cut. Whoever calls holds no lock: the thread that this wakes would wait for it.
+    fn begin(self: &Arc<Self>, next: Option<NextBatch>) {
         let this = Arc::clone(self);
-        if ready <= now {
-            state.is_scheduled = true;
-            self.threads.spawn(move |worker| this.run_batch(worker));
-        } else if !state.is_timed {
-            state.is_timed = true;
-            self.runtime.spawn(async move {
-                tokio::time::sleep_until(ready.into()).await;
-                let mut state = this.state();
-                state.is_timed = false;
-                this.schedule(&mut state, Instant::now());
-            });
+        match next {
+            None => {}
+            Some(NextBatch::Now) => self.threads.spawn(move |worker| this.run_batch(worker)),
+            Some(NextBatch::At(ready)) => {
+                self.runtime.spawn(async move {
+                    tokio::time::sleep_until(ready.into()).await;
+                    let mut state = this.state();
+                    state.is_timed = false;
+                    let next = state.next_batch(Instant::now());
+                    drop(state);
+                    this.begin(next);
+                });
+            }
         }
     }
 
@@ -206,12 +228,12 @@ impl Served {
     fn run_batch(self: Arc<Self>, worker: &mut Worker) {
         let (mut batch, mut expired) = (Vec::new(), Vec::new());
         let started = Instant::now();
-        {
-            let mut state = self.state();
-            state.is_scheduled = false;
-            state.queue.take(started, &mut batch, &mut expired);
-            self.schedule(&mut state, started);
-        }
+        let mut state = self.state();
+        state.is_scheduled = false;
+        state.queue.take(started, &mut batch, &mut expired);
+        let next = state.next_batch(started);
+        drop(state);
+        self.begin(next);
         for waiting in expired {
             let _ = waiting.item.reply.send(Err(Failure::Expired));
         }

@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
@@ -51,6 +51,9 @@ const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
 /// Requests of one connection at a time.
 const STREAMS_MAX: u32 = 1024;
+/// What one call to the system may bring. HTTP/2 asks for a frame or less at a time, which would be hundreds
+/// of calls for a request of some megabytes; more than this no longer stays in the second-level cache.
+const READ_BYTES: usize = 64 << 10;
 const HEADERS_BYTES_MAX: u32 = 64 << 10;
 /// How often a silent HTTP/2 connection is asked whether it lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
@@ -145,7 +148,8 @@ impl Port {
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_concurrent_streams(STREAMS_MAX)
             .max_header_list_size(HEADERS_BYTES_MAX);
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        let stream = TokioIo::new(BufReader::with_capacity(READ_BYTES, stream));
+        let connection = builder.serve_connection(stream, service);
         let mut connection = pin!(watcher.watch(connection));
         let ended = match tokio::time::timeout(FIRST_MAX, &mut connection).await {
             Ok(ended) => ended,

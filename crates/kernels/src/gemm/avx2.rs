@@ -10,14 +10,16 @@ use super::tile::{GROUP, Kernels, Tile, TileFn, run};
 use crate::detect::Isa;
 
 pub(crate) struct F32x8;
-/// Two bf16 a step, widened.
+/// Two bf16 a step, as two fp32 of x and a word of weights that is widened here.
 struct WidenedPairs;
 
 macro_rules! lanes {
-    ($name:ty, $step:expr) => {
+    ($name:ty, $x:ty, $splat:expr, $step:expr) => {
         impl Lanes for $name {
             const LANES: usize = 8;
             type V = __m256;
+            type X = $x;
+            const X_BYTES: usize = size_of::<$x>() / Self::LANES;
             #[inline(always)]
             unsafe fn load(from: *const u32) -> __m256 {
                 // SAFETY: the caller's promise.
@@ -29,7 +31,12 @@ macro_rules! lanes {
                 unsafe { _mm256_set1_ps(from.cast::<f32>().read_unaligned()) }
             }
             #[inline(always)]
-            unsafe fn step(acc: __m256, x: __m256, weights: __m256) -> __m256 {
+            unsafe fn x(from: *const u8) -> $x {
+                // SAFETY: the caller's promise.
+                unsafe { $splat(from.cast()) }
+            }
+            #[inline(always)]
+            unsafe fn step(acc: __m256, x: $x, weights: __m256) -> __m256 {
                 // SAFETY: the caller's promise.
                 unsafe { $step(acc, x, weights) }
             }
@@ -57,11 +64,16 @@ macro_rules! lanes {
     };
 }
 
-lanes!(F32x8, |acc, x, w| _mm256_fmadd_ps(x, w, acc));
-lanes!(WidenedPairs, |acc, x, w| {
-    let acc = _mm256_fmadd_ps(low(x), low(w), acc);
-    _mm256_fmadd_ps(high(x), high(w), acc)
-});
+lanes!(F32x8, __m256, Self::splat, |acc, x, w| _mm256_fmadd_ps(x, w, acc));
+lanes!(
+    WidenedPairs,
+    [__m256; 2],
+    |from: *const u32| [Self::splat(from), Self::splat(from.add(1))],
+    |acc, x: [__m256; 2], w| {
+        let acc = _mm256_fmadd_ps(x[0], low(w), acc);
+        _mm256_fmadd_ps(x[1], high(w), acc)
+    }
+);
 
 impl Dots for F32x8 {
     #[inline(always)]
@@ -138,6 +150,7 @@ macro_rules! kernels {
         }
         pub(crate) static $table: Kernels = Kernels {
             isa: Isa::Avx2,
+            x_bytes: <$lanes>::X_BYTES,
             lanes: 8,
             wide: &kernels!($function, 2, $rows),
             narrow: &kernels!($function, 1, $rows),
@@ -151,7 +164,7 @@ macro_rules! kernels {
 }
 
 kernels!(F32, f32_tile, F32x8, [1, 2, 3, 4, 5, 6]);
-// Widened operands take registers too.
+// Widened weights take registers too.
 kernels!(BF16_WIDENED, widened_tile, WidenedPairs, [1, 2, 3, 4]);
 
 /// # Safety

@@ -12,14 +12,16 @@ use crate::detect::Isa;
 pub(crate) struct F32x16;
 /// Two bf16 a step, by `vdpbf16ps`.
 struct Pairs;
-/// Two bf16 a step, widened.
+/// Two bf16 a step, as two fp32 of x and a word of weights that is widened here.
 struct WidenedPairs;
 
 macro_rules! lanes {
-    ($name:ty, $step:expr, $narrow:expr) => {
+    ($name:ty, $x:ty, $splat:expr, $step:expr, $narrow:expr) => {
         impl Lanes for $name {
             const LANES: usize = 16;
             type V = __m512;
+            type X = $x;
+            const X_BYTES: usize = size_of::<$x>() / Self::LANES;
             #[inline(always)]
             unsafe fn load(from: *const u32) -> __m512 {
                 // SAFETY: the caller's promise.
@@ -31,7 +33,12 @@ macro_rules! lanes {
                 unsafe { _mm512_set1_ps(from.cast::<f32>().read_unaligned()) }
             }
             #[inline(always)]
-            unsafe fn step(acc: __m512, x: __m512, weights: __m512) -> __m512 {
+            unsafe fn x(from: *const u8) -> $x {
+                // SAFETY: the caller's promise.
+                unsafe { $splat(from.cast()) }
+            }
+            #[inline(always)]
+            unsafe fn step(acc: __m512, x: $x, weights: __m512) -> __m512 {
                 // SAFETY: the caller's promise.
                 unsafe { $step(acc, x, weights) }
             }
@@ -59,15 +66,21 @@ macro_rules! lanes {
     };
 }
 
-lanes!(F32x16, |acc, x, w| _mm512_fmadd_ps(x, w, acc), narrow);
-lanes!(Pairs, |acc, x, w| _mm512_dpbf16_ps(acc, as_bf16(x), as_bf16(w)), |value| {
-    std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(value))
-});
+lanes!(F32x16, __m512, Self::splat, |acc, x, w| _mm512_fmadd_ps(x, w, acc), narrow);
+lanes!(
+    Pairs,
+    __m512,
+    Self::splat,
+    |acc, x, w| _mm512_dpbf16_ps(acc, as_bf16(x), as_bf16(w)),
+    |value| { std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(value)) }
+);
 lanes!(
     WidenedPairs,
-    |acc, x, w| {
-        let acc = _mm512_fmadd_ps(low(x), low(w), acc);
-        _mm512_fmadd_ps(high(x), high(w), acc)
+    [__m512; 2],
+    |from: *const u32| [Self::splat(from), Self::splat(from.add(1))],
+    |acc, x: [__m512; 2], w| {
+        let acc = _mm512_fmadd_ps(x[0], low(w), acc);
+        _mm512_fmadd_ps(x[1], high(w), acc)
     },
     narrow
 );
@@ -152,6 +165,7 @@ macro_rules! kernels {
         }
         pub(crate) static $table: Kernels = Kernels {
             isa: Isa::Avx512,
+            x_bytes: <$lanes>::X_BYTES,
             lanes: 16,
             wide: &kernels!($function, 2, 1, $rows),
             narrow: &kernels!($function, 1, 1, $rows),
@@ -183,13 +197,13 @@ kernels!(
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14],
     []
 );
-// Widened operands take registers too.
+// Widened weights take registers too.
 kernels!(
     BF16_WIDENED,
     widened_tile,
     WidenedPairs,
     "avx512f,avx512bw,avx512dq,avx512vl",
-    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
+    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12],
     []
 );
 

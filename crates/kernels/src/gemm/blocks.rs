@@ -82,7 +82,7 @@ pub(crate) unsafe fn run(
             let first = split(x.rows, blocks, block);
             let rows = split(x.rows, blocks, block + 1) - first;
             let (start, x_stride, x_step) = match x.layout {
-                Layout::Rows { stride } => (first * stride, stride, 4),
+                Layout::Rows { stride } => (first * stride, stride, kernels.x_bytes),
                 Layout::Steps { pitch, .. } => (block * panels.steps * pitch, 4, pitch),
             };
             // SAFETY: the addresses are of rows and columns that exist, by the caller's promise.
@@ -107,10 +107,10 @@ pub(crate) unsafe fn run(
 }
 
 /// Where some panels begin, and how many bytes of them each step of so many blocks before them fetches. Weights
-/// that exceed the second-level cache would keep the first block of each panel waiting. One block alone reads as
-/// fast as it could fetch.
+/// that exceed the second-level cache would keep the first block of each panel waiting. One block against several
+/// panels reads as fast as it could fetch.
 fn next_panels(panels: &View, panel: usize, count: usize, blocks: usize) -> (*const u8, usize) {
-    if panel >= panels.count || blocks == 1 || panels.rows.is_some() {
+    if panel >= panels.count || (blocks == 1 && count > 1) || panels.rows.is_some() {
         return (panels.words.as_ptr().cast(), 0);
     }
     let (words, width, _) = panels.panel(panel);

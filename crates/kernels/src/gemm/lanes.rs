@@ -7,6 +7,10 @@ use half::bf16;
 pub(crate) trait Lanes {
     const LANES: usize;
     type V: Copy;
+    /// What a step takes of a row of x, in all lanes.
+    type X: Copy;
+    /// Its bytes in the row.
+    const X_BYTES: usize;
     /// # Safety
     /// The processor has the variant's features and `from` holds `LANES` words.
     unsafe fn load(from: *const u32) -> Self::V;
@@ -14,10 +18,13 @@ pub(crate) trait Lanes {
     /// # Safety
     /// As for `load`, with one word, at any address.
     unsafe fn splat(from: *const u32) -> Self::V;
+    /// # Safety
+    /// As for `load`, with `X_BYTES`, at any address.
+    unsafe fn x(from: *const u8) -> Self::X;
     /// `acc` plus the product, or the products, of a step's words.
     /// # Safety
     /// The processor has the variant's features.
-    unsafe fn step(acc: Self::V, x: Self::V, weights: Self::V) -> Self::V;
+    unsafe fn step(acc: Self::V, x: Self::X, weights: Self::V) -> Self::V;
     /// # Safety
     /// The processor has the variant's features.
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
@@ -36,7 +43,7 @@ pub(crate) trait Lanes {
 }
 
 /// Lanes whose steps are single fp32 values, for sums along a row.
-pub(crate) trait Dots: Lanes {
+pub(crate) trait Dots: Lanes<X = <Self as Lanes>::V> {
     /// The first `count` words, zeros behind.
     /// # Safety
     /// The processor has the variant's features and `from` holds `count` words.

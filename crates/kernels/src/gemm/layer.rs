@@ -124,26 +124,31 @@ impl Linear {
 
     /// x as it is, where the kernels can read it; else a copy in their type and stride.
     fn steps<X: Element>(&self, x: Rows<'_, X>, scratch: &mut LayerScratch) -> InputRows {
-        let (words, panels) = match &self.weights {
-            Weights::Plain(_) | Weights::Dot(..) => (self.inputs, 0),
-            Weights::Panels(panels, _) => (panels.steps, panels.count),
+        let (bytes, panels) = match &self.weights {
+            Weights::Plain(_) | Weights::Dot(..) => (self.inputs * 4, 0),
+            Weights::Panels(panels, kernels) => (panels.steps * kernels.x_bytes, panels.count),
             #[cfg(target_arch = "x86_64")]
-            Weights::Amx(panels) => (panels.steps, panels.count),
+            Weights::Amx(panels) => (panels.steps * 4, panels.count),
         };
-        let pairs = self.precision == Precision::Bf16;
+        let rounds = self.precision == Precision::Bf16;
+        // Rounded, but as fp32: neither type is as it should be.
+        let widens = matches!(&self.weights, Weights::Panels(_, kernels) if kernels.x_bytes > 4);
+        let pairs = rounds && !widens;
         let stride = x.stride * size_of::<X>();
         // Rows that compete for cache cost more than a copy if they are read often.
         let slow = competes(stride) && x.rows > 4 && panels > 4;
-        if X::IS_BF16 == pairs && self.inputs * size_of::<X>() == words * 4 && !slow {
+        if !widens && X::IS_BF16 == pairs && self.inputs * size_of::<X>() == bytes && !slow {
             return InputRows { x: x.data.as_ptr().cast(), stride, rows: x.rows };
         }
-        let stride = stride_for::<f32>(words) * 4;
+        let stride = stride_for::<f32>(bytes / 4) * 4;
         let copy = scratch.bytes(stride * x.rows);
         let start = copy.as_ptr();
         if pairs {
-            convert::<X, bf16>(x, self.inputs, bytemuck::cast_slice_mut(copy), stride / 2);
+            convert(x, self.inputs, bytemuck::cast_slice_mut(copy), stride / 2, bf16::narrow);
         } else {
-            convert::<X, f32>(x, self.inputs, bytemuck::cast_slice_mut(copy), stride / 4);
+            let is_rounded = X::IS_BF16 || !rounds;
+            let round = |value| if is_rounded { value } else { bf16::narrow(value).widen() };
+            convert(x, self.inputs, bytemuck::cast_slice_mut(copy), stride / 4, round);
         }
         InputRows { x: start, stride, rows: x.rows }
     }

@@ -138,11 +138,12 @@ pub(crate) fn convert<X: Element, T: Element>(
     width: usize,
     out: &mut [T],
     stride: usize,
+    round: impl Fn(f32) -> T,
 ) {
     for (row, out) in out.chunks_exact_mut(stride).take(x.rows).enumerate() {
         let (values, gap) = out.split_at_mut(width);
         for (out, value) in values.iter_mut().zip(x.row(row, width)) {
-            *out = T::narrow(value.widen());
+            *out = round(value.widen());
         }
         gap.fill(T::narrow(0.0));
     }

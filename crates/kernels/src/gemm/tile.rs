@@ -1,7 +1,8 @@
 //! The one micro-kernel behind every vector variant: a block of outputs held in registers while
 //! the inputs pass by.
 //!
-//! Inputs and weights are seen as 32-bit *steps*: one fp32, or two neighbouring bf16. An output is
+//! Weights are seen as 32-bit *steps*: one fp32, or two neighbouring bf16. Inputs are seen in the same way, but
+//! may be widened. An output is
 //! the sum over its steps in order, in one accumulator that starts at the bias, whatever the block
 //! it is computed in: so a row's result does not depend on the rows beside it.
 
@@ -73,6 +74,8 @@ pub(crate) type TileFn = unsafe fn(&Tile);
 pub(crate) struct Kernels {
     pub isa: Isa,
     pub lanes: usize,
+    /// Bytes of x per step: 8 where two bf16 are widened before, which a step would do anew for every panel.
+    pub x_bytes: usize,
     /// Against panels of twice `lanes` columns.
     pub wide: &'static [TileFn],
     /// Against panels of `lanes` columns.
@@ -85,6 +88,7 @@ pub(crate) struct Kernels {
 }
 
 pub(crate) const GROUP: usize = 4;
+const LINE_BYTES: usize = 64;
 
 /// `ROWS` rows against `PANELS` panels of `VECTORS` vectors.
 ///
@@ -108,8 +112,12 @@ pub(crate) unsafe fn run<L: Lanes, const ROWS: usize, const VECTORS: usize, cons
         let mut panel = tile.panel;
         let mut x = tile.x;
         let mut next = tile.next;
+        // As many as one panel has. Against several panels one per step is all that pays.
+        let lines = if PANELS == 1 { (VECTORS * L::LANES * 4).div_ceil(LINE_BYTES) } else { 1 };
         for _ in 0..tile.steps {
-            fetch::line(next);
+            for line in 0..lines {
+                fetch::line(next.wrapping_add(line * LINE_BYTES));
+            }
             next = next.wrapping_add(tile.next_step);
             let mut weights = [[L::load(panel); VECTORS]; PANELS];
             for (p, weights) in weights.iter_mut().enumerate() {
@@ -118,7 +126,7 @@ pub(crate) unsafe fn run<L: Lanes, const ROWS: usize, const VECTORS: usize, cons
                 }
             }
             for (r, acc) in acc.iter_mut().enumerate() {
-                let x = L::splat(x.add(r * tile.x_stride).cast());
+                let x = L::x(x.add(r * tile.x_stride));
                 for (acc, weights) in acc.iter_mut().flatten().zip(weights.as_flattened()) {
                     *acc = L::step(*acc, x, *weights);
                 }

@@ -1,5 +1,6 @@
 //! A request's values in the form that the engine reads.
 
+use bytemuck::AnyBitPattern;
 use hither_dlrm::run::{Request, Sparse};
 use hither_kernels::bag::{Bags, Ids, TableBags};
 
@@ -76,16 +77,24 @@ impl List {
 }
 
 impl Decoder<'_> {
-    /// `sparse` [B, ids of all tables]. The kernels read table after table, so ids are moved.
+    /// `sparse` [B, ids of all tables]. The kernels read table after table, so ids are moved; this is
+    /// the only copy, wherever they lie in the message.
     pub(super) fn matrix(&self, tensor: Tensor, samples: usize) -> Result<Lists, Error> {
         let width = self.signature.width();
         if tensor.shape[..] != [samples as i64, width as i64] {
             return self.wrong_shape(&tensor, &[samples as i64, width as i64]);
         }
         let lengths = &self.signature.ids_per_bag;
-        let ids = match self.ids(tensor)? {
-            IdArray::Short(ids) => IdArray::Short(Array::Made(transposed(&ids, width, lengths))),
-            IdArray::Long(ids) => IdArray::Long(Array::Made(transposed(&ids, width, lengths))),
+        let datatype = self.id_type(&tensor)?;
+        let rows = match &tensor.data {
+            Data::Raw(bytes) => bytes,
+            Data::Int32(ids) => bytemuck::cast_slice(ids),
+            Data::Int64(ids) => bytemuck::cast_slice(ids),
+            Data::Fp32(_) => unreachable!("`check_size` compared the types"),
+        };
+        let ids = match datatype {
+            Datatype::Int32 => IdArray::Short(Array::Made(transposed(rows, width, lengths))),
+            _ => IdArray::Long(Array::Made(transposed(rows, width, lengths))),
         };
         let mut offsets = Vec::with_capacity(lengths.len() * samples + 1);
         let mut end = 0;
@@ -200,9 +209,15 @@ impl Decoder<'_> {
         self.floats(tensor)
     }
 
+    /// The type of a tensor of ids that has as many as its shape says.
+    fn id_type(&self, tensor: &Tensor) -> Result<Datatype, Error> {
+        let datatype = self.datatype(tensor, &[Datatype::Int64, Datatype::Int32])?;
+        self.check_size(tensor, datatype)?;
+        Ok(datatype)
+    }
+
     fn ids(&self, tensor: Tensor) -> Result<IdArray, Error> {
-        let datatype = self.datatype(&tensor, &[Datatype::Int64, Datatype::Int32])?;
-        self.check_size(&tensor, datatype)?;
+        let datatype = self.id_type(&tensor)?;
         Ok(match (tensor.data, datatype) {
             (Data::Raw(bytes), Datatype::Int32) => IdArray::Short(Array::from_bytes(bytes)),
             (Data::Raw(bytes), _) => IdArray::Long(Array::from_bytes(bytes)),
@@ -245,18 +260,21 @@ fn summed(lengths: impl ExactSizeIterator<Item = i64>) -> Option<Vec<i64>> {
     Some(offsets)
 }
 
-/// Rows of all tables' ids become the ids of all samples, table after table.
-fn transposed<T: Copy>(rows: &[T], width: usize, lengths: &[usize]) -> Vec<T> {
-    let mut ids = Vec::with_capacity(rows.len());
+/// Rows of all tables' ids, at any alignment, become the ids of all samples, table after table.
+fn transposed<T: AnyBitPattern>(rows: &[u8], width: usize, lengths: &[usize]) -> Vec<T> {
+    let size = size_of::<T>();
+    let mut ids = Vec::with_capacity(rows.len() / size);
     let mut start = 0;
     for length in lengths {
+        let bag = start..start + length * size;
+        let bags = rows.chunks_exact((width * size).max(1)).map(|row| &row[bag.clone()]);
         match length {
-            1 => ids.extend(rows[start.min(rows.len())..].iter().step_by(width.max(1)).copied()),
-            _ => rows
-                .chunks_exact(width.max(1))
-                .for_each(|row| ids.extend(&row[start..start + length])),
+            1 => ids.extend(bags.map(bytemuck::pod_read_unaligned::<T>)),
+            _ => bags.for_each(|bag| {
+                ids.extend(bag.chunks_exact(size).map(bytemuck::pod_read_unaligned::<T>));
+            }),
         }
-        start += length;
+        start = bag.end;
     }
     ids
 }
