@@ -51,8 +51,8 @@ const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
 /// Requests of one connection at a time.
 const STREAMS_MAX: u32 = 1024;
-/// What one call to the system may bring. HTTP/2 asks for a frame or less at a time, which would be hundreds
-/// of calls for a request of some megabytes; more than this no longer stays in the second-level cache.
+/// What one call to the system may bring. HTTP/2 asks for 8 kB at a time, which is hundreds of calls for a
+/// request of some megabytes. Every connection keeps room for it.
 const READ_BYTES: usize = 64 << 10;
 const HEADERS_BYTES_MAX: u32 = 64 << 10;
 /// How often a silent HTTP/2 connection is asked whether it lives.
