@@ -131,7 +131,7 @@ impl Linear {
             Weights::Amx(panels) => (panels.steps * 4, panels.count),
         };
         let rounds = self.precision == Precision::Bf16;
-        // Rounded, but as fp32: neither type is as it should be.
+        // x is wanted rounded, but as fp32, and no caller has it so.
         let widens = matches!(&self.weights, Weights::Panels(_, kernels) if kernels.x_bytes > 4);
         let pairs = rounds && !widens;
         let stride = x.stride * size_of::<X>();

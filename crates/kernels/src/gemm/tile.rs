@@ -1,10 +1,9 @@
 //! The one micro-kernel behind every vector variant: a block of outputs held in registers while
 //! the inputs pass by.
 //!
-//! Weights are seen as 32-bit *steps*: one fp32, or two neighbouring bf16. Inputs are seen in the same way, but
-//! may be widened. An output is
-//! the sum over its steps in order, in one accumulator that starts at the bias, whatever the block
-//! it is computed in: so a row's result does not depend on the rows beside it.
+//! Weights are seen as 32-bit *steps*: one fp32, or two neighbouring bf16. Inputs are seen in the same way, but may be
+//! widened. An output is the sum over its steps in order, in one accumulator that starts at the bias, whatever the
+//! block it is computed in: so a row's result does not depend on the rows beside it.
 
 use std::mem::MaybeUninit;
 
@@ -74,7 +73,7 @@ pub(crate) type TileFn = unsafe fn(&Tile);
 pub(crate) struct Kernels {
     pub isa: Isa,
     pub lanes: usize,
-    /// Bytes of x per step: 8 where two bf16 are widened before, which a step would do anew for every panel.
+    /// Bytes of x per step: 8 where two bf16 are widened beforehand. A step would widen them anew for every panel.
     pub x_bytes: usize,
     /// Against panels of twice `lanes` columns.
     pub wide: &'static [TileFn],

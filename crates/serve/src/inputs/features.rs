@@ -77,8 +77,8 @@ impl List {
 }
 
 impl Decoder<'_> {
-    /// `sparse` [B, ids of all tables]. The kernels read table after table, so ids are moved; this is
-    /// the only copy, wherever they lie in the message.
+    /// `sparse` [B, ids of all tables]. The kernels read table after table, so ids are moved,
+    /// once, wherever they lie in the message.
     pub(super) fn matrix(&self, tensor: Tensor, samples: usize) -> Result<Lists, Error> {
         let width = self.signature.width();
         if tensor.shape[..] != [samples as i64, width as i64] {
