@@ -7,7 +7,8 @@ For every model and size of request, all servers are started, each pinned to cor
 on core 1 asks them in turn, in two rounds: four and 32 callers in a closed loop, then open loops at shares of the
 most that those reached. Servers that batch do more with many callers. The result is the highest rate with p99 within
 the SLO. One caller then tells the server's CPU time beside the model's own. What others take of the machine is noted,
-and a disturbed measurement is repeated once. Rows go to bench/results/server-compare.jsonl, in place of older rows of
+a disturbed measurement is repeated once, and seconds in which the machine's host ran something else are left out.
+Rows go to bench/results/server-compare.jsonl, in place of older rows of
 the same processor, model, size and server, so that cases can be run one at a time.
 """
 
@@ -49,6 +50,11 @@ SHARES = [0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 TRIES = 2
 # Cores that others may use during a measurement.
 OTHERS_MAX = 0.15
+# The share of a window that the host of a virtual machine may take: half a per cent of a second of two
+# cores is one tick of the system's clock.
+STOLEN_MAX = 0.005
+# Windows that are tried for each one that is kept.
+WINDOWS_TRIED = 5
 SERVERS = {
     "hither-fp32": {"kind": "hither", "mlp": "fp32"},
     "hither-bf16": {"kind": "hither", "mlp": "bf16"},
@@ -85,8 +91,22 @@ def peer_environment(shape, model, engine, samples, facts):
         # PyTorch's own switch for huge pages: its best setting here.
         THP_MEM_ALLOC_ENABLE="1",
     )
+    if engine == "torch-bf16":
+        env.update(onednn_settings(env))
     env["PYTHONPATH"] = f"{HERE}:{PEERS}:{env['PYTHONPATH']}"
     return env
+
+
+def onednn_settings(env):
+    """The most of this processor that PyTorch's bf16 runs with: oneDNN finds AMX, but cannot use it, in a virtual
+    machine that hides the shape of tiles."""
+    layer = "import torch; torch.nn.Linear(64, 64).bfloat16()(torch.randn(16, 64).bfloat16())"
+    for isa in ("ALL", "AVX512_CORE_FP16", "AVX512_CORE_BF16", "AVX512_CORE"):
+        setting = {"ONEDNN_MAX_CPU_ISA": isa}
+        done = subprocess.run([sys.executable, "-c", layer], env={**env, **setting}, capture_output=True)
+        if done.returncode == 0:
+            return setting
+    return {}
 
 
 class Hither:
@@ -185,13 +205,14 @@ def family(pid):
     return found
 
 
-def cpu_s(pid):
-    """CPU seconds of a server and its children."""
-    total = 0
+def cpu_s(pid, is_counted=lambda name: True):
+    """CPU seconds of a server and its children, of all threads or of those with some names."""
+    total_ns = 0
     for one in family(pid):
-        fields = pathlib.Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / TICKS
+        for thread in pathlib.Path(f"/proc/{one}/task").iterdir():
+            if is_counted((thread / "comm").read_text().strip()):
+                total_ns += int((thread / "schedstat").read_text().split()[0])
+    return total_ns / 1e9
 
 
 def memory_mb(pid):
@@ -229,26 +250,46 @@ def counters(url):
     return [metric(url, name) for name in names] if url else None
 
 
-def overhead(args, server, samples):
-    """The server's CPU time per request beside the model's own, one request at a time.
+def is_engine(name):
+    """Whether a thread of Hither's computes batches."""
+    return name.startswith("hither-") and name[7:].isdigit()
 
-    With one caller no requests share a batch, and one thread computes: time in the model is CPU time.
-    """
-    before = counters(server.metrics), cpu_s(server.process.pid)
-    load(args, server.url, samples, "--concurrency", 1, "--warmup", "100ms", "--window", f"{args.window_ms}ms", "--windows", 1, "--windows-max", 1)
-    after = counters(server.metrics), cpu_s(server.process.pid)
-    if before[0] is None:
-        return {}
+
+def per_request(args, server, samples, callers, cpu):
+    """CPU and model microseconds per request while so many callers ask."""
+    before = counters(server.metrics), cpu()
+    words = ["--warmup", "100ms", "--window", f"{args.window_ms}ms", "--windows", 1, "--windows-max", 1]
+    load(args, server.url, samples, "--concurrency", callers, *words)
+    after = counters(server.metrics), cpu()
     requests = after[0][0] - before[0][0]
-    cpu_us = (after[1] - before[1]) * 1e6 / requests
-    model_us = (after[0][1] - before[0][1]) / requests
-    return {"cpu_us_per_request": cpu_us, "model_us_per_request": model_us, "overhead_us_per_request": cpu_us - model_us}
+    return (after[1] - before[1]) * 1e6 / requests, (after[0][1] - before[0][1]) / requests
+
+
+def overhead(args, server, samples):
+    """The server's CPU time per request beside the model's own.
+
+    With one caller no requests share a batch, and one thread computes: time in the model is CPU time. But the
+    processors sleep between requests, and waking them costs more than the request. With four callers
+    they hardly sleep; there the threads that compute are left out, and what those do beside the model is taken
+    from one caller.
+    """
+    if server.metrics is None:
+        return {}
+    pid = server.process.pid
+    cpu_us, model_us = per_request(args, server, samples, 1, lambda: cpu_s(pid))
+    row = {"cpu_us_per_request": cpu_us, "model_us_per_request": model_us, "overhead_us_per_request": cpu_us - model_us}
+    if isinstance(server, Hither):
+        engine_us, model_us = per_request(args, server, samples, 1, lambda: cpu_s(pid, is_engine))
+        others_us, _ = per_request(args, server, samples, 4, lambda: cpu_s(pid, lambda name: not is_engine(name)))
+        row["overhead_us_four_callers"] = others_us + engine_us - model_us
+    return row
 
 
 def closed_loop(args, server, samples, callers=4):
     """Throughput with so many callers, and how busy the client's core was."""
     begin = client_cpu(), time.monotonic()
-    words = ["--concurrency", callers, "--warmup", "300ms", "--window", f"{args.window_ms // 2}ms", "--windows-max", 4]
+    words = ["--concurrency", callers, "--warmup", "300ms", "--window", f"{args.window_ms // 2}ms", "--windows-max", 6]
+    words += ["--stolen-max", 2 * STOLEN_MAX]
     level = load(args, server.url, samples, *words)["levels"][0]
     client_share = (client_cpu() - begin[0]) / (time.monotonic() - begin[1])
     return {
@@ -281,11 +322,12 @@ def undisturbed(server, measure):
 def sweep(args, server, samples, capacity_per_s):
     """Latency at shares of what callers in a closed loop reached, in an open loop."""
     rates = ",".join(f"{share * capacity_per_s:.2f}" for share in SHARES)
-    words = ["--warmup", "300ms", "--window", f"{args.window_ms}ms", "--windows", 1, "--windows-max", 1]
-    found = load(args, server.url, samples, "--rate", rates, *words)
+    words = ["--warmup", "300ms", "--window", f"{args.window_ms}ms", "--windows", 1, "--windows-max", WINDOWS_TRIED]
+    found = load(args, server.url, samples, "--rate", rates, "--stolen-max", STOLEN_MAX, *words)
     levels = [
         {"rate": level["level"]["rate"], "p50_us": level["latency"]["p50_us"], "p99_us": level["latency"]["p99_us"],
-         "answered": level["answered"], "lost": level["requests"] - level["answered"]}
+         "answered": level["answered"], "lost": level["requests"] - level["answered"],
+         "stolen_share": level["stolen_share"], "left_out": level["left_out"]}
         for level in found["levels"]
     ]
     return {"request_bytes": found["request_bytes"], "levels": levels}
@@ -374,7 +416,7 @@ def case(args, common, shape, model, samples):
             reached = sum(one["samples_per_s"] for one in row["closed"]) / ROUNDS
             print(
                 f"{common['model']:7} {name:19} {samples:3} samples: {show(row['samples_max_per_s']):>9} samples/s with p99 <= {args.slo_ms} ms; "
-                f"closed {show(reached)}, overhead {show(row.get('overhead_us_per_request'))} us, "
+                f"closed {show(reached)}, overhead {show(row.get('overhead_us_per_request'))} us, with four callers {show(row.get('overhead_us_four_callers'))}, "
                 f"client {row['closed'][0]['client_cpu_share']:.0%} of its core, others {max(one['others_cpu'] for one in row['closed'] + row['sweeps']):.0%}",
                 flush=True,
             )

@@ -119,6 +119,10 @@ pub struct Args {
     /// Share of their mean that windows may differ by in throughput and median latency
     #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = levels::share, help_heading = "Measurement")]
     stability: f64,
+    /// Leave out windows in which the host of this virtual machine took more than this share of the
+    /// processors' time; more are measured in their place, up to --windows-max [default: leave out none]
+    #[arg(long, value_name = "SHARE", value_parser = levels::share, help_heading = "Measurement")]
+    stolen_max: Option<f64>,
     /// Time after which a request without an answer is lost
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = levels::time, help_heading = "Measurement")]
     timeout: Duration,
@@ -219,6 +223,7 @@ impl Args {
             windows: self.windows.into(),
             windows_max: self.windows_max.into(),
             stability: self.stability,
+            stolen_max: self.stolen_max.unwrap_or(f64::INFINITY),
             slo: self.slo,
             timeout: self.timeout,
             in_flight_max: self.in_flight_max as usize,

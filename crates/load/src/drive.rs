@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use crate::Error;
 use crate::describe::{self, Statistics};
+use crate::host::Host;
 use crate::measure::{Figures, Outcome, Recorder, Times};
 use crate::request::{InferRequest, outcome};
 use crate::wire::Connections;
@@ -58,6 +59,9 @@ pub struct Settings {
     pub windows_max: usize,
     /// The share of their mean that windows may differ by.
     pub stability: f64,
+    /// Windows in which the host of this virtual machine took more than this share of the processors' time
+    /// are left out; above 1 for none.
+    pub stolen_max: f64,
     pub slo: Option<Duration>,
     /// A request without an answer after this time is lost.
     pub timeout: Duration,
@@ -78,6 +82,8 @@ pub struct Measured {
     pub figures: Figures,
     /// Each window that `figures` are taken from.
     pub windows: Vec<Figures>,
+    /// Windows that were left out because the host took too much of the processors' time.
+    pub left_out: usize,
     /// Where the server spent its time, by its own statistics; `None` where it has none.
     pub server: Option<ServerTimes>,
     /// The first error that the server returned.
@@ -201,7 +207,8 @@ impl Client {
             let pacer = offer(&run, level, settings);
             tokio::time::sleep_until(begin.into()).await;
             let before = describe::statistics(&self.shared.connections, &self.shared.model).await;
-            let (closed, is_stable) = watch(&run, settings, begin, &mut seen).await;
+            let Watched { windows, is_stable, left_out } =
+                watch(&run, settings, begin, &mut seen).await;
             let after = describe::statistics(&self.shared.connections, &self.shared.model).await;
             run.stop.store(true, Ordering::Relaxed);
             while run.in_flight.load(Ordering::Relaxed) > 0 {
@@ -212,14 +219,13 @@ impl Client {
             }
             let recorder = run.recorder();
             let samples = self.shared.requests[0].samples;
-            let from = closed.saturating_sub(settings.windows);
-            let (figures, windows) = recorder.figures(from, closed, samples);
+            let (figures, windows) = recorder.figures(&windows, samples);
             let server = match (before, after) {
                 (Ok(before), Ok(after)) => ServerTimes::between(&before, &after),
                 _ => None,
             };
             let failure = recorder.failure().map(str::to_owned);
-            Measured { level, samples, is_stable, figures, windows, server, failure }
+            Measured { level, samples, is_stable, figures, windows, left_out, server, failure }
         })
     }
 }
@@ -244,32 +250,51 @@ fn offer(run: &Arc<Run>, level: Level, settings: &Settings) -> Option<thread::Jo
     }
 }
 
-/// Waits until enough windows are closed and agree. Returns how many are closed and whether they do.
+/// The windows that a level's figures are taken from.
+struct Watched {
+    windows: Vec<usize>,
+    is_stable: bool,
+    left_out: usize,
+}
+
+/// Waits until enough windows are closed and agree.
 async fn watch(
     run: &Run,
     settings: &Settings,
     begin: Instant,
     seen: &mut impl FnMut(&Figures),
-) -> (usize, bool) {
+) -> Watched {
     let samples = run.shared.requests[0].samples;
     let mut closed = 0;
+    let mut host = Host::new(begin, settings.window);
     // Behind the last window its last request may still wait for its time limit.
     let end = begin + settings.window * settings.windows_max as u32 + settings.timeout + 2 * POLL;
     loop {
         tokio::time::sleep(POLL).await;
         let now = Instant::now();
-        let (told, is_stable) = {
-            let recorder = run.recorder();
+        let stolen = host.look(now);
+        let (told, watched) = {
+            let mut recorder = run.recorder();
+            if let Some((window, share)) = stolen {
+                recorder.note_stolen(window, share);
+            }
             let now_closed = recorder.closed(now).min(settings.windows_max);
             let told: Vec<Figures> =
-                (closed..now_closed).map(|w| recorder.figures(w, w + 1, samples).0).collect();
+                (closed..now_closed).map(|w| recorder.figures(&[w], samples).0).collect();
             closed = now_closed;
-            (told, recorder.is_stable(closed, settings.windows, settings.stability))
+            let kept = recorder.kept(closed, settings.stolen_max);
+            let left_out = closed - kept.len();
+            let is_enough = kept.len() >= settings.windows;
+            // Where all are disturbed, disturbed ones have to do; they are not called stable.
+            let all = if kept.is_empty() { (0..closed).collect() } else { kept };
+            let windows = all[all.len().saturating_sub(settings.windows)..].to_vec();
+            let is_stable = is_enough && recorder.is_stable(&windows, settings.stability);
+            (told, Watched { windows, is_stable, left_out })
         };
         told.iter().for_each(&mut *seen);
         let is_over = closed >= settings.windows_max || now >= end;
-        if is_over || (is_stable && !told.is_empty()) {
-            return (closed, is_stable);
+        if is_over || (watched.is_stable && !told.is_empty()) {
+            return watched;
         }
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! `wire` sends prepared requests over HTTP or gRPC, `describe` asks a server what its models take,
 //! `request` encodes tensors, `drive` offers load in an open or a closed loop, `measure` turns answers
-//! into figures, and `search` looks for the highest rate that keeps a latency target. Which ids a
+//! into figures, `host` tells what a virtual machine lost meanwhile, and `search` looks for the highest rate that keeps a latency target. Which ids a
 //! request carries is the caller's choice: this crate knows no model.
 
 pub mod describe;
 pub mod drive;
 mod error;
+mod host;
 pub mod measure;
 pub mod proto;
 pub mod request;

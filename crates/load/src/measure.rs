@@ -39,6 +39,9 @@ pub struct Window {
     refusal: Histogram<u64>,
     /// Sum over requests of the time from the intended send to the real one.
     send_delay: Duration,
+    /// The share of the processors' time that the host of this virtual machine took; `None` where it is
+    /// not known.
+    stolen_share: Option<f64>,
 }
 
 impl Window {
@@ -57,6 +60,7 @@ impl Window {
             latency: histogram(),
             refusal: histogram(),
             send_delay: Duration::ZERO,
+            stolen_share: None,
         }
     }
 
@@ -153,13 +157,25 @@ impl Recorder {
         self.windows.iter().take(over as usize).take_while(is_whole).count()
     }
 
-    /// Whether the last `count` of the first `closed` windows agree within a share of their mean,
-    /// in answers and in median latency.
-    pub fn is_stable(&self, closed: usize, count: usize, share: f64) -> bool {
-        let Some(first) = closed.checked_sub(count) else { return false };
+    /// Notes the share of the processors' time that the host took during a window.
+    pub fn note_stolen(&mut self, window: usize, share: f64) {
+        if let Some(window) = self.windows.get_mut(window) {
+            window.stolen_share = Some(share);
+        }
+    }
+
+    /// The numbers of those of the first `closed` windows in which the host took no more than `stolen_max`.
+    pub fn kept(&self, closed: usize, stolen_max: f64) -> Vec<usize> {
+        let is_kept =
+            |window: &usize| self.windows[*window].stolen_share.is_none_or(|s| s <= stolen_max);
+        (0..closed.min(self.windows.len())).filter(is_kept).collect()
+    }
+
+    /// Whether windows agree within a share of their mean, in answers and in median latency.
+    pub fn is_stable(&self, windows: &[usize], share: f64) -> bool {
         let agree = |value: fn(&Window) -> f64| {
-            let values: Vec<f64> = self.windows[first..closed].iter().map(value).collect();
-            let mean = values.iter().sum::<f64>() / count as f64;
+            let values: Vec<f64> = windows.iter().map(|w| value(&self.windows[*w])).collect();
+            let mean = values.iter().sum::<f64>() / values.len() as f64;
             values.iter().all(|value| (value - mean).abs() <= share * mean)
         };
         agree(|window| window.answered as f64)
@@ -170,16 +186,19 @@ impl Recorder {
         self.failure.as_deref()
     }
 
-    /// Figures of windows `from..to` taken together, and of each alone.
-    pub fn figures(&self, from: usize, to: usize, samples: usize) -> (Figures, Vec<Figures>) {
-        let windows = &self.windows[from.min(self.windows.len())..to.min(self.windows.len())];
+    /// Figures of some windows taken together, and of each alone.
+    pub fn figures(&self, windows: &[usize], samples: usize) -> (Figures, Vec<Figures>) {
+        let windows: Vec<&Window> = windows.iter().filter_map(|w| self.windows.get(*w)).collect();
         let mut all = Window::new();
         windows.iter().for_each(|window| all.add(window));
+        let stolen: Option<Vec<f64>> = windows.iter().map(|window| window.stolen_share).collect();
+        let mean = |shares: Vec<f64>| shares.iter().sum::<f64>() / shares.len() as f64;
+        all.stolen_share = stolen.filter(|shares| !shares.is_empty()).map(mean);
         let span_s = self.window.as_secs_f64();
         let of = |window: &Window, count: usize| {
             Figures::from_window(window, span_s * count as f64, samples)
         };
-        (of(&all, windows.len().max(1)), windows.iter().map(|window| of(window, 1)).collect())
+        (of(&all, windows.len().max(1)), windows.into_iter().map(|window| of(window, 1)).collect())
     }
 }
 
@@ -204,6 +223,9 @@ pub struct Figures {
     pub refusal: Latency,
     /// From the intended send to the real one, on average.
     pub send_delay_us: f64,
+    /// The share of the processors' time that the host of this virtual machine took; `None` where it is
+    /// not known.
+    pub stolen_share: Option<f64>,
 }
 
 impl Figures {
@@ -223,6 +245,7 @@ impl Figures {
             latency: Latency::from_histogram(&window.latency),
             refusal: Latency::from_histogram(&window.refusal),
             send_delay_us: window.send_delay.as_secs_f64() * 1e6 / window.completed().max(1) as f64,
+            stolen_share: window.stolen_share,
         }
     }
 
@@ -310,7 +333,7 @@ mod tests {
         book(&mut recorder, start, 251, 1, Outcome::Failed("no".into()));
         book(&mut recorder, start, 252, 1, Outcome::Failed("again".into()));
         book(&mut recorder, start, 253, 80, Outcome::TimedOut);
-        let (all, each) = recorder.figures(0, 2, 16);
+        let (all, each) = recorder.figures(&[0, 1], 16);
         assert_eq!((all.requests, all.answered, all.refused), (104, 100, 1));
         assert_eq!((all.failed, all.timed_out), (2, 1));
         assert_eq!(recorder.failure(), Some("no"));
@@ -351,8 +374,28 @@ mod tests {
                 book(&mut recorder, start, window * 100 + i, took, Outcome::Answered);
             }
         }
-        assert!(recorder.is_stable(3, 3, 0.1));
-        assert!(!recorder.is_stable(4, 3, 0.1), "latency doubled");
-        assert!(!recorder.is_stable(2, 3, 0.1), "too few");
+        assert!(recorder.is_stable(&[0, 1, 2], 0.1));
+        assert!(!recorder.is_stable(&[1, 2, 3], 0.1), "latency doubled");
+        assert!(recorder.is_stable(&[3], 0.1), "one agrees with itself");
+    }
+
+    #[test]
+    fn disturbed_windows_are_left_out() {
+        let start = Instant::now();
+        let mut recorder = Recorder::new(start, 100 * MS, None);
+        for window in 0..4 {
+            let took = if window == 1 { 90 } else { 2 };
+            book(&mut recorder, start, window * 100, took, Outcome::Answered);
+        }
+        assert_eq!(recorder.kept(4, 0.01), [0, 1, 2, 3], "nothing is known of the host");
+        for (window, stolen) in [0.0, 0.2, 0.01, 0.02].into_iter().enumerate() {
+            recorder.note_stolen(window, stolen);
+        }
+        let kept = recorder.kept(4, 0.01);
+        assert_eq!(kept, [0, 2]);
+        assert_eq!(recorder.kept(2, 0.01), [0]);
+        let (all, each) = recorder.figures(&kept, 1);
+        assert_eq!((all.requests, each.len(), all.stolen_share), (2, 2, Some(0.005)));
+        assert!(all.latency.max_us < 3e3, "the stall is in the window that is left out");
     }
 }

@@ -66,6 +66,7 @@ fn measured(level: Level) -> Figures {
         windows: 1,
         windows_max: 1,
         stability: 0.1,
+        stolen_max: f64::INFINITY,
         slo: Some(Duration::from_millis(100)),
         timeout: Duration::from_secs(10),
         in_flight_max: 1,

@@ -177,20 +177,23 @@ impl Linear {
     /// As for `blocks`, and the processor has AMX.
     #[cfg(target_arch = "x86_64")]
     unsafe fn tiles(&self, panels: &Panels, x: &InputRows, y: Output) {
-        use super::amx::{ROWS, Shaped};
-        let whole = x.rows / ROWS * ROWS;
-        for (rows, range) in [(ROWS, 0..whole), (x.rows - whole, whole..x.rows)] {
-            if range.is_empty() {
-                continue;
-            }
-            // SAFETY: the caller's promise, and as in `blocks`.
-            unsafe {
-                let shaped = Shaped::new(rows);
-                for panel in 0..panels.count {
-                    let column = panel * panels.width;
-                    let columns = panels.width.min(self.outputs - column);
-                    for first in range.clone().step_by(rows) {
-                        shaped.block(&Tile {
+        use super::amx::{ROWS, Shaped, TILE_ROWS};
+        // SAFETY: the caller's promise, and as in `blocks`.
+        unsafe {
+            let shaped = Shaped::new(x.rows.min(ROWS));
+            // All rows against one panel before the next: its weights come from far once.
+            for panel in 0..panels.count {
+                let column = panel * panels.width;
+                let columns = panels.width.min(self.outputs - column);
+                for first in (0..x.rows).step_by(ROWS) {
+                    let left = x.rows - first;
+                    let rows = x.rows.min(if left > TILE_ROWS { ROWS } else { TILE_ROWS });
+                    // The last block reaches back to rows that are done, which come out the same: another
+                    // shape would take longer.
+                    let first = first.min(x.rows - rows);
+                    shaped.block(
+                        rows,
+                        &Tile {
                             x: x.x.add(first * x.stride),
                             x_stride: x.stride,
                             x_step: 4,
@@ -202,8 +205,8 @@ impl Linear {
                             target: self.target(y.at(first, column), columns),
                             next: panels.from(panel).as_ptr().cast(),
                             next_step: 0,
-                        });
-                    }
+                        },
+                    );
                 }
             }
         }
