@@ -55,6 +55,9 @@ struct Pending {
     reply: oneshot::Sender<Result<Scores, Failure>>,
 }
 
+/// What became of a request, and who waits for it.
+type Answer = (oneshot::Sender<Result<Scores, Failure>>, Result<Scores, Failure>);
+
 /// Why a queued request has no scores.
 enum Failure {
     Expired,
@@ -269,6 +272,7 @@ impl Served {
         let count = batch.len() as u64;
         let mut queued = Duration::ZERO;
         let mut first = 0;
+        let mut answers = Vec::with_capacity(batch.len());
         for (waiting, result) in batch.into_iter().zip(results) {
             queued += started.duration_since(waiting.arrived);
             let len = waiting.samples * outputs * 4;
@@ -277,7 +281,7 @@ impl Served {
             let scores = Scores { samples: waiting.samples, outputs, bytes };
             let answer =
                 result.map(|()| scores).map_err(|error| Failure::Refused(error.to_string()));
-            let _ = waiting.item.reply.send(answer);
+            answers.push((waiting.item.reply, answer));
         }
         let times = [begun - started, computed - begun, computed.elapsed()];
         self.stats.queue.add_many(count, queued);
@@ -288,6 +292,21 @@ impl Served {
             sum.add_many(count, time * count as u32);
         }
         self.stats.note_batch(samples, times);
+        self.reply(answers);
+    }
+
+    /// Hands answers over, last of all: on a shared core the network's thread takes this one's place. Several go
+    /// together, because each by itself would wake that thread anew.
+    fn reply(&self, answers: Vec<Answer>) {
+        let send = |answers: Vec<Answer>| {
+            for (reply, answer) in answers {
+                let _ = reply.send(answer);
+            }
+        };
+        match answers.len() {
+            0 | 1 => send(answers),
+            _ => drop(self.runtime.spawn(async move { send(answers) })),
+        }
     }
 }
 
