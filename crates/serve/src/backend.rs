@@ -17,6 +17,7 @@ use crate::config::ModelConfig;
 use crate::error::{Error, shown_id};
 use crate::infer::{ClientId, InferRequest, InferResponse, Scores};
 use crate::inputs::{Features, Signature};
+use crate::pace::UnderWay;
 use crate::queue::{Offered, Queue, Ticket, Waiting};
 use crate::settle::Settling;
 use crate::stats::Stats;
@@ -96,7 +97,7 @@ impl Served {
         settling: Settling,
         threads: Arc<Threads>,
     ) -> Self {
-        let queue = Queue::new(config.policy());
+        let queue = Queue::new(config.policy(), threads.count());
         let state = State { queue, is_scheduled: false, is_timed: false };
         Self {
             name: signature.model.clone(),
@@ -233,19 +234,20 @@ impl Served {
         let started = Instant::now();
         let mut state = self.state();
         state.is_scheduled = false;
-        state.queue.take(started, &mut batch, &mut expired);
+        let under_way = state.queue.take(started, &mut batch, &mut expired);
         let next = state.next_batch(started);
         drop(state);
         self.begin(next);
         for waiting in expired {
             let _ = waiting.item.reply.send(Err(Failure::Expired));
         }
-        if !batch.is_empty() {
-            self.compute(batch, started, worker);
+        if let Some(under_way) = under_way {
+            self.compute(batch, &under_way, worker);
         }
     }
 
-    fn compute(&self, batch: Vec<Waiting<Pending>>, started: Instant, worker: &mut Worker) {
+    fn compute(&self, batch: Vec<Waiting<Pending>>, under_way: &UnderWay, worker: &mut Worker) {
+        let started = under_way.begun;
         let outputs = self.engine.outputs();
         let samples: usize = batch.iter().map(|waiting| waiting.samples).sum();
         let lists: Vec<Vec<TableBags>> =
@@ -259,7 +261,7 @@ impl Served {
         let threads = Some(&*self.threads);
         let done = self.engine.infer(&requests, &mut scores, &mut results, worker, threads);
         let computed = Instant::now();
-        self.state().queue.learn(samples, computed - started);
+        self.state().queue.learn(under_way, computed);
         drop(requests);
         drop(lists);
 

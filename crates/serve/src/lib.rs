@@ -2,7 +2,8 @@
 //!
 //! - the shell ([`http`], [`grpc`], [`listen`]) translates the Open Inference Protocol into one
 //!   request type ([`infer`]) and back;
-//! - the [`queue`] of each model cuts batches, fairly between clients and within bounds;
+//! - the [`queue`] of each model cuts batches, fairly between clients and within bounds, and refuses what its
+//!   [`pace`] cannot answer in time;
 //! - the [`backend`] computes them on the engine's threads, which all models share.
 //!
 //! Around them: the [`repository`] loads and exchanges models, [`settle`] moves their tables, [`shm`]
@@ -18,6 +19,7 @@ pub mod infer;
 pub mod inputs;
 pub mod listen;
 pub mod metrics;
+pub mod pace;
 pub mod queue;
 pub mod receive;
 pub mod repository;

@@ -7,14 +7,15 @@
 //! requests and one with a single request are served alike. When the queue is full, the request at the
 //! back goes, which is the last one of the client that waits for most; a client alone is refused.
 //!
-//! A request with a deadline that cannot be kept at the present pace is refused when it comes, or when
-//! its batch is cut. Otherwise a server with too much to do would spend its time on answers that come
-//! too late.
+//! A request with a deadline that cannot be kept at the present pace is refused when it comes. If the pace
+//! falls meanwhile, it is refused when its batch is cut. Otherwise a server with too much to do would spend its
+//! time on answers that come too late.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::infer::ClientId;
+use crate::pace::{Pace, UnderWay};
 
 /// When a batch is cut, and how much may wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,12 +62,8 @@ pub struct Queue<T> {
     now_serving: u64,
     /// Requests that ever came, which orders those of the same turn.
     count: u64,
-    /// Seconds that a sample lately took; zero until a batch was computed.
-    pace_s: f64,
+    pace: Pace,
 }
-
-/// Weight of the latest batch in the pace.
-const LATEST: f64 = 0.1;
 
 /// What a client has in the queue.
 #[derive(Debug, Default)]
@@ -86,7 +83,8 @@ pub enum Offered<T> {
 }
 
 impl<T> Queue<T> {
-    pub fn new(policy: Policy) -> Self {
+    /// For batches that are computed on so many threads, one batch each.
+    pub fn new(policy: Policy, threads: usize) -> Self {
         Self {
             policy,
             waiting: BTreeMap::new(),
@@ -95,28 +93,23 @@ impl<T> Queue<T> {
             oldest: None,
             now_serving: 0,
             count: 0,
-            pace_s: 0.0,
+            pace: Pace::new(threads),
         }
     }
 
-    /// Learns how long a batch took.
-    pub fn learn(&mut self, samples: usize, took: Duration) {
-        let pace_s = took.as_secs_f64() / samples.max(1) as f64;
-        let weight = if self.pace_s == 0.0 { 1.0 } else { LATEST };
-        self.pace_s += weight * (pace_s - self.pace_s);
+    /// Learns from a batch that has been computed.
+    pub fn learn(&mut self, batch: &UnderWay, now: Instant) {
+        self.pace.learn(batch, now);
     }
 
-    /// How long so many samples should take.
-    fn expected(&self, samples: usize) -> Duration {
-        Duration::from_secs_f64(self.pace_s * samples as f64)
-    }
-
-    /// Whether a request will be answered in time, by the samples that go before it.
+    /// Whether a request will be answered in time, by what runs and by the samples that go before it.
     fn keeps_deadline(&self, waiting: &Waiting<T>, ticket: Ticket) -> bool {
         let Some(deadline) = waiting.deadline else { return true };
+        let now = waiting.arrived;
         let before: usize = self.waiting.range(..ticket).map(|(_, other)| other.samples).sum();
-        // With nobody before it a request is tried in any case: a pace that was a mistake must not last.
-        before == 0 || waiting.arrived + self.expected(before + waiting.samples) <= deadline
+        // A request that can begin at once is tried in any case: a pace that was a mistake must not last.
+        let is_next = before == 0 && self.pace.next_begin(now) == now;
+        is_next || self.pace.answered_by(before, waiting.samples, now) <= deadline
     }
 
     pub fn len(&self) -> usize {
@@ -187,18 +180,21 @@ impl<T> Queue<T> {
         Some(if self.samples >= enough { oldest } else { oldest + self.policy.window })
     }
 
-    /// Cuts a batch from the front into `batch`; requests that came too late go into `expired`.
+    /// Cuts a batch from the front into `batch`; requests that came too late go into `expired`. Returns `None` if
+    /// there is nothing to compute.
     pub fn take(
         &mut self,
         now: Instant,
         batch: &mut Vec<Waiting<T>>,
         expired: &mut Vec<Waiting<T>>,
-    ) {
+    ) -> Option<UnderWay> {
         self.take_front(now, batch, expired);
         let mut arrivals = self.waiting.values().map(|waiting| waiting.arrived);
         // Without a window any of them will do.
         let is_any = self.policy.window.is_zero();
         self.oldest = if is_any { arrivals.next() } else { arrivals.min() };
+        let samples = batch.iter().map(|waiting| waiting.samples).sum();
+        (samples > 0).then(|| self.pace.begin(samples, now))
     }
 
     fn take_front(
@@ -213,9 +209,9 @@ impl<T> Queue<T> {
         let mut deadline: Option<Instant> = None;
         while let Some((&ticket, first)) = self.waiting.first_key_value() {
             let is_last = self.waiting.len() == 1;
-            let needed = if is_last { Duration::ZERO } else { self.expected(first.samples) };
+            let needed = if is_last { Duration::ZERO } else { self.pace.expected(first.samples) };
             let is_late = first.deadline.is_some_and(|own| own <= now + needed);
-            let together = now + self.expected(samples + first.samples);
+            let together = now + self.pace.at_most(samples + first.samples);
             let is_full = samples + first.samples > limit
                 || deadline.into_iter().chain(first.deadline).any(|end| end < together);
             if !is_late && samples > 0 && is_full {

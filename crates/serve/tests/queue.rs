@@ -3,9 +3,12 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use hither_core::seed;
 use hither_serve::infer::ClientId;
+use hither_serve::pace::UnderWay;
 use hither_serve::queue::{Offered, Policy, Queue, Ticket, Waiting};
 use proptest::prelude::*;
+use rand::RngExt as _;
 
 fn policy() -> Policy {
     Policy {
@@ -38,7 +41,7 @@ fn ticket(offered: Offered<u32>) -> Ticket {
 #[test]
 fn one_client_is_served_in_order_and_refused_when_the_queue_is_full() {
     let now = Instant::now();
-    let mut queue = Queue::new(policy());
+    let mut queue = Queue::new(policy(), 1);
     for item in 0..16 {
         ticket(queue.offer(waiting(1, 10, now, item)));
     }
@@ -48,14 +51,22 @@ fn one_client_is_served_in_order_and_refused_when_the_queue_is_full() {
     ticket(queue.offer(waiting(1, 10, now, 17)));
 }
 
+/// Computes one request of so many samples, which takes a time.
+fn compute(queue: &mut Queue<u32>, samples: usize, begun: Instant, took: Duration) {
+    ticket(queue.offer(waiting(9, samples, begun, 0)));
+    let under_way = queue.take(begun, &mut Vec::new(), &mut Vec::new());
+    queue.learn(&under_way.expect("a batch"), begun + took);
+}
+
 #[test]
 fn what_cannot_be_answered_in_time_is_refused_at_once() {
-    let now = Instant::now();
     let ms = Duration::from_millis;
-    let mut queue = Queue::new(policy());
-    let timed = |item| Waiting { deadline: Some(now + ms(10)), ..waiting(1, 10, now, item) };
+    let mut queue = Queue::new(policy(), 1);
+    let begun = Instant::now();
     // Ten samples take four milliseconds: two requests can be answered within ten, and no third one.
-    queue.learn(100, ms(40));
+    compute(&mut queue, 50, begun, ms(20));
+    let now = begun + ms(20);
+    let timed = |item| Waiting { deadline: Some(now + ms(10)), ..waiting(1, 10, now, item) };
     ticket(queue.offer(timed(0)));
     ticket(queue.offer(timed(1)));
     assert!(matches!(queue.offer(timed(2)), Offered::Refused(_)));
@@ -63,17 +74,104 @@ fn what_cannot_be_answered_in_time_is_refused_at_once() {
     // Three milliseconds later both would be late in one batch; one by itself is not.
     assert_eq!(take(&mut queue, now + ms(3)), (vec![0], vec![]));
     assert_eq!(take(&mut queue, now + ms(7)), (vec![3], vec![1]));
-    // A pace that nobody could keep is tried again: an empty queue takes one request, and computes it.
-    queue.learn(1, ms(1_000_000));
+}
+
+#[test]
+fn a_request_waits_for_the_batch_under_way() {
+    let ms = Duration::from_millis;
+    let begun = Instant::now();
+    for (threads, is_queued) in [(1, false), (2, true)] {
+        let mut queue = Queue::new(policy(), threads);
+        compute(&mut queue, 50, begun, ms(20));
+        let now = begun + ms(20);
+        ticket(queue.offer(waiting(1, 20, now, 0)));
+        take(&mut queue, now);
+        // The batch ends in 8 ms, and this request takes 4 ms: too long for one thread, not for another one.
+        let request = Waiting { deadline: Some(now + ms(10)), ..waiting(1, 10, now, 1) };
+        let offered = queue.offer(request);
+        assert_eq!(matches!(offered, Offered::Queued(_)), is_queued, "{threads} threads");
+    }
+}
+
+#[test]
+fn a_pace_that_nobody_could_keep_is_tried_again() {
+    let mut queue = Queue::new(policy(), 1);
+    let begun = Instant::now();
+    compute(&mut queue, 1, begun, Duration::from_secs(1000));
+    let now = begun + Duration::from_secs(1000);
+    let deadline = Some(now + Duration::from_millis(10));
+    let timed = |item| Waiting { deadline, ..waiting(1, 10, now, item) };
     ticket(queue.offer(timed(4)));
     assert!(matches!(queue.offer(timed(5)), Offered::Refused(_)));
     assert_eq!(take(&mut queue, now), (vec![4], vec![]));
 }
 
+/// What became of requests in a simulated overload.
+#[derive(Debug, Default)]
+struct Overload {
+    refused: usize,
+    /// Refused after they had been queued.
+    expired: usize,
+    answered: usize,
+    answered_late: usize,
+}
+
+/// Offers three times what the threads can compute, in simulated time. A batch takes 0.2 ms and 40 us per sample, and
+/// up to a quarter more or less.
+fn overload(threads: usize) -> Overload {
+    let policy = Policy { batch_samples_max: 256, queue_requests_max: 1024, ..policy() };
+    let mut queue = Queue::new(Policy { queue_samples_max: 1 << 20, ..policy }, threads);
+    let mut chance = seed::stream(1, "overload");
+    let begun = Instant::now();
+    let mut next_arrival = begun;
+    let mut running: Vec<(Instant, UnderWay, Vec<Waiting<u32>>)> = Vec::new();
+    let mut seen = Overload::default();
+    for _ in 0..60_000 {
+        let ended = running.iter().map(|(end, ..)| *end).min().filter(|end| *end < next_arrival);
+        let now = ended.unwrap_or(next_arrival);
+        if ended.is_some() {
+            let at = running.iter().position(|(end, ..)| *end == now).expect("it runs");
+            let (_, under_way, batch) = running.swap_remove(at);
+            queue.learn(&under_way, now);
+            let late = batch.iter().filter(|waiting| waiting.deadline < Some(now)).count();
+            seen.answered += batch.len() - late;
+            seen.answered_late += late;
+        } else {
+            let gap_s = -(1.0 - chance.random::<f64>()).ln() * 16.0 * 40e-6 / threads as f64 / 3.0;
+            next_arrival = now + Duration::from_secs_f64(gap_s);
+            let deadline = Some(now + Duration::from_millis(10));
+            let request = Waiting { deadline, ..waiting(1, 16, now, 0) };
+            seen.refused += usize::from(matches!(queue.offer(request), Offered::Refused(_)));
+        }
+        while running.len() < threads && !queue.is_empty() {
+            let (mut batch, mut expired) = (Vec::new(), Vec::new());
+            let under_way = queue.take(now, &mut batch, &mut expired);
+            seen.expired += expired.len();
+            let Some(under_way) = under_way else { continue };
+            let samples: usize = batch.iter().map(|waiting| waiting.samples).sum();
+            let took_s = (0.2e-3 + 40e-6 * samples as f64) * chance.random_range(0.75..1.25);
+            running.push((now + Duration::from_secs_f64(took_s), under_way, batch));
+        }
+    }
+    seen
+}
+
+#[test]
+fn in_an_overload_requests_are_refused_at_once_and_the_rest_is_answered() {
+    for threads in [1, 4] {
+        let seen = overload(threads);
+        let ended = seen.refused + seen.expired + seen.answered + seen.answered_late;
+        let shows = format!("{threads} threads: {seen:?}");
+        assert!(seen.expired * 100 < seen.refused, "{shows}");
+        assert!(seen.answered_late * 100 < seen.answered, "{shows}");
+        assert!(seen.answered * 100 > 28 * ended, "{shows}");
+    }
+}
+
 #[test]
 fn a_client_with_one_request_does_not_wait_for_one_with_many() {
     let now = Instant::now();
-    let mut queue = Queue::new(policy());
+    let mut queue = Queue::new(policy(), 1);
     for item in 0..12 {
         ticket(queue.offer(waiting(1, 16, now, item)));
     }
@@ -84,7 +182,7 @@ fn a_client_with_one_request_does_not_wait_for_one_with_many() {
 #[test]
 fn samples_count_for_fairness_and_not_requests() {
     let now = Instant::now();
-    let mut queue = Queue::new(policy());
+    let mut queue = Queue::new(policy(), 1);
     for item in 0..6 {
         ticket(queue.offer(waiting(1, 16, now, item)));
         ticket(queue.offer(waiting(2, 4, now, 100 + item)));
@@ -97,7 +195,7 @@ fn samples_count_for_fairness_and_not_requests() {
 #[test]
 fn a_full_queue_displaces_the_client_that_waits_for_most() {
     let now = Instant::now();
-    let mut queue = Queue::new(policy());
+    let mut queue = Queue::new(policy(), 1);
     for item in 0..16 {
         ticket(queue.offer(waiting(1, 16, now, item)));
     }
@@ -112,7 +210,7 @@ fn a_full_queue_displaces_the_client_that_waits_for_most() {
 #[test]
 fn a_request_that_is_withdrawn_is_not_computed_and_leaves_room() {
     let now = Instant::now();
-    let mut queue = Queue::new(policy());
+    let mut queue = Queue::new(policy(), 1);
     let first = ticket(queue.offer(waiting(1, 8, now, 0)));
     ticket(queue.offer(waiting(1, 8, now, 1)));
     assert_eq!(queue.remove(first).map(|waiting| waiting.item), Some(0));
@@ -125,7 +223,7 @@ fn a_request_that_is_withdrawn_is_not_computed_and_leaves_room() {
 #[test]
 fn late_requests_are_set_aside_and_cost_no_room_in_the_batch() {
     let now = Instant::now();
-    let mut queue = Queue::new(policy());
+    let mut queue = Queue::new(policy(), 1);
     let deadline = Some(now + Duration::from_millis(1));
     ticket(queue.offer(Waiting { deadline, ..waiting(1, 60, now, 0) }));
     ticket(queue.offer(waiting(1, 60, now, 1)));
@@ -138,7 +236,8 @@ fn a_window_holds_a_batch_until_it_is_full_enough_or_old_enough() {
     let now = Instant::now();
     let window = Duration::from_millis(5);
     let preferred = vec![16, 32];
-    let mut queue = Queue::new(Policy { window, batch_samples_preferred: preferred, ..policy() });
+    let mut queue =
+        Queue::new(Policy { window, batch_samples_preferred: preferred, ..policy() }, 1);
     assert_eq!(queue.ready_at(), None);
     ticket(queue.offer(waiting(1, 8, now, 0)));
     assert_eq!(queue.ready_at(), Some(now + window));
@@ -173,7 +272,7 @@ proptest! {
         let now = Instant::now();
         let sizes = if preferred { vec![16, 48] } else { Vec::new() };
         let policy = Policy { batch_samples_preferred: sizes, ..policy() };
-        let mut queue = Queue::new(policy.clone());
+        let mut queue = Queue::new(policy.clone(), 1);
         let mut model: Vec<(u32, u64, usize, Ticket)> = Vec::new();
         let mut last: HashMap<u64, u32> = HashMap::new();
         for (item, step) in (0u32..).zip(steps) {
