@@ -4,7 +4,8 @@
     target/server-venv/bin/python bench/server/overload.py --hither target/release/hither
 
 Prints and keeps one row: what was accepted and how fast, how fast the rest was refused, how memory
-moved meanwhile, and whether the server is itself again right after.
+moved meanwhile, and whether the server is itself again right after. Windows of two seconds tell how much of a tail is
+the machine's: each has the share of time that the host of a virtual machine took.
 """
 
 import argparse
@@ -20,6 +21,15 @@ def resident(pid, stop, seen):
     """Resident megabytes of the server, twice a second."""
     while not stop.wait(0.5):
         seen.append(int(machine.field(f"/proc/{pid}/status", "VmRSS").split()[0]) // 1024)
+
+
+def window_facts(window):
+    latency, refusal = window["latency"], window["refusal"] or {}
+    return {
+        "stolen_share": window["stolen_share"], "answered_per_s": window["answered_per_s"],
+        "accepted_p50_us": latency["p50_us"], "accepted_p99_us": latency["p99_us"],
+        **{f"refusal_{share}_us": refusal.get(f"{share}_us") for share in ("p50", "p90", "p99")},
+    }
 
 
 def main():
@@ -40,7 +50,8 @@ def main():
     server = compare.Hither(args, compare.MODELS[args.model], model, "fp32", 18100, more)
     try:
         url, samples = server.url, args.samples
-        closed = compare.load(args, url, samples, "--concurrency", 8, "--window", "1s")
+        calm = ["--stolen-max", 2 * compare.STOLEN_MAX]
+        closed = compare.load(args, url, samples, "--concurrency", 8, "--window", "1s", *calm)
         capacity = closed["levels"][0]["answered_per_s"]
         seen, stop = [], threading.Event()
         watch = threading.Thread(target=resident, args=(server.process.pid, stop, seen))
@@ -62,7 +73,8 @@ def main():
         "failed": over["failed"], "timed_out": over["timed_out"],
         "accepted_p50_us": over["latency"]["p50_us"], "accepted_p99_us": over["latency"]["p99_us"],
         "refusal_p50_us": over["refusal"]["p50_us"], "refusal_p99_us": over["refusal"]["p99_us"],
-        "client_delay_us": over["send_delay_us"],
+        "client_delay_us": over["send_delay_us"], "stolen_share": over["stolen_share"],
+        "windows": [window_facts(window) for window in over["windows"]],
         "resident_mb_first": seen[:5], "resident_mb_last": seen[-5:], "resident_mb_max": max(seen),
         "after_refused": calm["refused"], "after_p99_us": calm["latency"]["p99_us"],
     }
