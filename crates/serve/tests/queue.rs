@@ -8,7 +8,6 @@ use hither_serve::infer::ClientId;
 use hither_serve::pace::UnderWay;
 use hither_serve::queue::{Offered, Policy, Queue, Ticket, Waiting};
 use proptest::prelude::*;
-use rand::RngExt as _;
 
 fn policy() -> Policy {
     Policy {
