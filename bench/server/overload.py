@@ -50,8 +50,8 @@ def main():
     server = compare.Hither(args, compare.MODELS[args.model], model, "fp32", 18100, more)
     try:
         url, samples = server.url, args.samples
-        calm = ["--stolen-max", 2 * compare.STOLEN_MAX]
-        closed = compare.load(args, url, samples, "--concurrency", 8, "--window", "1s", *calm)
+        undisturbed = ["--stolen-max", 2 * compare.STOLEN_MAX]
+        closed = compare.load(args, url, samples, "--concurrency", 8, "--window", "1s", *undisturbed)
         capacity = closed["levels"][0]["answered_per_s"]
         seen, stop = [], threading.Event()
         watch = threading.Thread(target=resident, args=(server.process.pid, stop, seen))

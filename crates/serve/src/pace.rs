@@ -35,8 +35,11 @@ impl Pace {
 
     /// A batch of some samples begins.
     pub fn begin(&mut self, samples: usize, now: Instant) -> UnderWay {
-        // A batch that failed never told its end.
-        self.ends.truncate(self.threads - 1);
+        // No more can be under way: the first was a batch that failed and never told its end.
+        let first = (0..self.ends.len()).min_by_key(|at| self.ends[*at]);
+        if let Some(first) = first.filter(|_| self.ends.len() >= self.threads) {
+            self.ends.swap_remove(first);
+        }
         let end = now + self.expected(samples);
         self.ends.push(end);
         UnderWay { samples, begun: now, end }

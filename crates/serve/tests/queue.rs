@@ -93,6 +93,22 @@ fn a_request_waits_for_the_batch_under_way() {
 }
 
 #[test]
+fn a_batch_that_failed_does_not_count_as_under_way() {
+    let ms = Duration::from_millis;
+    let mut queue = Queue::new(policy(), 2);
+    let begun = Instant::now();
+    compute(&mut queue, 50, begun, ms(20));
+    // The first of three batches never tells its end. The others keep both threads busy for 8 ms.
+    for (at, item) in [(20, 0), (120, 1), (120, 2)] {
+        ticket(queue.offer(waiting(1, 20, begun + ms(at), item)));
+        take(&mut queue, begun + ms(at));
+    }
+    let now = begun + ms(120);
+    let request = Waiting { deadline: Some(now + ms(10)), ..waiting(1, 10, now, 3) };
+    assert!(matches!(queue.offer(request), Offered::Refused(_)));
+}
+
+#[test]
 fn a_pace_that_nobody_could_keep_is_tried_again() {
     let mut queue = Queue::new(policy(), 1);
     let begun = Instant::now();
