@@ -1,7 +1,7 @@
 //! Embedding bags against PyTorch's and FBGEMM's operators (fixtures/bags.py), on every instruction
 //! set: tables of floats, and rows that those programs quantised.
 
-mod common;
+use crate::common;
 
 use common::{assert_near, assert_within, fixture, floats, integers};
 use hither_data::Checkpoint;

@@ -1,7 +1,7 @@
 //! Checkpoints made by PyTorch (fixtures/make.py): understood, written as ours, and evaluated by
 //! plain loops to what PyTorch computed.
 
-mod common;
+use crate::common;
 
 use common::bounds::score;
 use common::{Imported, assert_near, expected, fixture, floats, import, integers, variants};

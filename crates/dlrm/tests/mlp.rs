@@ -1,6 +1,6 @@
 //! Perceptrons and interactions against what PyTorch computed (fixtures/make.py).
 
-mod common;
+use crate::common;
 
 use common::bounds::{self, BF16_UNIT, Last, Near};
 use common::{assert_near, assert_within, expected, fixture, floats, import, variants};

@@ -1,7 +1,7 @@
 //! Whole models: imported checkpoints against what PyTorch computed, on every instruction set and
 //! number of threads, in every precision; and batches that are refused.
 
-mod common;
+use crate::common;
 
 use common::bounds::{BF16_UNIT, Near, score};
 use common::{assert_near, assert_within, expected, floats, import, integers, variants};

@@ -1,6 +1,6 @@
 //! What a step looks at: drawn neighbours, and that batches lead to the gradients of the graph.
 
-mod common;
+use crate::common;
 
 use common::{Fixture, apart, spec};
 use hither_core::seed;

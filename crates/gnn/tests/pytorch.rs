@@ -1,6 +1,6 @@
 //! The same numbers as PyTorch Geometric: outputs, losses, gradients, and where three steps lead.
 
-mod common;
+use crate::common;
 
 use common::{Fixture, apart};
 use hither_data::Checkpoint;

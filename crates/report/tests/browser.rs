@@ -1,7 +1,7 @@
 //! Pages opened in a real browser by e2e/report/check-report.mjs.
 
-mod common;
-mod opened;
+use crate::common;
+use crate::opened;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,6 +1,6 @@
 //! What must hold of every page, whatever the rows say.
 
-mod common;
+use crate::common;
 
 use common::{HABITS, header, record};
 use hither_report::{Group, html};

@@ -1,6 +1,6 @@
 //! What must hold of every page of a plan, and one opened in a real browser.
 
-mod opened;
+use crate::opened;
 
 use hither_report::plan::*;
 

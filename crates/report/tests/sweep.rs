@@ -1,7 +1,7 @@
 //! What must hold of every page and table of a sweep, and some opened in a real browser.
 
-mod common;
-mod opened;
+use crate::common;
+use crate::opened;
 
 use common::{HABITS, header, record};
 use hither_core::record::{Header, Summary};

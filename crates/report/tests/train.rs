@@ -1,8 +1,7 @@
 //! What must hold of every page and table of training runs, and some opened in a real browser.
 
-mod opened;
-#[path = "train_record/mod.rs"]
-mod record;
+use crate::opened;
+use crate::train_record as record;
 
 use hither_core::record::train::{Bytes, ClassScore, CriticalPath, Drift, RunRecord, Work, Works};
 use hither_report::train::table;

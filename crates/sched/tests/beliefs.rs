@@ -1,6 +1,6 @@
 //! What the scheduler believes and what is true are two things.
 
-mod common;
+use crate::common;
 
 use std::sync::Arc;
 

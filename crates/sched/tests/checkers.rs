@@ -1,6 +1,6 @@
 //! The outside checkers catch what they are there for: each is shown a forged step.
 
-mod common;
+use crate::common;
 
 use std::sync::Arc;
 

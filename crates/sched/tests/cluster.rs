@@ -1,6 +1,6 @@
 //! Free GPUs and placements, against plain searches over all machines, racks and subsets.
 
-mod common;
+use crate::common;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! How jobs slow each other on shared links: the max-min property, and paces worked out by hand.
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 

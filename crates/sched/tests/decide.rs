@@ -1,7 +1,7 @@
 //! Acknowledgements: what the books say between a decision and the world's word on it, and news
 //! that come late, twice, too early or not at all.
 
-mod common;
+use crate::common;
 
 use std::sync::Arc;
 

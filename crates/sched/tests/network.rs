@@ -1,6 +1,6 @@
 //! What communication costs, against figures worked out by hand.
 
-mod common;
+use crate::common;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,9 +2,9 @@
 //!
 //! `tests/pinned/` has one line per run: the main figures of its summary, and a digest of every
 //! job row and event. A change that means to move them rewrites the file with
-//! `HITHER_PIN=write cargo nextest run -p hither-sched --test pinned` and says in its commit why.
+//! `HITHER_PIN=write cargo nextest run -p hither-sched pinned` and says in its commit why.
 
-mod common;
+use crate::common;
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Each policy on a scenario that shows what it is about.
 
-mod common;
+use crate::common;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The simulator on scenarios small enough to be worked out by hand, and against a plain
 //! reference.
 
-mod common;
+use crate::common;
 
 use std::sync::Arc;
 

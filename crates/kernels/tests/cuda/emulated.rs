@@ -8,7 +8,7 @@ use hither_kernels::cuda::{Build, DTYPES, Mode, THREADS, Variant};
 use hither_kernels::detect::Isa;
 use hither_sass::launch::{Access, Arch, Kind};
 
-use crate::setup::{Kernels, Problem, row_at};
+use super::setup::{Kernels, Problem, row_at};
 
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()

@@ -6,7 +6,7 @@ use hither_sass::memory::Memory;
 use hither_sass::parse::{Program, parse};
 use hither_sass::toolchain::{Report, Toolchain};
 
-use crate::setup::Draw;
+use super::setup::Draw;
 
 fn kernels(arch: Arch) -> (Vec<Program>, Vec<Report>) {
     let toolchain = Toolchain::get();

@@ -6,7 +6,7 @@ use hither_sass::Fault;
 use hither_sass::launch::Arch;
 use hither_sass::parse::{Instruction, Operand, Program, instruction};
 
-use crate::setup::{Kernels, Problem};
+use super::setup::{Kernels, Problem};
 
 /// Whether the changed code still computes the right sums.
 fn passes(variant: &str, change: impl Fn(&mut Program) -> usize) -> Vec<Result<bool, Fault>> {

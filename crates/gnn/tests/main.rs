@@ -1,0 +1,18 @@
+//! All integration tests of this crate, in one binary: each would link the whole tree again.
+
+mod batches;
+mod common;
+mod edge_lists;
+mod generate;
+mod interactions;
+mod labels;
+mod links;
+mod load;
+mod load_real;
+mod partition;
+mod partition_real;
+mod parts;
+mod pytorch;
+mod remote;
+mod train;
+mod transport;

@@ -1,0 +1,5 @@
+//! All integration tests of this crate, in one binary: each would link the whole tree again.
+
+mod generated;
+mod inputs;
+mod queue;
