@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 
-use hither_dlrm::plan::{Processor, cache};
 use serde::Serialize;
 
 /// Facts about the machine; `None` where the system does not report one.
@@ -52,25 +51,32 @@ impl Machine {
     }
 }
 
-/// The size of the second-level cache where the system does not tell.
-const L2_BYTES: usize = 1 << 20;
-/// The size of the last-level cache where the system does not tell.
-const L3_BYTES: usize = 32 << 20;
+#[cfg(feature = "serve")]
+mod plan {
+    use hither_dlrm::plan::{Processor, cache};
 
-impl Machine {
-    /// The bytes of the second-level cache, and those of the last-level cache that one core really
-    /// keeps: a virtual machine is told of a whole cache that it shares with others. Takes about a
-    /// second.
-    pub fn measured_caches(&self) -> (usize, usize) {
-        let l2_bytes = self.l2_bytes.unwrap_or(L2_BYTES);
-        let nominal = self.l3_bytes.or(self.l2_bytes).unwrap_or(L3_BYTES);
-        (l2_bytes, cache::kept_bytes(l2_bytes, nominal))
-    }
+    use super::Machine;
 
-    /// What a plan's choices depend on.
-    pub fn processor(&self) -> Processor {
-        let Self { cpu, l2_bytes, l3_bytes, .. } = self.clone();
-        Processor { cpu, l2_bytes, l3_bytes }
+    /// The size of the second-level cache where the system does not tell.
+    const L2_BYTES: usize = 1 << 20;
+    /// The size of the last-level cache where the system does not tell.
+    const L3_BYTES: usize = 32 << 20;
+
+    impl Machine {
+        /// The bytes of the second-level cache, and those of the last-level cache that one core really
+        /// keeps: a virtual machine is told of a whole cache that it shares with others. Takes about a
+        /// second.
+        pub fn measured_caches(&self) -> (usize, usize) {
+            let l2_bytes = self.l2_bytes.unwrap_or(L2_BYTES);
+            let nominal = self.l3_bytes.or(self.l2_bytes).unwrap_or(L3_BYTES);
+            (l2_bytes, cache::kept_bytes(l2_bytes, nominal))
+        }
+
+        /// What a plan's choices depend on.
+        pub fn processor(&self) -> Processor {
+            let Self { cpu, l2_bytes, l3_bytes, .. } = self.clone();
+            Processor { cpu, l2_bytes, l3_bytes }
+        }
     }
 }
 

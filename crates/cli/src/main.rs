@@ -1,20 +1,11 @@
 //! `hither`: parses the command line and runs one subcommand. Each subcommand has its own file.
 
-mod bench;
 mod completions;
-mod dataset;
 mod demo;
-mod doctor;
 mod inputs;
-mod load;
-mod machine;
-mod model;
 mod muri;
 mod outputs;
-mod partition;
-mod plan;
 mod policies;
-mod predict;
 mod profile;
 mod progress;
 mod queue;
@@ -22,17 +13,52 @@ mod record;
 mod report;
 mod runs;
 mod schedule;
-mod serve;
 mod settings;
 mod simulate;
-mod submit;
 mod sweep;
 mod tell;
 mod trace;
-mod train;
 mod tune;
 mod vopr;
 
+#[cfg(not(all(feature = "train", feature = "serve")))]
+mod left_out;
+
+#[cfg(feature = "kernels")]
+mod doctor;
+#[cfg(feature = "kernels")]
+mod machine;
+#[cfg(feature = "kernels")]
+mod scores;
+
+#[cfg(feature = "train")]
+mod dataset;
+#[cfg(feature = "train")]
+mod partition;
+#[cfg(feature = "train")]
+mod predict;
+#[cfg(feature = "train")]
+mod submit;
+#[cfg(feature = "train")]
+mod train;
+#[cfg(feature = "train")]
+mod training;
+
+#[cfg(feature = "serve")]
+mod bench;
+#[cfg(feature = "serve")]
+mod load;
+#[cfg(feature = "serve")]
+mod model;
+#[cfg(feature = "serve")]
+mod plan;
+#[cfg(feature = "serve")]
+mod serve;
+#[cfg(feature = "serve")]
+mod serving;
+
+#[cfg(not(all(feature = "train", feature = "serve")))]
+use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 
@@ -40,9 +66,7 @@ use anyhow::Context as _;
 use clap::builder::FalseyValueParser;
 use clap::{CommandFactory, Parser, Subcommand};
 use hither_data::scratch;
-use hither_kernels::detect;
 use hither_sched::sim;
-use signal_hook::consts::SIGTERM;
 
 /// Keep machine-learning work near its data
 ///
@@ -101,24 +125,38 @@ enum Command {
     Report(report::Args),
     #[command(subcommand)]
     Trace(trace::Command),
-    Train(Box<train::Args>),
-    Submit(submit::Args),
     Profile(profile::Args),
-    Predict(predict::Args),
-    #[command(subcommand)]
-    Dataset(dataset::Command),
-    Partition(partition::Args),
-    #[command(subcommand)]
-    Model(model::Command),
-    Plan(plan::Args),
-    Serve(Box<serve::Args>),
-    Load(Box<load::Args>),
+    #[cfg(feature = "train")]
+    #[command(flatten)]
+    Training(training::Command),
+    #[cfg(feature = "serve")]
+    #[command(flatten)]
+    Serving(serving::Command),
     Policies(policies::Args),
     Vopr(vopr::Args),
-    #[command(subcommand)]
-    Bench(bench::Command),
+    #[cfg(feature = "kernels")]
     Doctor(doctor::Args),
     Completions(completions::Args),
+    /// A command that this build leaves out, or none at all
+    #[cfg(not(all(feature = "train", feature = "serve")))]
+    #[command(external_subcommand)]
+    LeftOut(Vec<OsString>),
+}
+
+impl Command {
+    /// The signals that the command handles by itself; `None` where it handles them all.
+    fn handled_signals(&self) -> Option<&'static [i32]> {
+        match self {
+            // The server reloads or ends in order.
+            #[cfg(feature = "serve")]
+            Self::Serving(serving::Command::Serve(_)) => None,
+            #[cfg(feature = "train")]
+            Self::Training(training::Command::Train(args)) if args.writes_checkpoints() => {
+                Some(&[signal_hook::consts::SIGTERM])
+            }
+            _ => Some(&[]),
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -154,20 +192,19 @@ fn told(error: &anyhow::Error) -> String {
 fn status(error: &anyhow::Error) -> u8 {
     match error.downcast_ref() {
         Some(sim::Error::Invariant { .. }) => 1,
+        #[cfg(feature = "train")]
         _ if error.is::<train::Stopped>() => train::Stopped::STATUS,
         _ => 2,
     }
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    detect::requested().context("HITHER_ISA")?;
-    detect::cpu();
-    // The server handles signals by itself: it reloads or ends in order.
-    let handled: &[i32] = match &cli.command {
-        Command::Train(args) if args.writes_checkpoints() => &[SIGTERM],
-        _ => &[],
-    };
-    if !matches!(cli.command, Command::Serve(_)) {
+    #[cfg(feature = "kernels")]
+    {
+        hither_kernels::detect::requested().context("HITHER_ISA")?;
+        hither_kernels::detect::cpu();
+    }
+    if let Some(handled) = cli.command.handled_signals() {
         scratch::remove_on_signal(handled).context("cannot handle signals")?;
     }
     let common = &cli.common;
@@ -184,20 +221,17 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Release(args) => schedule::release(&args, common),
         Command::Report(args) => report::run(&args, common),
         Command::Trace(command) => trace::run(&command, common),
-        Command::Train(args) => train::run(&args, common),
-        Command::Submit(args) => submit::run(&args, common),
         Command::Profile(args) => profile::run(&args, common),
-        Command::Dataset(command) => dataset::run(&command, common),
-        Command::Predict(args) => predict::run(&args, common).map(|()| ExitCode::SUCCESS),
-        Command::Partition(args) => partition::run(&args, common),
-        Command::Model(command) => model::run(&command, common),
-        Command::Plan(args) => plan::run(&args, common),
-        Command::Serve(args) => serve::run(&args, common),
-        Command::Load(args) => load::run(&args, common),
+        #[cfg(feature = "train")]
+        Command::Training(command) => command.run(common),
+        #[cfg(feature = "serve")]
+        Command::Serving(command) => command.run(common),
         Command::Policies(args) => policies::run(&args),
         Command::Vopr(args) => vopr::run(&args, common),
-        Command::Bench(command) => bench::run(&command, common),
+        #[cfg(feature = "kernels")]
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
+        #[cfg(not(all(feature = "train", feature = "serve")))]
+        Command::LeftOut(words) => left_out::refuse(&words, Cli::command()),
     }
 }

@@ -8,7 +8,6 @@ mod info;
 mod quantise;
 mod reading;
 mod run;
-pub mod scores;
 
 use std::cell::Cell;
 use std::path::Path;

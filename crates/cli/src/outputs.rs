@@ -131,12 +131,12 @@ impl Kind {
             Self::Sweep => "manifest.json",
             Self::Training => "settings.json",
             Self::Model => "model.toml",
-            Self::Parts => hither_gnn::parts::stored::PARTS,
+            Self::Parts => "parts.safetensors",
             Self::Load => "load.json",
         }
     }
 
-    fn is_in(self, dir: &Path) -> bool {
+    pub fn is_in(self, dir: &Path) -> bool {
         dir.join(self.marker()).exists()
     }
 }
@@ -164,6 +164,7 @@ impl OutputDir {
     }
 
     /// A directory that gets further files: those of a run of this kind, if it holds any run.
+    #[cfg(feature = "serve")]
     pub fn open_beside(dir: &Path, kind: Kind) -> anyhow::Result<Self> {
         check_dir(dir)?;
         let mut opened = Self { path: dir.into(), lock: None, is_created: false };

@@ -16,8 +16,8 @@ use hither_gnn::{Dataset, Labels};
 use hither_report::plural;
 
 use crate::dataset::DataArgs;
-use crate::model::scores::{ScoreFormat, ScoreWriter};
 use crate::outputs::Force;
+use crate::scores::{ScoreFormat, ScoreWriter};
 use crate::train::predictions::{field, likeliest};
 use crate::train::store::MODEL;
 use crate::{Common, inputs};

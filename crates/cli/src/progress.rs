@@ -3,6 +3,7 @@
 use std::io::Write as _;
 
 use anyhow::Context as _;
+#[cfg(feature = "serve")]
 use hither_kernels::threads::{Pinning, Threads};
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -51,6 +52,7 @@ impl Common {
     }
 
     /// Threads that help the calling one: `count` of them with it, or as many as were asked for.
+    #[cfg(feature = "serve")]
     pub fn helpers<S: Default + 'static>(&self, count: usize) -> anyhow::Result<Threads<S>> {
         let count = if count == 0 { self.thread_count() } else { count };
         Threads::new(count.saturating_sub(1), Pinning::Free).context("cannot start threads")

@@ -7,8 +7,8 @@ use anyhow::bail;
 use hither_core::record::{Header, RunRecord};
 use hither_report::{Group, html};
 
-use crate::outputs::Force;
-use crate::{Common, outputs, record, train};
+use crate::outputs::{Force, Kind};
+use crate::{Common, outputs, record};
 
 /// Write one self-contained HTML page from the results of simulations or of training runs
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         _ => bail!("several directories make one page; give the file to write: -o FILE"),
     };
     let (trained, simulated): (Vec<&PathBuf>, Vec<&PathBuf>) =
-        args.dirs.iter().partition(|dir| train::holds_run(dir));
+        args.dirs.iter().partition(|dir| Kind::Training.is_in(dir));
     let page = match (&trained[..], &simulated[..]) {
         ([], dirs) => simulations(dirs)?,
         (dirs, []) => training_runs(dirs)?,
@@ -68,10 +68,16 @@ fn simulations(dirs: &[&PathBuf]) -> anyhow::Result<String> {
     Ok(html(&groups))
 }
 
+#[cfg(not(feature = "train"))]
+fn training_runs(_: &[&PathBuf]) -> anyhow::Result<String> {
+    bail!("the report of a training run {}", crate::left_out::HINT)
+}
+
+#[cfg(feature = "train")]
 fn training_runs(dirs: &[&PathBuf]) -> anyhow::Result<String> {
     let (mut settings, mut runs) = (Vec::new(), Vec::new());
     for dir in dirs {
-        let (asked, finished) = train::read(dir)?;
+        let (asked, finished) = crate::train::read(dir)?;
         settings.push(asked);
         runs.extend(finished);
     }

@@ -13,7 +13,7 @@ use hither_gnn::transport::Lost;
 
 use crate::outputs::{self, Force};
 use crate::train::{TrainArgs, job_name};
-use crate::{Cli, Command, Common};
+use crate::{Cli, Command, Common, training};
 
 /// Write a batch script that trains over MPI under Slurm
 #[derive(Debug, clap::Args)]
@@ -65,7 +65,8 @@ pub fn run(args: &Args, _: &Common) -> anyhow::Result<ExitCode> {
         args.force.check_file_of("--script", path)?;
     }
     let words = [&["hither".to_owned()], &args.command[..]].concat();
-    let Command::Train(train) = Cli::try_parse_from(&words)?.command else {
+    let Command::Training(training::Command::Train(train)) = Cli::try_parse_from(&words)?.command
+    else {
         bail!("only `train` can be submitted, but the command is `{}`", args.command[0]);
     };
     let mode = train.mode;

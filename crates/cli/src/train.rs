@@ -34,7 +34,7 @@ use ranks::Crew;
 use stop::StopRequest;
 pub use stop::Stopped;
 use store::RunStore;
-pub use store::{holds_run, read};
+pub use store::read;
 
 /// Train a graph neural network on a partitioned graph: learn locally, correct globally
 #[derive(Debug, clap::Args)]

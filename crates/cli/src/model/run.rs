@@ -18,8 +18,8 @@ use hither_report::plural;
 use indicatif::ProgressBar;
 
 use super::note_ignored;
-use super::scores::{ScoreFormat, ScoreWriter};
 use crate::outputs::Force;
+use crate::scores::{ScoreFormat, ScoreWriter};
 use crate::{Common, inputs};
 
 /// Score samples with a model

@@ -13,7 +13,7 @@ use hither_report::plural;
 
 use super::{Args, listed};
 use crate::Common;
-use crate::model::scores::{ScoreFormat, ScoreWriter};
+use crate::scores::{ScoreFormat, ScoreWriter};
 use crate::train::predictions::field;
 
 /// Predicts links of a graph: of the nodes that `--nodes` lists, or of all that can have some.

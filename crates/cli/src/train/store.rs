@@ -317,11 +317,6 @@ pub fn write_report(
     write_file(&dir.join(REPORT), page.as_bytes())
 }
 
-/// Whether `hither train` wrote the directory.
-pub fn holds_run(dir: &Path) -> bool {
-    dir.join(SETTINGS).exists()
-}
-
 /// The settings and the finished runs of a directory, in a comparison those of all modes.
 pub fn read(dir: &Path) -> anyhow::Result<(Map<String, Value>, Vec<RunRecord>)> {
     let settings: Map<String, Value> = read_json(&dir.join(SETTINGS))?;

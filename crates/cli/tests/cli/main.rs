@@ -14,6 +14,7 @@ mod plan;
 mod predict;
 mod readme;
 mod results;
+mod suites;
 mod sweep;
 mod traces;
 mod train;
