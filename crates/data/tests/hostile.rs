@@ -29,7 +29,7 @@ fn a_file_that_is_cut_off_while_mapped_is_named() {
     std::fs::write(&other, vec![1u8; 1 << 16]).expect("written");
     let _other = Bytes::map(&other).expect("mapped");
     let done = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "a_file_that_is_cut_off_while_mapped_is_named", "--nocapture"])
+        .args(["--exact", "hostile::a_file_that_is_cut_off_while_mapped_is_named", "--nocapture"])
         .env(VICTIM, &path)
         .output()
         .expect("started");
