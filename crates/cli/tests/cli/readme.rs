@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 /// Commands that set up the machine or run this very test suite.
 const SET_UP: [&str; 2] = ["./test.sh", "cargo install --path crates/cli"];
-const CARGO_RUN: &str = "cargo run --release -- ";
+const CARGO_RUN: &str = "cargo run --release --no-default-features -- ";
 
 /// Indented lines of a Markdown page: the project's way of writing commands. Lines that end in a
 /// backslash are joined with the next.
