@@ -18,8 +18,6 @@ import runtimes
 
 ROUNDS_MIN, ROUNDS_MAX, CASE_S = 7, 41, 6.0
 QUICK_ROUNDS_MIN, QUICK_CASE_S = 5, 2.0
-RENUMBERED = "pages+prefetch+packing"
-PACKED_CLASSES = ("high", "medium", "low", "trace-medium", "trace-low")
 REST_S = 0.01  # OpenMP's threads spin a little after a pass; none may while another runs
 
 
@@ -253,15 +251,10 @@ def bench_arguments(case, directory, ids_file, plan_file, output, options):
 
 
 def levers_for(case, quick):
-    """What Hither chooses from by itself and, where rows are hot, renumbered ids."""
-    if quick:  # only what can gain is tried
-        return "auto" if case.hotness in ("high", "medium") else "pages+prefetch"
-    return "auto," + RENUMBERED if is_packed(case) else "auto"
-
-
-def is_packed(case):
-    """Where some rows are hot, packing them with ids renumbered beforehand is shown too."""
-    return case.stage == "bags" and case.hotness in PACKED_CLASSES and not case.padding
+    """What Hither chooses from by itself; a quick run tries only what can gain."""
+    if quick and case.hotness not in ("high", "medium"):
+        return "pages+prefetch"
+    return "auto"
 
 
 def enter(case, model, inputs, options):
@@ -349,8 +342,5 @@ def run(case, model, directory, size, options):
             extra["max_abs_difference"] = difference(by_name[peer], written[name].float())
         found = verdict(theirs, times["hither", variant], goal)
         yield {**common, "against": peer, "variant": variant, **found, **extra}
-        if is_packed(case) and peer != cases.TOUCH and ("hither", RENUMBERED) in times:
-            found = verdict(theirs, times["hither", RENUMBERED], goal)
-            yield {**common, "against": peer, "variant": RENUMBERED, **found, **extra}
     for file in (output, ids_file, plan_file):
         file.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 """Latency of requests of some megabytes, sent or left in shared memory, in turns.
 
     hither model generate --tables 60 --rows 10000 --dim 32 -o models/large/1
-    hither serve models/
+    hither serve models/ --shared-memory
     bench/server/shared_memory.py large
 
 Needs tritonclient[all] and numpy. Prints one line of JSON per protocol: medians in ms.

@@ -1,5 +1,6 @@
 //! `hither model`: imports, describes, runs, quantises, generates and exports recommendation models.
 
+mod check;
 mod export;
 mod from_embeddings;
 mod generate;
@@ -22,7 +23,7 @@ use hither_kernels::bag::{Dtype, Pooling};
 
 use crate::Common;
 
-/// Import, run, describe, quantise, generate and export recommendation models
+/// Import, run, check, describe, quantise, generate and export recommendation models
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -31,12 +32,14 @@ Examples:
   hither model from-embeddings trained -o model
   hither model info model
   hither model run model --inputs examples/requests.csv -o scores.csv
+  hither model check model --inputs examples/requests.csv --expect scores.csv
   hither model quantise model --dtype int8 -o model-int8")]
 pub enum Command {
     Import(import::Args),
     FromEmbeddings(from_embeddings::Args),
     Info(info::Args),
     Run(run::Args),
+    Check(check::Args),
     #[command(visible_alias = "quantize")]
     Quantise(quantise::Args),
     Generate(generate::Args),
@@ -49,6 +52,7 @@ pub fn run(command: &Command, common: &Common) -> anyhow::Result<ExitCode> {
         Command::FromEmbeddings(args) => from_embeddings::run(args, common)?,
         Command::Info(args) => info::run(args)?,
         Command::Run(args) => run::run(args, common)?,
+        Command::Check(args) => return check::run(args, common),
         Command::Quantise(args) => quantise::run(args, common)?,
         Command::Generate(args) => generate::run(args, common)?,
         Command::Export(args) => export::run(args, common)?,

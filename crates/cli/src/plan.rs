@@ -45,8 +45,7 @@ batches in several ways is refused unless it stores its batch, or --batch gives 
 
 Huge pages, prefetch, and packing of the hottest rows are each measured alone and together on the \
 model's own tables, on one thread and on all. The plan takes the fastest combination; of those within \
-3 % of it, the one with the fewest levers. Renumbered ids (`--packing ids`) are never chosen unasked, \
-because clients must then send the new numbers. Other work on the machine blurs the figures: plan on \
+3 % of it, the one with the fewest levers. Other work on the machine blurs the figures: plan on \
 an idle machine, or with more --seconds.
 
 --device cuda:NAME plans for an a100, a10, h100 or b200 that need not be here: registers and occupancy \
@@ -87,7 +86,7 @@ pub struct Args {
     /// Fix the pages: mapped, small or huge
     #[arg(long, value_name = "KIND", value_parser = pages)]
     pages: Option<PageChoice>,
-    /// Fix the prefetch: off or HINT:BYTES:LINES, such as l2:32K:all
+    /// Fix the prefetch: off or HINT:BYTES, such as l2:32K
     #[arg(long, value_name = "HOW")]
     prefetch: Option<Prefetch>,
     /// Fix the packing: off, lookup or ids
@@ -128,8 +127,7 @@ fn packing(name: &str) -> Result<Packing, String> {
     match name {
         "off" => Ok(Packing::Off),
         "lookup" => Ok(Packing::Lookup),
-        "ids" => Ok(Packing::Ids),
-        _ => Err(format!("unknown packing `{name}`; expected off, lookup or ids")),
+        _ => Err(format!("unknown packing `{name}`; expected off or lookup")),
     }
 }
 

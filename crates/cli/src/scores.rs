@@ -55,6 +55,9 @@ impl ScoreWriter {
 
     /// Adds the scores of some samples.
     pub fn write(&mut self, scores: &[f32]) -> anyhow::Result<()> {
+        if scores.is_empty() {
+            return Ok(());
+        }
         let Some(out) = &mut self.out else {
             self.kept.extend_from_slice(scores);
             return Ok(());

@@ -94,6 +94,9 @@ async fn serve(
 }
 
 async fn reload(running: &Running) {
+    if let Err(problem) = running.renew_certificates() {
+        error!(problem, "the certificates stay as they were");
+    }
     // Models that cannot be loaded have been logged; the others go on.
     if let Err(problem) = running.server.repository.refresh().await {
         error!(problem, "cannot look for changes");

@@ -8,6 +8,7 @@ pub mod array;
 pub mod error;
 pub mod ids;
 pub mod map;
+pub mod memory;
 pub mod npy;
 pub mod npz;
 pub mod output;

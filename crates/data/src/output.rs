@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, BufWriter, Stdout, Write};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::Error;
@@ -166,8 +166,14 @@ fn create_beside(target: &Path) -> io::Result<(File, Scratch)> {
     let name = name.ok_or(io::ErrorKind::IsADirectory)?;
     let temporary = target.with_file_name(temporary_name(name));
     loop {
-        // Not truncated before it is locked: the bytes may be another process's.
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&temporary)?;
+        // Not truncated before it is locked: the bytes may be another process's. In a shared directory
+        // somebody may have put a link to another file in its place.
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&temporary)?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => {
                 return Err(io::Error::other("another process is writing it"));
@@ -200,4 +206,20 @@ fn temporary_name(name: &OsStr) -> OsString {
     }
     hidden.push(".tmp");
     hidden
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_in_the_place_of_the_temporary_file_is_not_followed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (target, victim) = (dir.path().join("out.csv"), dir.path().join("victim"));
+        fs::write(&victim, "kept").expect("written");
+        let planted = dir.path().join(temporary_name(OsStr::new("out.csv")));
+        std::os::unix::fs::symlink(&victim, planted).expect("a link");
+        assert!(Output::create(&target).is_err());
+        assert_eq!(fs::read_to_string(&victim).expect("it is there"), "kept");
+    }
 }

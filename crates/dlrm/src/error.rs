@@ -36,8 +36,6 @@ pub enum Error {
     DenseWidth { width: usize, inputs: usize },
     #[error("a bag of table {table} has {ids} ids; up to {most} are accepted")]
     LongBag { table: usize, ids: usize, most: usize },
-    #[error("{}", numbering_problem(*found, *expected))]
-    Numbering { found: Option<u64>, expected: Option<u64> },
     #[error("a new plan cannot change {what}; load the model anew")]
     Replan { what: &'static str },
     #[error(transparent)]
@@ -81,22 +79,6 @@ fn id_hint(batch: Option<usize>) -> String {
         .map_or(String::new(), |batch| format!("; is --batch {batch} that of the trace? If so,"));
     let wrap = "--wrap takes ids modulo the rows";
     if batch.is_empty() { format!("; {wrap}") } else { format!("{batch} {wrap}") }
-}
-
-/// Ids in an unexpected numbering are in range, and would select other rows without a sign.
-fn numbering_problem(found: Option<u64>, expected: Option<u64>) -> String {
-    match (found, expected) {
-        (Some(found), None) => format!(
-            "the ids are renumbered by list {found:016x}, but the model takes its own ids; send those"
-        ),
-        (Some(found), Some(expected)) => format!(
-            "the ids are renumbered by list {found:016x}, which is out of date; renumber them by list {expected:016x}"
-        ),
-        (None, expected) => format!(
-            "the plan stores rows in another order (packing = \"ids\"); renumber the ids by its list, and name it: {:016x}",
-            expected.unwrap_or_default()
-        ),
-    }
 }
 
 impl Error {

@@ -125,9 +125,6 @@ pub enum Packing {
     Off,
     /// Copies of them, found by a map at each lookup: ids stay as they are.
     Lookup,
-    /// The table itself is stored hottest first. Costs nothing at lookup, but clients must send the
-    /// new numbers of the rows.
-    Ids,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -175,16 +172,23 @@ mod text {
     }
 }
 
-impl Plan {
-    /// A default for use without measurements: huge pages, rows fetched far ahead, nothing packed.
-    pub fn standard(spec: &Spec) -> Self {
-        let table = |name: &String| TablePlan {
-            name: name.clone(),
-            pages: PageChoice::Huge,
+impl TablePlan {
+    /// The rows where the file has them, fetched far ahead.
+    pub fn mapped(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            pages: PageChoice::Mapped,
             prefetch: Prefetch::default(),
             packing: Packing::Off,
             hot_rows: 0,
-        };
+        }
+    }
+}
+
+impl Plan {
+    /// A default for use without measurements: huge pages, rows fetched far ahead, nothing packed.
+    pub fn standard(spec: &Spec) -> Self {
+        let table = |name: &str| TablePlan { pages: PageChoice::Huge, ..TablePlan::mapped(name) };
         Self {
             model: spec.name.clone(),
             device: Device::Cpu,
@@ -196,23 +200,6 @@ impl Plan {
             tables: spec.tables.iter().map(|t| table(&t.name)).collect(),
             hot: vec![Vec::new(); spec.tables.len()],
         }
-    }
-
-    /// The hash of the lists by which rows are stored in another order (`packing = "ids"`); `None`
-    /// where no table is. Senders name it, so that one with an old list is refused.
-    pub fn numbering(&self) -> Option<u64> {
-        let mut hash = Fnv::default();
-        let mut any = false;
-        for (t, (table, hot)) in self.tables.iter().zip(&self.hot).enumerate() {
-            let hot = &hot[..table.hot_rows.min(hot.len())];
-            if table.packing == Packing::Ids && !hot.is_empty() {
-                any = true;
-                hash.add(t as u64);
-                hash.add(hot.len() as u64);
-                hot.iter().for_each(|row| hash.add(u64::from(*row)));
-            }
-        }
-        any.then_some(hash.0)
     }
 
     /// A warning where the plan was measured on another processor than this one.

@@ -12,7 +12,6 @@
 mod cpu;
 mod cuda;
 mod sample;
-pub(crate) mod stores;
 
 use std::fmt;
 use std::str::FromStr;
@@ -73,9 +72,6 @@ pub struct Options {
 pub struct Request<'a> {
     pub dense: &'a [f32],
     pub sparse: Sparse<'a>,
-    /// The numbering of rows that the ids follow, where the plan gave rows new numbers
-    /// ([`Engine::numbering`]); `None` for a model's own ids.
-    pub numbering: Option<u64>,
 }
 
 /// Ids where their sender laid them out: they are never copied.
@@ -254,11 +250,6 @@ impl Engine {
         self.cpu().tables()
     }
 
-    /// The numbering that requests must name, where the plan stores rows in another order.
-    pub fn numbering(&self) -> Option<u64> {
-        self.tables().numbering()
-    }
-
     /// The ids that were remembered last, some 100,000 at most. Empty without
     /// [`Options::sample_every`].
     pub fn seen(&self) -> Vec<Seen> {
@@ -270,7 +261,7 @@ impl<'a> Request<'a> {
     /// A request of 64-bit ids without weights, all tables in one list.
     pub fn new(samples: usize, dense: &'a [f32], ids: &'a [i64], offsets: &'a [i64]) -> Self {
         let bags = Bags { batch: samples, ids: Ids::I64(ids), offsets, weights: None };
-        Self { dense, sparse: Sparse::Joined(bags), numbering: None }
+        Self { dense, sparse: Sparse::Joined(bags) }
     }
 
     pub fn samples(&self) -> usize {

@@ -17,7 +17,6 @@ use crate::run::Seen;
 /// Tables in memory. Cloned handles and replanned tables share the bytes.
 pub struct Tables {
     tables: Vec<Loaded>,
-    numbering: Option<u64>,
 }
 
 /// One table, and what was done to it.
@@ -28,23 +27,14 @@ struct Loaded {
     /// The rows that the plan asked to pack, hottest first.
     hot_list: Arc<[u32]>,
     /// The rows as the file has them.
-    file: Stored,
-    /// The rows as lookups find them.
-    now: Stored,
+    file: Bytes,
+    /// The rows as lookups find them: the file's, or a copy.
+    rows: Bytes,
+    /// Scales and biases of quantised rows.
+    params: Arc<Vec<Params>>,
     hot: Option<Arc<Copies>>,
-    /// The new number of each row, where rows changed places.
-    renumbered: Option<Arc<[u32]>>,
     /// Whether the rows are those of another loaded table.
     is_shared: bool,
-}
-
-/// Rows, and the scales and biases of quantised ones.
-#[derive(Clone)]
-struct Stored {
-    rows: Bytes,
-    params: Arc<Vec<Params>>,
-    /// The id that counts for nothing.
-    padding: Option<i64>,
 }
 
 struct Copies {
@@ -71,21 +61,12 @@ impl Tables {
         let all: Vec<TableData> = model.tables().collect();
         let mut tables: Vec<Loaded> = Vec::with_capacity(chosen.len());
         for &t in chosen {
-            let (table, plan, hot) = (&all[t], &plan.tables[t], &plan.hot[t]);
-            let owner = tables.iter().find(|owner| owner.can_share(table, plan));
-            let loaded = match owner {
-                Some(owner) => owner.shared(table, plan),
-                None => {
-                    let padding = table.spec.padding;
-                    let params = params_of(table);
-                    let file = Stored { rows: table.rows.clone(), params, padding };
-                    Loaded::new(table.spec, file, plan, hot)?
-                }
-            };
-            done(table.rows.len() as u64);
+            let loaded = Loaded::mapped(&all[t]);
+            let loaded = loaded.replanned(&plan.tables[t], &plan.hot[t], &tables)?;
+            done(loaded.file.len() as u64);
             tables.push(loaded);
         }
-        Ok(Self { tables, numbering: plan.numbering() })
+        Ok(Self { tables })
     }
 
     /// The same tables as another plan says. What the plans agree on is shared, not copied again.
@@ -96,10 +77,10 @@ impl Tables {
         }
         let mut tables = Vec::with_capacity(self.tables.len());
         for (old, (plan, hot)) in self.tables.iter().zip(plan.tables.iter().zip(&plan.hot)) {
-            tables.push(old.replanned(plan, hot)?);
-            done(old.file.rows.len() as u64);
+            tables.push(old.replanned(plan, hot, &tables)?);
+            done(old.file.len() as u64);
         }
-        Ok(Self { tables, numbering: plan.numbering() })
+        Ok(Self { tables })
     }
 
     /// The tables as the kernels take them.
@@ -107,18 +88,11 @@ impl Tables {
         self.tables.iter().map(Loaded::view).collect()
     }
 
-    /// The hash of the lists by which rows were put into another order, if they were: requests name
-    /// it, so that ids of another order are refused.
-    pub fn numbering(&self) -> Option<u64> {
-        self.numbering
-    }
-
     /// The share of lookups that went to packed rows; `None` where no lookup was in a table that has
     /// any.
     pub fn hot_share(&self, seen: &[Seen]) -> Option<f64> {
         let packed = |seen: &&Seen| {
-            let table = self.tables.get(seen.table as usize);
-            table.is_some_and(|table| table.hot.is_some() || table.renumbered.is_some())
+            self.tables.get(seen.table as usize).is_some_and(|table| table.hot.is_some())
         };
         let (mut all, mut hot) = (0u64, 0u64);
         for seen in seen.iter().filter(packed) {
@@ -143,7 +117,7 @@ impl Tables {
 
     /// Whether the tables themselves were copied, not only their hot rows.
     pub fn is_copied(&self) -> bool {
-        self.tables.iter().any(|table| !table.now.rows.is_mapped())
+        self.tables.iter().any(|table| !table.rows.is_mapped())
     }
 
     /// Where the system really put what was copied; mapped files are not counted.
@@ -151,25 +125,13 @@ impl Tables {
         let none = Backing { bytes: 0, resident_bytes: Some(0), huge_bytes: Some(0) };
         let copied = self.tables.iter().filter(|t| !t.is_shared).flat_map(|t| {
             let hot = t.hot.as_ref().map(|hot| &hot.rows);
-            std::iter::once(&t.now.rows).chain(hot).filter(|bytes| !bytes.is_mapped())
+            std::iter::once(&t.rows).chain(hot).filter(|bytes| !bytes.is_mapped())
         });
         copied.map(Bytes::backing).fold(none, |sum, one| Backing {
             bytes: sum.bytes + one.bytes,
             resident_bytes: sum.resident_bytes.zip(one.resident_bytes).map(|(a, b)| a + b),
             huge_bytes: sum.huge_bytes.zip(one.huge_bytes).map(|(a, b)| a + b),
         })
-    }
-
-    /// The numbers by which rows are now asked for, where `packing = "ids"` changed them: ids of a
-    /// batch of `offsets`, in place.
-    pub fn renumber(&self, ids: &mut [i64], offsets: &[i64], batch: usize) {
-        for (t, table) in self.tables.iter().enumerate() {
-            let Some(numbers) = &table.renumbered else { continue };
-            let range = offsets[t * batch] as usize..offsets[(t + 1) * batch] as usize;
-            for id in &mut ids[range] {
-                *id = renumbered(*id, numbers);
-            }
-        }
     }
 }
 
@@ -180,48 +142,47 @@ impl Source for Tables {
 }
 
 impl Loaded {
-    fn new(spec: &TableSpec, file: Stored, plan: &TablePlan, hot: &[u32]) -> Result<Self, Error> {
-        let mut loaded = Self {
-            spec: spec.clone(),
-            plan: plan.clone(),
-            hot_list: hot[..plan.hot_rows.min(hot.len())].into(),
-            now: file.clone(),
-            file,
+    /// The table as it lies in the model's file.
+    fn mapped(table: &TableData) -> Self {
+        Self {
+            spec: table.spec.clone(),
+            plan: TablePlan::mapped(&table.spec.name),
+            hot_list: [].into(),
+            file: table.rows.clone(),
+            rows: table.rows.clone(),
+            params: params_of(table),
             hot: None,
-            renumbered: None,
             is_shared: false,
-        };
-        let hot = Arc::clone(&loaded.hot_list);
-        match loaded.packing() {
-            Packing::Off => {}
-            Packing::Lookup => loaded.hot = Some(Arc::new(Copies::new(&loaded, &hot)?)),
-            Packing::Ids => return loaded.reordered(&hot),
         }
-        if let Some(pages) = pages(plan.pages) {
-            let mut copy = Buffer::zeroed(loaded.file.rows.len(), pages)?;
-            copy_all(&loaded.file.rows, copy.as_mut_slice());
-            loaded.now.rows = copy.into();
-        }
-        Ok(loaded)
     }
 
-    /// The same table as another plan says.
-    fn replanned(&self, plan: &TablePlan, hot: &[u32]) -> Result<Self, Error> {
+    /// The same table as another plan says. The rows are those of an earlier table where it shares them.
+    fn replanned(&self, plan: &TablePlan, hot: &[u32], earlier: &[Self]) -> Result<Self, Error> {
         let hot = &hot[..plan.hot_rows.min(hot.len())];
-        let next = Self { plan: plan.clone(), hot_list: hot.into(), ..self.clone() };
-        let (was, will) = (self.packing(), next.packing());
-        let same_list = *self.hot_list == *hot;
-        let ids = Packing::Ids;
-        let same_order = (was == ids) == (will == ids) && (will != ids || same_list);
-        if plan.pages != self.plan.pages || !same_order {
-            return Self::new(&self.spec, self.file.clone(), plan, hot);
+        let mut next = Self { plan: plan.clone(), hot_list: hot.into(), ..self.clone() };
+        if let Some(owner) = earlier.iter().find(|owner| next.can_share(owner)) {
+            (next.rows, next.params) = (owner.rows.clone(), Arc::clone(&owner.params));
+            (next.is_shared, next.hot) = (true, None);
+            return Ok(next);
         }
-        let hot = match will {
-            Packing::Lookup if was == will && same_list => self.hot.clone(),
+        if plan.pages != self.plan.pages || self.is_shared {
+            next.is_shared = false;
+            next.rows = match pages(plan.pages) {
+                None => self.file.clone(),
+                Some(pages) => {
+                    let mut copy = Buffer::zeroed(self.rows.len(), pages)?;
+                    copy_all(&self.rows, copy.as_mut_slice());
+                    copy.into()
+                }
+            };
+        }
+        let is_same_list = plan.pages == self.plan.pages && *self.hot_list == *hot;
+        next.hot = match next.packing() {
+            Packing::Off => None,
+            Packing::Lookup if is_same_list && self.hot.is_some() => self.hot.clone(),
             Packing::Lookup => Some(Arc::new(Copies::new(&next, hot)?)),
-            Packing::Off | Packing::Ids => None,
         };
-        Ok(Self { hot, ..next })
+        Ok(next)
     }
 
     /// What the plan asks for, as far as there are rows to pack.
@@ -229,64 +190,15 @@ impl Loaded {
         if self.hot_list.is_empty() { Packing::Off } else { self.plan.packing }
     }
 
-    /// Whether a row, by the number by which it is asked for, is packed.
     fn is_hot(&self, row: u32) -> bool {
-        match &self.hot {
-            Some(hot) => hot.map.contains(row),
-            None => self.renumbered.is_some() && (row as usize) < self.hot_list.len(),
-        }
+        self.hot.as_ref().is_some_and(|hot| hot.map.contains(row))
     }
 
-    /// Whether `table` shares these rows and its plan leaves them where they are.
-    fn can_share(&self, table: &TableData, plan: &TablePlan) -> bool {
-        table.spec.shares.as_ref() == Some(&self.spec.name)
-            && plan.pages == self.plan.pages
-            && plan.packing == Packing::Off
-            && self.hot.is_none()
-            && self.renumbered.is_none()
-    }
-
-    /// Another table with the same rows, which are not copied again.
-    fn shared(&self, table: &TableData, plan: &TablePlan) -> Self {
-        let padding = table.spec.padding;
-        Self {
-            spec: table.spec.clone(),
-            plan: plan.clone(),
-            hot_list: [].into(),
-            file: Stored { padding, ..self.file.clone() },
-            now: Stored { padding, ..self.now.clone() },
-            hot: None,
-            renumbered: None,
-            is_shared: true,
-        }
-    }
-
-    /// The same table with its hot rows in front. Takes memory whatever the pages: the file's order
-    /// is not this one.
-    fn reordered(mut self, hot: &[u32]) -> Result<Self, Error> {
-        let count = self.spec.rows;
-        let mut numbers = vec![u32::MAX; count];
-        let mut order = Vec::with_capacity(count);
-        for id in hot.iter().copied().chain(0..count as u32) {
-            // A list that was made elsewhere may name rows that the table does not have.
-            let Some(number) = numbers.get_mut(id as usize) else { continue };
-            if *number == u32::MAX {
-                *number = order.len() as u32;
-                order.push(id);
-            }
-        }
-        let pages = pages(self.plan.pages).unwrap_or(Pages::Small);
-        let mut copy = Buffer::zeroed(self.file.rows.len(), pages)?;
-        gather(&self.file.rows, self.stride(), &order, copy.as_mut_slice(), self.stride());
-        self.now.rows = copy.into();
-        if !self.file.params.is_empty() {
-            let mut params = hither_kernels::memory::room(count);
-            params.extend(order.iter().map(|id| self.file.params[*id as usize]));
-            self.now.params = Arc::new(params);
-        }
-        self.now.padding = self.file.padding.map(|padding| renumbered(padding, &numbers));
-        self.renumbered = Some(numbers.into());
-        Ok(self)
+    /// Whether this table reads the rows of `owner`, and the plans leave them where they are.
+    fn can_share(&self, owner: &Self) -> bool {
+        self.spec.shares.as_ref() == Some(&owner.spec.name)
+            && self.plan.pages == owner.plan.pages
+            && self.packing() == Packing::Off
     }
 
     fn stride(&self) -> usize {
@@ -299,10 +211,10 @@ impl Loaded {
             rows: self.spec.rows,
             dim: self.spec.dim,
             stride: self.stride(),
-            data: &self.now.rows,
-            params: &self.now.params,
+            data: &self.rows,
+            params: &self.params,
             pooling: self.spec.pooling,
-            padding: self.now.padding,
+            padding: self.spec.padding,
             hot: self.hot.as_ref().map(|hot| Hot {
                 map: &hot.map,
                 data: &hot.rows,
@@ -321,8 +233,9 @@ impl Copies {
         let stride = table.stride().next_multiple_of(64);
         let pages = pages(table.plan.pages).unwrap_or(Pages::Huge);
         let mut rows = Buffer::zeroed(map.slots().len() * stride, pages)?;
-        let Stored { rows: from, params, .. } = &table.file;
-        gather(from, table.stride(), map.slots(), rows.as_mut_slice(), stride);
+        // From the rows that serve: the file may have changed since they were copied.
+        let params = &table.params;
+        gather(&table.rows, table.stride(), map.slots(), rows.as_mut_slice(), stride);
         let params = match params.is_empty() {
             true => Vec::new(),
             false => (map.slots().iter())
@@ -331,12 +244,6 @@ impl Copies {
         };
         Ok(Self { map, rows: rows.into(), stride, params })
     }
-}
-
-/// The new number of a row; what is no row stays what it is.
-fn renumbered(id: i64, numbers: &[u32]) -> i64 {
-    let number = usize::try_from(id).ok().and_then(|id| numbers.get(id));
-    number.map_or(id, |number| i64::from(*number))
 }
 
 /// Scales and biases are copied in any case: four bytes per row, read at every lookup.

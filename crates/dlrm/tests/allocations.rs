@@ -45,7 +45,7 @@ fn inference_allocates_nothing() {
     let requests: Vec<Request> = (0..lookups.len())
         .map(|k| {
             let sparse = Sparse::Joined(lookups.bags(k));
-            Request { dense: &dense, sparse, numbering: None }
+            Request { dense: &dense, sparse }
         })
         .collect();
     for precision in [Precision::F32, Precision::Bf16] {

@@ -1,11 +1,13 @@
 //! Plans: every layout gives the same scores, memory is taken where a plan says so and nowhere
 //! else, and a plan that is not the model's is refused.
 
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use hither_dlrm::Model;
 use hither_dlrm::generate::{Shape, generate};
 use hither_dlrm::lookups::{Hotness, Lookups, Shape as Bags};
+use hither_dlrm::model::TENSORS_FILE;
 use hither_dlrm::plan::{Packing, PageChoice, Plan, TablePlan};
 use hither_dlrm::run::{Engine, Options, Request, Worker};
 use hither_dlrm::tables::Tables;
@@ -78,12 +80,10 @@ fn scores(model: &Model, plan: &Plan) -> Vec<u32> {
 }
 
 fn scores_of(engine: &Engine, about: &str) -> Vec<u32> {
-    let (mut ids, offsets) = lookups();
-    engine.tables().renumber(&mut ids, &offsets, SAMPLES);
+    let (ids, offsets) = lookups();
     let dense: Vec<f32> = (0..SAMPLES * 5).map(|i| (i as f32).sin()).collect();
     let mut out = vec![f32::NAN; SAMPLES];
-    let numbering = engine.numbering();
-    let request = Request { numbering, ..Request::new(SAMPLES, &dense, &ids, &offsets) };
+    let request = Request::new(SAMPLES, &dense, &ids, &offsets);
     let done = engine.infer_one(&request, &mut out, &mut Worker::default(), None);
     assert_eq!(done.unwrap_or_else(|error| panic!("{error}\n{about}")).clamped, 0);
     out.iter().map(|score| score.to_bits()).collect()
@@ -97,7 +97,7 @@ fn every_layout_gives_the_same_scores() {
     let (ids, _) = lookups();
     for pages in [PageChoice::Mapped, PageChoice::Small, PageChoice::Huge] {
         for prefetch in Prefetch::CANDIDATES {
-            for packing in [Packing::Off, Packing::Lookup, Packing::Ids] {
+            for packing in [Packing::Off, Packing::Lookup] {
                 for hot_rows in [1, 10, ROWS] {
                     let mut plan = Plan::nothing(&model.spec);
                     plan.threads = 1 + hot_rows % 3;
@@ -118,21 +118,49 @@ fn every_layout_gives_the_same_scores() {
     }
 }
 
-/// A table in a new order knows its old padding by the new number, and out of range stays so.
+/// Tables that share rows are stored once, however often the plan changes.
 #[test]
-fn renumbered_ids_name_the_same_rows() {
-    let (_dir, model) = model();
-    let mut plan = Plan::nothing(&model.spec);
-    plan.hot[1] = vec![3, 250, 250, 9];
-    (plan.tables[1].packing, plan.tables[1].hot_rows) = (Packing::Ids, 4);
-    let tables = Tables::load(&model, &plan, &|_| {}).expect("loaded");
-    let mut ids = vec![0, 250, 3, 9, 0, 299, -1, 300, 250];
-    let offsets = [0, 1, 8, 9, 9, 9, 9];
-    tables.renumber(&mut ids, &offsets, 1);
-    // Only the second table's: hot rows first, then all others in their order.
-    assert_eq!(ids, [0, 1, 0, 2, 3, 299, -1, 300, 250]);
-    assert_eq!(tables.view()[1].padding, Some(0));
-    assert_eq!(tables.view()[0].padding, None);
+fn shared_tables_are_stored_once_after_every_change_of_pages() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let shape =
+        Shape { tables: 3, rows: 1000, dim: 8, ..Shape::preset("micro24").expect("a preset") };
+    let mut spec = Shape { bottom: vec![5, 8], ..shape }.spec("shared");
+    for table in [1, 2] {
+        spec.tables[table].shares = Some(spec.tables[0].name.clone());
+    }
+    generate(&spec, 1, dir.path(), false, &|_| {}).expect("generated");
+    let model = Model::open(dir.path()).expect("opened");
+    let plan = Plan::nothing(&model.spec);
+    let engine = Engine::load(&model, &plan, Options::default(), &|_| {}).expect("loaded");
+    let one = model.spec.tables[0].bytes() as usize;
+    for pages in [PageChoice::Small, PageChoice::Huge, PageChoice::Mapped, PageChoice::Small] {
+        let mut next = plan.clone();
+        next.tables.iter_mut().for_each(|table| table.pages = pages);
+        engine.replan(&next, &|_| {}).expect("a plan of this model");
+        let expected = if pages == PageChoice::Mapped { 0 } else { one };
+        assert_eq!(engine.tables().backing().bytes, expected, "{pages:?}");
+    }
+}
+
+/// Hot rows are copied from the memory that serves: the file may have changed since.
+#[test]
+fn hot_rows_do_not_come_from_a_file_that_has_changed() {
+    let (dir, model) = model();
+    let plan = Plan::standard(&model.spec);
+    let engine = Engine::load(&model, &plan, Options::default(), &|_| {}).expect("loaded");
+    let plain = scores_of(&engine, "copied");
+    let path = dir.path().join(TENSORS_FILE);
+    let len = std::fs::metadata(&path).expect("the file").len() as usize;
+    // In place and as long as before: the mapped pages change.
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("opened");
+    file.write_all_at(&vec![0x3f; len], 0).expect("overwritten");
+    let (ids, _) = lookups();
+    let mut hot_plan = Plan { hot: hot(&ids), ..plan };
+    for table in &mut hot_plan.tables {
+        (table.packing, table.hot_rows) = (Packing::Lookup, 10);
+    }
+    engine.replan(&hot_plan, &|_| {}).expect("a plan of this model");
+    assert_eq!(scores_of(&engine, "hot"), plain);
 }
 
 /// Lists that did not come from a checked file must not do harm.
@@ -140,14 +168,12 @@ fn renumbered_ids_name_the_same_rows() {
 fn hot_rows_that_no_table_has_are_left_out() {
     let (_dir, model) = model();
     let plain = scores(&model, &Plan::nothing(&model.spec));
-    for packing in [Packing::Lookup, Packing::Ids] {
-        let mut plan = Plan::nothing(&model.spec);
-        for (table, hot) in plan.tables.iter_mut().zip(&mut plan.hot) {
-            (table.packing, table.hot_rows) = (packing, 50);
-            *hot = vec![u32::MAX, 7, ROWS as u32];
-        }
-        assert_eq!(scores(&model, &plan), plain, "{packing:?}");
+    let mut plan = Plan::nothing(&model.spec);
+    for (table, hot) in plan.tables.iter_mut().zip(&mut plan.hot) {
+        (table.packing, table.hot_rows) = (Packing::Lookup, 50);
+        *hot = vec![u32::MAX, 7, ROWS as u32];
     }
+    assert_eq!(scores(&model, &plan), plain);
 }
 
 #[test]
@@ -169,21 +195,18 @@ fn memory_is_taken_as_planned() {
             assert_eq!(backing.huge_bytes.unwrap_or(0), 0, "never huge");
         }
     }
-    // The map's slots are all that is taken beside a mapped file; in another order all of it is.
+    // The map's slots are all that is taken beside a mapped file.
     let mut plan = Plan::nothing(&model.spec);
     plan.hot = vec![vec![4, 8, 15]; TABLES];
-    for (packing, hot_rows) in [(Packing::Lookup, 2), (Packing::Ids, 2), (Packing::Ids, 0)] {
+    for (packing, hot_rows) in [(Packing::Lookup, 2), (Packing::Lookup, 0), (Packing::Off, 2)] {
         for table in &mut plan.tables {
             (table.packing, table.hot_rows) = (packing, hot_rows);
         }
         let lines = |bytes: usize| bytes.next_multiple_of(64);
         let slots = HotMap::new(ROWS, &[4, 8]).slots().len();
         let copies: usize = model.spec.tables.iter().map(|t| slots * lines(t.row_bytes())).sum();
-        let expected = match (packing, hot_rows) {
-            (_, 0) => 0,
-            (Packing::Lookup, _) => copies,
-            _ => whole,
-        };
+        let is_packed = packing == Packing::Lookup && hot_rows > 0;
+        let expected = if is_packed { copies } else { 0 };
         assert_eq!(taken(&plan).bytes, expected, "{packing:?}, {hot_rows} hot rows");
     }
 }
@@ -226,7 +249,7 @@ fn plans_that_are_not_the_models_are_refused() {
         ("packing = \"off\"", "packing = \"of\"", "`of`"),
         (
             "packing = \"off\"\nhot_rows = 0",
-            "packing = \"ids\"\nhot_rows = 1",
+            "packing = \"lookup\"\nhot_rows = 1",
             "`hot.1` is missing",
         ),
         ("mlp = \"fp32\"", "mlp = \"fp8\"", "plan.toml:4"),
@@ -266,7 +289,7 @@ fn plans_whose_hot_rows_are_not_there_are_refused() {
     }
     let mut plan = Plan::standard(&model.spec);
     plan.hot[0] = vec![1, ROWS as u32];
-    (plan.tables[0].packing, plan.tables[0].hot_rows) = (Packing::Ids, 2);
+    (plan.tables[0].packing, plan.tables[0].hot_rows) = (Packing::Lookup, 2);
     plan.save(dir.path()).expect("saved");
     let error = Plan::open(dir.path(), &model.spec).expect_err("no such row").to_string();
     assert!(error.contains("`hot.0` does not hold the numbers of 2 rows of table `t0`"), "{error}");

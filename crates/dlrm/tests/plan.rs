@@ -232,7 +232,6 @@ fn expectations_follow_the_shares() {
     let setting = |packing| Setting { pages: true, prefetch: true, packing };
     assert_eq!(costs.expected_ns(setting(Packing::Off), shares), 2.5 + 10.0 + 25.0);
     // Packed rows of the second level were not measured: the spread ones stand for them.
-    assert_eq!(costs.expected_ns(setting(Packing::Ids), shares), 2.5 + 8.0 + 25.0);
     assert_eq!(costs.expected_ns(setting(Packing::Lookup), shares), 2.5 + 8.0 + 25.0 + 1.0);
     assert_eq!(costs.expected_with_bytes(64, shares), 2.5 + 10.0 + 12.5);
 }
@@ -264,13 +263,12 @@ fn packing_is_chosen_where_it_gains() {
     let spec = spec(3, 100);
     let one = Arc::new(Histogram::new(vec![5, 5, 5, 2, 2, 9]));
     let hot = [Arc::clone(&one), Arc::clone(&one), one];
-    let far = "l2:16K:all".parse::<Prefetch>().expect("a scheme");
+    let far = "l2:16K".parse::<Prefetch>().expect("a scheme");
     let gains = |lookup: f64| {
         move |s: Setting| {
             let rows = match s.packing {
                 Packing::Off => 100.0,
                 Packing::Lookup => lookup,
-                Packing::Ids => 10.0,
             };
             rows + if s.pages { 0.0 } else { 20.0 } + if s.prefetch { 0.0 } else { 10.0 }
         }
@@ -298,7 +296,7 @@ fn packing_is_chosen_where_it_gains() {
     let overrides = Overrides {
         pages: Some(PageChoice::Small),
         prefetch: Some(Prefetch::Off),
-        packing: Some(Packing::Ids),
+        packing: Some(Packing::Lookup),
         threads: Some(7),
         mlp: Some(Precision::Bf16),
         hot_rows: None,
@@ -307,11 +305,7 @@ fn packing_is_chosen_where_it_gains() {
     assert_eq!((plan.threads, plan.mlp), (7, Precision::Bf16));
     let table = &plan.tables[0];
     assert_eq!((table.pages, table.prefetch), (PageChoice::Small, Prefetch::Off));
-    // In a table that is reordered anyway, every row that was seen has its place.
-    assert_eq!(
-        (table.packing, table.hot_rows, plan.hot[0].as_slice()),
-        (Packing::Ids, 3, &[5, 2, 9][..])
-    );
+    assert_eq!((table.packing, table.hot_rows), (Packing::Lookup, 2));
 }
 
 /// No lever is on by rule, and none for a gain that may be noise.
@@ -319,7 +313,7 @@ fn packing_is_chosen_where_it_gains() {
 fn pages_and_prefetch_are_chosen_where_they_gain() {
     let spec = spec(1, 100);
     let hot = [Arc::new(Histogram::new(vec![1]))];
-    let far = "l2:32K:all".parse::<Prefetch>().expect("a scheme");
+    let far = "l2:32K".parse::<Prefetch>().expect("a scheme");
     let chosen = |pages_ns: f64, prefetch_ns: f64| {
         let ns = move |s: Setting| {
             let pages = if s.pages { pages_ns } else { 0.0 };
@@ -370,7 +364,7 @@ fn measured_plans_open_and_load() {
     let reading = Reading { batch: Some(4), pooling: 8, wrap: false };
     let workload = Workload::new(&trace, &model.spec, reading).expect("fits");
     let hot = workload.histograms().expect("in range");
-    for (copy_bytes, copied, settings) in [(1 << 30, true, 12), (0, false, 4)] {
+    for (copy_bytes, copied, settings) in [(1 << 30, true, 8), (0, false, 4)] {
         let bounds = Bounds {
             l2_bytes: 1 << 11,
             l3_bytes: 1 << 13,
@@ -393,7 +387,7 @@ fn measured_plans_open_and_load() {
                 assert!(effect.touch_ns <= effect.ns, "{effect:?}");
             }
         }
-        for packing in [Packing::Off, Packing::Lookup, Packing::Ids] {
+        for packing in [Packing::Off, Packing::Lookup] {
             let overrides = Overrides { packing: Some(packing), ..Overrides::default() };
             let plan = make(&model.spec, &hot, &packed, &groups, u64::MAX, &overrides);
             plan.save(dir.path()).expect("written");

@@ -83,7 +83,7 @@ impl Owned {
 
 fn request<'a>(owned: &'a Owned, lists: &'a [TableBags<'a>]) -> Request<'a> {
     let sparse = Sparse::PerTable { samples: owned.samples, tables: lists };
-    Request { dense: &owned.dense, sparse, numbering: None }
+    Request { dense: &owned.dense, sparse }
 }
 
 /// Scores as bits, or the error, of each request.
@@ -244,31 +244,6 @@ fn plans_change_while_requests_run() {
     let other = Plan { mlp: hither_kernels::gemm::Precision::Bf16, ..standard.clone() };
     let error = engine.replan(&other, &|_| {}).expect_err("other arithmetic").to_string();
     assert!(error.contains("the arithmetic of the MLPs"), "{error}");
-}
-
-#[test]
-fn a_sender_with_another_list_is_refused() {
-    let (_dir, model) = model();
-    let mut plan = Plan::standard(&model.spec);
-    plan.hot[1] = vec![5, 9, 3];
-    (plan.tables[1].packing, plan.tables[1].hot_rows) = (Packing::Ids, 3);
-    let engine = engine(&model, &plan, Options::default());
-    let first = engine.numbering().expect("renumbered");
-    let owned = Owned::draw(2, 1, false);
-    let lists = owned.lists();
-    let with = |numbering| engine.check(&Request { numbering, ..request(&owned, &lists) });
-    with(Some(first)).expect("the right list");
-    let told = |result: Result<(), Error>| result.expect_err("refused").to_string();
-    assert!(told(with(None)).contains(&format!("{first:016x}")));
-    plan.hot[1].swap(0, 1);
-    engine.replan(&plan, &|_| {}).expect("a plan of this model");
-    let second = engine.numbering().expect("renumbered");
-    assert_ne!(first, second);
-    assert!(told(with(Some(first))).contains("out of date"));
-    with(Some(second)).expect("the new list");
-    engine.replan(&Plan::standard(&model.spec), &|_| {}).expect("a plan of this model");
-    assert!(told(with(Some(second))).contains("takes its own ids"));
-    with(None).expect("the model's own ids");
 }
 
 /// Hot rows that moved are noticed, and a refreshed plan finds them.

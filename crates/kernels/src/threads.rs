@@ -387,6 +387,31 @@ fn yield_to_callers() {
     }
 }
 
+/// Does work that nobody waits for, on threads of its own that yield to all others; loops of rayon within
+/// it run there too.
+pub fn in_background<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let pool = rayon::ThreadPoolBuilder::new()
+        .thread_name(|at| format!("background-{at}"))
+        .start_handler(|_| yield_to_all())
+        .build();
+    match pool {
+        Ok(pool) => pool.install(work),
+        Err(_) => work(),
+    }
+}
+
+/// Lowers this thread's priority for good: a tenth of the usual weight, so that work goes on on a busy
+/// machine, but threads that serve are not kept waiting.
+fn yield_to_all() {
+    const NICE: i32 = 10;
+    #[cfg(target_os = "linux")]
+    // SAFETY: the call changes how this thread is scheduled and nothing else; on Linux a process of number 0
+    // is the calling thread. If the system refuses, it is scheduled as any other.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
+    }
+}
+
 /// Keeps this thread on one core. Where the system refuses, the thread stays free.
 fn pin_to(core: usize) {
     #[cfg(target_os = "linux")]

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use hither_kernels::bag::hot::{EMPTY, Hot, HotMap};
-use hither_kernels::bag::prefetch::{Hint, Lines, Prefetch};
+use hither_kernels::bag::prefetch::{Hint, Prefetch};
 use hither_kernels::bag::quant::{self, Params};
 use hither_kernels::bag::touch::Touch;
 use hither_kernels::bag::{
@@ -239,13 +239,8 @@ fn any_case() -> impl Strategy<Value = (Vec<Sample>, Call)> {
 }
 
 fn any_prefetch() -> impl Strategy<Value = Prefetch> {
-    let hint = prop::sample::select(vec![Hint::L1, Hint::L2, Hint::Nta]);
-    let lines = prop::sample::select(vec![Lines::First, Lines::All]);
-    let ahead = (hint, 64..1usize << 20, lines).prop_map(|(hint, bytes, lines)| Prefetch::Ahead {
-        hint,
-        bytes,
-        lines,
-    });
+    let hint = prop::sample::select(vec![Hint::L1, Hint::L2]);
+    let ahead = (hint, 64..1usize << 20).prop_map(|(hint, bytes)| Prefetch::Ahead { hint, bytes });
     prop_oneof![1 => Just(Prefetch::Off), 6 => ahead]
 }
 
@@ -459,41 +454,6 @@ fn the_number_of_threads_changes_no_bit() {
             };
             threads.split_chunks(&mut Scratch::default(), &mut out, len, 4, &work);
             assert_eq!(one, out);
-        }
-    }
-}
-
-/// Results go past the caches only where they begin on cache lines.
-#[test]
-fn results_past_the_caches_have_the_same_bits() {
-    for dtype in Dtype::ALL {
-        let samples = [
-            Sample::new(dtype, 50, 192, Pooling::Sum, 1).with_hot(),
-            Sample::new(dtype, 50, 64, Pooling::Mean, 2),
-        ];
-        let tables: Vec<Table> = samples.iter().map(Sample::table).collect();
-        let (batch, mut state) = (700, 3);
-        let lengths: Vec<i64> = (0..2 * batch as i64).map(|bag| bag % 6).collect();
-        let offsets: Vec<i64> = std::iter::once(0)
-            .chain(lengths.iter().scan(0, |end, length| {
-                *end += length;
-                Some(*end)
-            }))
-            .collect();
-        let count = offsets[2 * batch] as usize;
-        let ids = (0..count).map(|_| ((number(&mut state) + 2.0) / 4.0 * 49.0) as i64).collect();
-        let call = Call { batch, ids, offsets, weights: None };
-        let plain = run(&samples, &call.bags(), &settings(Isa::Reference));
-        let mut room = vec![0.0f32; plain.len() + 32];
-        for isa in Isa::available() {
-            let prepared = Prepared::new(tables.clone(), vec![], isa).expect("good tables");
-            for skip in [0, 3] {
-                let start = room.as_ptr().align_offset(64) + skip;
-                let out = &mut room[start..start + plain.len()];
-                out.fill(f32::NAN);
-                prepared.pool(&call.bags(), out, &mut Scratch::default(), true).expect("good ids");
-                assert_eq!(plain, out, "{} on {}", dtype.name(), isa.name());
-            }
         }
     }
 }

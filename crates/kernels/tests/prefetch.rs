@@ -1,6 +1,6 @@
 //! The search for the best way to prefetch, and its names.
 
-use hither_kernels::bag::prefetch::{Hint, Lines, Prefetch, search};
+use hither_kernels::bag::prefetch::{Hint, Prefetch, search};
 
 fn found(cost: impl Fn(Prefetch) -> f64) -> Prefetch {
     let time = |ways: &[Prefetch]| Ok(ways.iter().map(|way| cost(*way)).collect());
@@ -10,20 +10,17 @@ fn found(cost: impl Fn(Prefetch) -> f64) -> Prefetch {
 /// A smooth valley around one point: every point of the grid is found from the start.
 #[test]
 fn the_best_way_is_found() {
-    for hint in [Hint::L1, Hint::L2, Hint::Nta] {
+    for hint in [Hint::L1, Hint::L2] {
         for bytes in [1 << 10, 4 << 10, 16 << 10, 64 << 10, 128 << 10] {
-            for lines in [Lines::First, Lines::All] {
-                let best = Prefetch::Ahead { hint, bytes, lines };
-                let cost = |way: Prefetch| match way {
-                    Prefetch::Off => 100.0,
-                    Prefetch::Ahead { hint: h, bytes: b, lines: l } => {
-                        let far = (b as f64).log2() - (bytes as f64).log2();
-                        let hint = if h == hint { 0.0 } else { 30.0 };
-                        20.0 + 3.0 * far.abs() + hint + if l == lines { 0.0 } else { 1.0 }
-                    }
-                };
-                assert_eq!(found(cost), best);
-            }
+            let best = Prefetch::Ahead { hint, bytes };
+            let cost = |way: Prefetch| match way {
+                Prefetch::Off => 100.0,
+                Prefetch::Ahead { hint: h, bytes: b } => {
+                    let far = (b as f64).log2() - (bytes as f64).log2();
+                    20.0 + 3.0 * far.abs() + if h == hint { 0.0 } else { 30.0 }
+                }
+            };
+            assert_eq!(found(cost), best);
         }
     }
 }
@@ -43,9 +40,9 @@ fn names_are_read_back() {
     for way in Prefetch::CANDIDATES {
         assert_eq!(way.to_string().parse::<Prefetch>().expect("a name"), way);
     }
-    let odd = Prefetch::Ahead { hint: Hint::Nta, bytes: 1000, lines: Lines::First };
-    assert_eq!(odd.to_string(), "nta:1000:2");
-    for bad in ["", "far:64", "l1", "l1:0:all", "l2:2048K:all", "l2:8K:3", "l3:8K:all"] {
+    let odd = Prefetch::Ahead { hint: Hint::L1, bytes: 1000 };
+    assert_eq!(odd.to_string(), "l1:1000");
+    for bad in ["", "far:64", "l1", "l1:0", "l2:2048K", "l2:8K:all", "l3:8K"] {
         assert!(bad.parse::<Prefetch>().is_err(), "{bad}");
     }
 }

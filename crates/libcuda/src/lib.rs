@@ -369,6 +369,18 @@ pub unsafe extern "C" fn cuModuleGetFunction(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleUnload(_: *mut c_void) -> c_int {
+    log("unloaded module");
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamDestroy_v2(_: *mut c_void) -> c_int {
+    log("destroyed stream");
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunchKernel(
     function: *mut c_void,
     grid_x: c_uint,

@@ -229,6 +229,10 @@ fn the_window_covers_the_hot_rows_of_all_tables() {
     assert!(log.contains(&format!("limit 6 {planned}")), "{log}");
     assert_eq!(log.lines().filter(|line| line.starts_with("module ")).count(), 2, "{log}");
     assert_eq!(log.lines().filter(|line| line.starts_with("window ")).count(), 1, "{log}");
+    // A model that is dropped leaves nothing on the device.
+    for (made, count) in [("unloaded module", 2), ("destroyed stream", 2)] {
+        assert_eq!(log.lines().filter(|line| *line == made).count(), count, "{made}: {log}");
+    }
 }
 
 #[test]
@@ -270,6 +274,7 @@ fn child_lost() {
     for result in results {
         let error = result.expect_err("a lost device");
         assert!(error.to_string().contains("CUDA_ERROR_LAUNCH_FAILED"), "{error}");
+        assert!(matches!(&error, Error::Cuda(error) if error.is_lost()), "{error}");
     }
     assert!(out.iter().all(|score| score.is_nan()));
 }

@@ -34,6 +34,8 @@ pub struct ModelConfig {
     pub out_of_range: Reaction,
     /// Longer bags are refused.
     pub ids_per_bag_max: usize,
+    /// Return scores that are not finite; by default a request with one is refused.
+    pub allow_not_finite: bool,
     /// Microseconds that a request may wait, unless it says so itself; 0 for ever.
     pub timeout_us: u64,
     pub batching: Batching,
@@ -113,6 +115,7 @@ impl Default for ModelConfig {
             pages: None,
             out_of_range: Reaction::Refuse,
             ids_per_bag_max: 1 << 16,
+            allow_not_finite: false,
             timeout_us: 0,
             batching: Batching::default(),
             hotness: Hotness::default(),
@@ -198,11 +201,11 @@ impl ModelConfig {
         let batching = &self.batching;
         Policy {
             // A request is never cut.
-            batch_samples_max: batching.samples_max.max(self.max_batch_size),
-            batch_samples_preferred: batching.samples_preferred.clone(),
+            batch_cost_max: batching.samples_max.max(self.max_batch_size),
+            batch_cost_preferred: batching.samples_preferred.clone(),
             window: Duration::from_micros(batching.window_us),
             queue_requests_max: batching.queue_requests_max,
-            queue_samples_max: batching.queue_samples_max,
+            queue_cost_max: batching.queue_samples_max,
         }
     }
 

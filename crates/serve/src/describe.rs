@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::backend::Served;
 use crate::config::VersionPolicy;
 use crate::inputs::TensorInfo;
+use crate::served::Served;
 use crate::server::Server;
 use crate::stats::Total;
 
@@ -139,13 +139,13 @@ pub fn metadata(served: &Served, versions: &[u64]) -> ModelMetadata {
         name: served.name.clone(),
         versions: versions.iter().map(ToString::to_string).collect(),
         platform: PLATFORM,
-        inputs: served.signature.inputs().into_iter().map(tensor).collect(),
-        outputs: served.signature.outputs().into_iter().map(tensor).collect(),
+        inputs: served.signature().inputs().into_iter().map(tensor).collect(),
+        outputs: served.signature().outputs().into_iter().map(tensor).collect(),
     }
 }
 
 pub fn config(served: &Served) -> ModelConfig {
-    let is_batched = served.signature.is_batched();
+    let is_batched = served.signature().is_batched();
     let tensor = |info: TensorInfo| TensorConfig {
         name: info.name,
         data_type: format!("TYPE_{}", info.datatype.name()),
@@ -167,8 +167,8 @@ pub fn config(served: &Served) -> ModelConfig {
             }
         },
         max_batch_size: if is_batched { config.max_batch_size } else { 0 },
-        input: served.signature.inputs().into_iter().map(tensor).collect(),
-        output: served.signature.outputs().into_iter().map(tensor).collect(),
+        input: served.signature().inputs().into_iter().map(tensor).collect(),
+        output: served.signature().outputs().into_iter().map(tensor).collect(),
         dynamic_batching: DynamicBatching {
             preferred_batch_size: config.batching.samples_preferred.clone(),
             max_queue_delay_microseconds: config.batching.window_us,
@@ -178,7 +178,7 @@ pub fn config(served: &Served) -> ModelConfig {
                 max_queue_size: config.batching.queue_requests_max,
             },
         },
-        parameters: (served.signature.parameters().into_iter())
+        parameters: (served.signature().parameters().into_iter())
             .map(|(name, string_value)| (name, ModelParameter { string_value }))
             .collect(),
     }

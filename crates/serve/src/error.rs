@@ -8,8 +8,12 @@ pub enum Kind {
     /// The request itself is wrong.
     Invalid,
     Unauthenticated,
+    /// The server does not offer it to this client.
+    Forbidden,
     NotFound,
     TooLarge,
+    /// The client took too long to send its request.
+    Late,
     /// The server cannot answer now: its queue is full, it is draining, or time has run out.
     Unavailable,
     Unimplemented,
@@ -48,10 +52,17 @@ pub enum Error {
     QueueFull { id: String },
     #[error("[request id: {id}] Request timeout expired")]
     Timeout { id: String },
-    #[error("the server receives too much at once; try again later")]
+    #[error("the request's body took too long")]
+    Late,
+    #[error("the server holds too many bytes of requests; try again later")]
     TooMuch,
-    #[error("the server is shutting down")]
-    Draining,
+    #[error(
+        "[request id: {id}] the score of sample {sample} is not finite: its features or the rows of its ids are \
+         not; `allow_not_finite` in the model's config.toml returns such scores"
+    )]
+    NotFinite { id: String, sample: usize },
+    #[error("loading and unloading are not allowed; start the server with --allow-control")]
+    Forbidden,
     #[error("missing or wrong bearer token; send `Authorization: Bearer TOKEN`")]
     Unauthenticated,
     #[error("{0}")]
@@ -69,11 +80,12 @@ impl Error {
             | Self::Shape { .. }
             | Self::Datatype { .. }
             | Self::Request { .. }
+            | Self::NotFinite { .. }
             | Self::Malformed(_) => Kind::Invalid,
             Self::TooLarge { .. } => Kind::TooLarge,
-            Self::QueueFull { .. } | Self::Timeout { .. } | Self::TooMuch | Self::Draining => {
-                Kind::Unavailable
-            }
+            Self::QueueFull { .. } | Self::Timeout { .. } | Self::TooMuch => Kind::Unavailable,
+            Self::Late => Kind::Late,
+            Self::Forbidden => Kind::Forbidden,
             Self::Unauthenticated => Kind::Unauthenticated,
             Self::Unimplemented(_) => Kind::Unimplemented,
             Self::Internal(_) => Kind::Internal,

@@ -5,7 +5,9 @@ mod translate;
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use prost::Message as _;
 use tonic::codec::CompressionEncoding::Gzip;
 use tonic::codegen::tokio_stream::{Stream, StreamExt as _};
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -19,6 +21,7 @@ use crate::error::{Error, Kind};
 use crate::http::TRACE;
 use crate::infer::ClientId;
 use crate::inputs::SCORES;
+use crate::receive::{Held, Intake};
 use crate::server::Server;
 
 /// Messages and services, generated from `proto/`; `tests/generated.rs` makes them anew.
@@ -58,8 +61,10 @@ impl From<Error> for Status {
         let code = match error.kind() {
             Kind::Invalid => Code::InvalidArgument,
             Kind::Unauthenticated => Code::Unauthenticated,
+            Kind::Forbidden => Code::PermissionDenied,
             Kind::NotFound => Code::NotFound,
             Kind::TooLarge => Code::ResourceExhausted,
+            Kind::Late => Code::DeadlineExceeded,
             Kind::Unavailable => Code::Unavailable,
             Kind::Unimplemented => Code::Unimplemented,
             Kind::Internal => Code::Internal,
@@ -112,9 +117,10 @@ impl GrpcInferenceService for Inference {
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
         let client = client(request.extensions());
+        let held = intake(request.extensions())?.take();
         let trace = request.metadata().get(TRACE).cloned();
         let text = trace.as_ref().and_then(|trace| trace.to_str().ok());
-        let result = self.0.infer_message(client, request.into_inner(), text).await?;
+        let result = self.0.infer_message(client, request.into_inner(), held, text).await?;
         let bytes: usize = result.raw_output_contents.iter().map(bytes::Bytes::len).sum();
         let is_small = bytes < COMPRESSED_BYTES_MIN;
         let mut response = Response::new(result);
@@ -135,13 +141,17 @@ impl GrpcInferenceService for Inference {
         request: Request<Streaming<ModelInferRequest>>,
     ) -> Answer<Self::ModelStreamInferStream> {
         let client = client(request.extensions());
+        let intake = intake(request.extensions())?;
         let server = Arc::clone(&self.0);
+        let drained = Box::pin(server.drained());
+        let requests = UntilDrained { requests: request.into_inner(), drained, is_drained: false };
         // One request at a time, so answers come in the order of the requests.
-        let answers = request.into_inner().then(move |request| {
+        let answers = requests.then(move |request| {
             let server = Arc::clone(&server);
+            let held = intake.take();
             async move {
                 let id = request.as_ref().map_or(String::new(), |request| request.id.clone());
-                Ok(match server.infer_message(client, request?, None).await {
+                Ok(match server.infer_message(client, request?, held, None).await {
                     Ok(result) => ModelStreamInferResponse {
                         error_message: String::new(),
                         infer_response: Some(result),
@@ -249,10 +259,12 @@ impl Server {
         &self,
         client: ClientId,
         request: ModelInferRequest,
+        mut held: Held,
         trace: Option<&str>,
     ) -> Result<ModelInferResponse, Error> {
-        let mut shared = self.regions.reader(self.limits.request_bytes_max);
-        let (request, range) = translate::request(request, &mut shared)?;
+        held.set(request.encoded_len())?;
+        let mut shared = self.regions.reader(self.limits.request_bytes_max, held.client());
+        let (request, range) = translate::request(request, held, &mut shared)?;
         let answer = self.infer(client, request, trace).await?;
         if let Some(range) = &range {
             self.regions.write(range, SCORES, &answer.scores.bytes)?;
@@ -265,7 +277,27 @@ fn client(extensions: &http::Extensions) -> ClientId {
     extensions.get().copied().unwrap_or(ClientId(0))
 }
 
-/// The answer to a request without the right token.
-pub(crate) fn unauthenticated() -> axum::response::Response {
-    Status::from(Error::Unauthenticated).into_http()
+/// What has arrived of a call's body.
+fn intake(extensions: &http::Extensions) -> Result<Intake, Error> {
+    let intake = extensions.get().cloned();
+    intake.ok_or_else(|| Error::Internal("a body that was not counted".into()))
+}
+
+/// The requests of a stream, which ends between two of them when the server drains.
+struct UntilDrained<D> {
+    requests: Streaming<ModelInferRequest>,
+    drained: Pin<Box<D>>,
+    is_drained: bool,
+}
+
+impl<D: Future<Output = ()>> Stream for UntilDrained<D> {
+    type Item = Result<ModelInferRequest, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.is_drained = self.is_drained || self.drained.as_mut().poll(cx).is_ready();
+        match Pin::new(&mut self.requests).poll_next(cx) {
+            Poll::Pending if self.is_drained => Poll::Ready(None),
+            other => other,
+        }
+    }
 }

@@ -11,14 +11,17 @@ use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use axum::routing::{get, post};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::Serialize;
 
 use crate::describe;
 use crate::error::{Error, Kind};
-use crate::infer::ClientId;
+use crate::infer::{ClientId, InferRequest};
 use crate::inputs::SCORES;
-use crate::server::Server;
+use crate::receive::Budget;
+use crate::server::{Limits, Server};
+use crate::shm::Regions;
 
 /// The length of the JSON in front of binary tensors.
 pub const HEADER_LENGTH: &str = "inference-header-content-length";
@@ -130,12 +133,22 @@ async fn unload(State(server): Shared, Path(named): Path<Named>) -> Answer {
     Ok(Response::new(Body::empty()))
 }
 
+/// A request as a file holds it: the body of an inference request in JSON.
+pub(crate) fn request_in_json(bytes: Bytes) -> Result<InferRequest, Error> {
+    let client = Budget::new(&Limits::default()).client();
+    let received = body::Received { bytes, header_length: None, held: client.hold(0)? };
+    let regions = Regions::new(false);
+    let mut nothing_shared = regions.reader(0, client);
+    let (model, version) = (String::new(), String::new());
+    json::request(model, version, received, &mut nothing_shared).map(|(request, _)| request)
+}
+
 async fn infer(State(server): Shared, Path(named): Path<Named>, request: Request) -> Answer {
     let client = request.extensions().get().copied().unwrap_or(ClientId(0));
     let (head, body) = body::read(request, &server.limits).await?;
     let trace = head.get(TRACE).and_then(|value| value.to_str().ok());
-    let mut shared = server.regions.reader(server.limits.request_bytes_max);
-    let (request, wanted) = json::request(named.model, named.version, &body, &mut shared)?;
+    let mut shared = server.regions.reader(server.limits.request_bytes_max, body.held.client());
+    let (request, wanted) = json::request(named.model, named.version, body, &mut shared)?;
     let answer = server.infer(client, request, trace).await?;
     if let Some(range) = &wanted.range {
         server.regions.write(range, SCORES, &answer.scores.bytes)?;
@@ -172,8 +185,7 @@ impl Refusal {
 
 impl axum::response::IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let status = status(self.0.kind());
-        self.with_status(status)
+        refusal(self.0)
     }
 }
 
@@ -181,19 +193,24 @@ pub(crate) fn status(kind: Kind) -> StatusCode {
     match kind {
         Kind::Invalid => StatusCode::BAD_REQUEST,
         Kind::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Kind::Forbidden => StatusCode::FORBIDDEN,
         Kind::NotFound => StatusCode::NOT_FOUND,
         Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Kind::Late => StatusCode::REQUEST_TIMEOUT,
         Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         Kind::Unimplemented => StatusCode::NOT_IMPLEMENTED,
         Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
-/// The answer to a request without the right token.
-pub(crate) fn unauthorised() -> Response {
-    let mut response = Refusal(Error::Unauthenticated).with_status(StatusCode::UNAUTHORIZED);
-    let challenge = HeaderValue::from_static("Bearer");
-    response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+/// An error as an answer.
+pub(crate) fn refusal(error: Error) -> Response {
+    let status = status(error.kind());
+    let mut response = Refusal(error).with_status(status);
+    if status == StatusCode::UNAUTHORIZED {
+        let challenge = HeaderValue::from_static("Bearer");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+    }
     response
 }
 

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::receive::Held;
 use crate::tensor::Tensor;
 
 /// Identifies who a request comes from. Requests of different clients take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub u64);
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct InferRequest {
     pub model: String,
     /// Empty for the newest.
@@ -23,9 +24,8 @@ pub struct InferRequest {
     pub outputs: Vec<String>,
     /// Time from arrival after which nobody needs the answer; `None` for the model's default.
     pub timeout: Option<Duration>,
-    /// The numbering that the ids follow (`numbering`), where rows have other numbers than in the
-    /// model.
-    pub numbering: Option<u64>,
+    /// The request's share of the budget, until it is answered.
+    pub held: Held,
 }
 
 /// The scores of a request.
@@ -54,10 +54,4 @@ impl Scores {
         let chunks = self.bytes.chunks_exact(4);
         chunks.map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
-}
-
-/// A numbering of rows, as error messages show it: sixteen hexadecimal digits.
-pub fn parse_numbering(text: &str) -> Result<u64, String> {
-    u64::from_str_radix(text, 16)
-        .map_err(|_| format!("numbering '{text}' is not a hexadecimal number of 16 digits"))
 }

@@ -16,6 +16,8 @@ use std::collections::HashMap;
 use hither_dlrm::model::Spec;
 
 pub use self::features::Features;
+use self::features::Lists;
+use crate::config::ModelConfig;
 use crate::error::{Error, shown_id};
 use crate::infer::InferRequest;
 use crate::tensor::{Array, Datatype, Tensor, shown_shape};
@@ -61,6 +63,7 @@ pub struct Signature {
     outputs: usize,
     /// Samples per request.
     pub samples_max: usize,
+    ids_per_bag_max: usize,
     roles: HashMap<String, Role>,
 }
 
@@ -96,7 +99,7 @@ impl Signature {
         spec: &Spec,
         form: Form,
         ids_per_bag: Vec<usize>,
-        samples_max: usize,
+        config: &ModelConfig,
     ) -> Self {
         let mut roles = HashMap::new();
         for (t, table) in spec.tables.iter().enumerate() {
@@ -123,7 +126,8 @@ impl Signature {
             table_rows: spec.tables.iter().map(|table| table.rows).collect(),
             ids_per_bag,
             outputs: spec.top.last().copied().unwrap_or(1),
-            samples_max,
+            samples_max: config.max_batch_size,
+            ids_per_bag_max: config.ids_per_bag_max,
             roles,
         }
     }
@@ -182,12 +186,22 @@ impl Signature {
     }
 
     /// Ids of a sample in all tables, where bags have fixed lengths.
+    pub fn ids_per_sample(&self) -> Option<usize> {
+        (!self.ids_per_bag.is_empty()).then(|| self.width())
+    }
+
+    pub fn scores_per_sample(&self) -> usize {
+        self.outputs
+    }
+
+    /// As above; 0 where bags differ.
     fn width(&self) -> usize {
         self.ids_per_bag.iter().sum()
     }
 
-    /// Takes a request's tensors and checks all but the ids, which the engine checks as it reads
-    /// them. Allocates no more than a few times the bytes that were received.
+    /// Takes a request's tensors and checks them once for all: shapes, types, offsets and the lengths of
+    /// bags. Whether each id has a row is checked as it is looked up. What is made of the tensors counts as
+    /// if it had been received.
     pub fn features(&self, request: &mut InferRequest) -> Result<Features, Error> {
         let decoder = Decoder { signature: self, id: &request.id };
         if let Some(name) = request.outputs.iter().find(|name| *name != SCORES) {
@@ -195,7 +209,17 @@ impl Signature {
             return decoder
                 .refuse(format!("unexpected inference output '{name}' for model '{model}'"));
         }
-        decoder.features(std::mem::take(&mut request.inputs), request.numbering)
+        let (samples, dense, sparse) = decoder.decoded(std::mem::take(&mut request.inputs))?;
+        if let Some((table, ids)) = sparse.long_bag(samples, self.ids_per_bag_max) {
+            let (name, most) = (&self.tables[table], self.ids_per_bag_max);
+            return decoder.refuse(format!(
+                "a bag of table `{name}` has {ids} ids; up to {most} are accepted"
+            ));
+        }
+        let mut held = request.held.take();
+        held.grow(dense.made_bytes() + sparse.made_bytes())?;
+        let (ids, cost) = (sparse.ids(), samples);
+        Ok(Features { samples, ids, cost, dense, sparse, _held: held })
     }
 }
 
@@ -209,7 +233,7 @@ impl Decoder<'_> {
         Err(Error::Request { id: shown_id(self.id), problem: problem.into() })
     }
 
-    fn features(&self, inputs: Vec<Tensor>, numbering: Option<u64>) -> Result<Features, Error> {
+    fn decoded(&self, inputs: Vec<Tensor>) -> Result<(usize, Array<f32>, Lists), Error> {
         let count = inputs.len();
         let mut given = self.sort(inputs)?;
         let Some(dense) = given.dense.take() else {
@@ -238,7 +262,7 @@ impl Decoder<'_> {
                 );
             }
         };
-        Ok(Features { samples, dense, sparse, numbering })
+        Ok((samples, dense, sparse))
     }
 
     fn sort(&self, inputs: Vec<Tensor>) -> Result<Given, Error> {

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::response::{Html, IntoResponse};
 use axum::routing::get;
 
-use crate::backend::Served;
+use crate::served::Served;
 use crate::server::Server;
 use crate::stats::{BUCKETS_US, STAGES};
 
@@ -40,6 +40,11 @@ pub fn text(server: &Server) -> String {
     own(&mut text);
     text.family("hither_copied_bytes", "gauge", "Bytes of tables copied into memory.");
     text.line("hither_copied_bytes", "", server.repository.copied_bytes() as f64);
+    let name = "hither_model_load_failures";
+    text.family(name, "counter", "Attempts to load a model that failed.");
+    for (model, failures) in server.repository.load_failures() {
+        text.line(name, &format!("model=\"{}\"", quoted(&model)), failures as f64);
+    }
     text.family(
         "hither_requests_unknown_model",
         "counter",
@@ -113,8 +118,17 @@ fn own(text: &mut Text) {
     text.each("hither_clamped_ids", "counter", "Ids replaced by the nearest row.", |served| {
         served.stats.clamped.load(Relaxed) as f64
     });
+    text.each(
+        "hither_not_finite_requests",
+        "counter",
+        "Requests refused for scores that are not finite.",
+        |served| served.stats.not_finite.load(Relaxed) as f64,
+    );
     text.each("hither_tables_settled", "gauge", "1 when tables lie as planned.", |served| {
-        f64::from(served.settling.is_settled())
+        f64::from(served.is_settled())
+    });
+    text.each("hither_model_healthy", "gauge", "0 when the model's device is lost.", |served| {
+        f64::from(served.is_healthy())
     });
     hot_rows(text);
     latency(text);
@@ -128,7 +142,8 @@ fn hot_rows(text: &mut Text) {
         "Share of lookups that packed rows take; before and after a refresh.",
     );
     for served in text.models.clone() {
-        let shares = served.settling.hotness.shares();
+        let hot = served.backend.hot_rows();
+        let shares = [hot.now, hot.before, hot.after];
         for (when, share) in ["now", "before", "after"].iter().zip(shares) {
             let Some(share) = share else { continue };
             let labels = format!("{},when=\"{when}\"", labels(&served));
@@ -136,7 +151,7 @@ fn hot_rows(text: &mut Text) {
         }
     }
     text.each("hither_hot_refreshes", "counter", "Times that hot rows were exchanged.", |served| {
-        served.settling.hotness.refreshes.load(Relaxed) as f64
+        served.backend.hot_rows().refreshes as f64
     });
 }
 
@@ -179,6 +194,11 @@ impl Text {
 }
 
 fn labels(served: &Served) -> String {
-    let name = served.name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let name = quoted(&served.name);
     format!("model=\"{name}\",version=\"{}\"", served.version)
+}
+
+/// A name within quotes.
+fn quoted(name: &str) -> String {
+    name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,10 +1,14 @@
-//! How fast batches are computed, learnt from those before, and when those under way should end.
+//! How fast batches are computed, learnt from those before, and when those under way should end. Work is
+//! counted in cost ([`crate::cost`]).
+//!
+//! A model does not have the threads to itself: others compute on them, and a GPU takes one batch at a time.
+//! So the pace also learns how long a batch that is due waits for a thread.
 
 use std::time::{Duration, Instant};
 
 /// Weight of the latest batch in what was learnt.
 const LATEST: f64 = 0.1;
-/// What a batch takes at most is the mean and so many times the usual error.
+/// The most that a batch should take is the mean and this many times the mean absolute error.
 const CAUTION: f64 = 2.0;
 
 /// Learns from every batch that was computed.
@@ -12,10 +16,12 @@ const CAUTION: f64 = 2.0;
 pub struct Pace {
     /// Batches that can be under way at a time.
     threads: usize,
-    /// Seconds per sample; zero until a batch was computed.
+    /// Seconds per cost; zero until a batch was computed.
     mean_s: f64,
-    /// How far the seconds per sample of a batch are from the mean.
+    /// Mean absolute error of `mean_s` as a forecast.
     error_s: f64,
+    /// Seconds that a batch waits for a thread after it was due.
+    wait_s: f64,
     /// When the batches under way should end.
     ends: Vec<Instant>,
 }
@@ -23,26 +29,31 @@ pub struct Pace {
 /// A batch under way.
 #[derive(Debug)]
 pub struct UnderWay {
-    samples: usize,
+    cost: usize,
     pub begun: Instant,
     end: Instant,
 }
 
 impl Pace {
     pub fn new(threads: usize) -> Self {
-        Self { threads: threads.max(1), mean_s: 0.0, error_s: 0.0, ends: Vec::new() }
+        Self { threads: threads.max(1), mean_s: 0.0, error_s: 0.0, wait_s: 0.0, ends: Vec::new() }
     }
 
-    /// A batch of some samples begins.
-    pub fn begin(&mut self, samples: usize, now: Instant) -> UnderWay {
+    /// A batch that was due got its thread after so long.
+    pub fn waited(&mut self, wait: Duration) {
+        self.wait_s += LATEST * (wait.as_secs_f64() - self.wait_s);
+    }
+
+    /// A batch of some cost begins.
+    pub fn begin(&mut self, cost: usize, now: Instant) -> UnderWay {
         // No more can be under way: the first was a batch that failed and never told its end.
         let first = (0..self.ends.len()).min_by_key(|at| self.ends[*at]);
         if let Some(first) = first.filter(|_| self.ends.len() >= self.threads) {
             self.ends.swap_remove(first);
         }
-        let end = now + self.expected(samples);
+        let end = now + self.expected(cost);
         self.ends.push(end);
-        UnderWay { samples, begun: now, end }
+        UnderWay { cost, begun: now, end }
     }
 
     /// A batch has been computed.
@@ -51,23 +62,23 @@ impl Pace {
             self.ends.swap_remove(at);
         }
         let took_s = now.saturating_duration_since(batch.begun).as_secs_f64();
-        let sample_s = took_s / batch.samples as f64;
+        let cost_s = took_s / batch.cost as f64;
         if self.mean_s == 0.0 {
-            self.mean_s = sample_s;
+            self.mean_s = cost_s;
         }
-        let error_s = sample_s - self.mean_s;
+        let error_s = cost_s - self.mean_s;
         self.error_s += LATEST * (error_s.abs() - self.error_s);
         self.mean_s += LATEST * error_s;
     }
 
     /// How long a batch should take.
-    pub fn expected(&self, samples: usize) -> Duration {
-        Duration::from_secs_f64(self.mean_s * samples as f64)
+    pub fn expected(&self, cost: usize) -> Duration {
+        Duration::from_secs_f64(self.mean_s * cost as f64)
     }
 
     /// How long a batch should take at most.
-    pub fn at_most(&self, samples: usize) -> Duration {
-        Duration::from_secs_f64((self.mean_s + CAUTION * self.error_s) * samples as f64)
+    pub fn at_most(&self, cost: usize) -> Duration {
+        Duration::from_secs_f64((self.mean_s + CAUTION * self.error_s) * cost as f64)
     }
 
     /// When the next batch can begin.
@@ -76,8 +87,9 @@ impl Pace {
         first_end.map_or(now, |end| now.max(*end))
     }
 
-    /// When a request should be answered at the latest, if so many samples go before it.
-    pub fn answered_by(&self, before: usize, samples: usize, now: Instant) -> Instant {
-        self.next_begin(now) + self.at_most(before / self.threads + samples)
+    /// When a request should be answered at the latest, if so much goes before it.
+    pub fn answered_by(&self, before: usize, cost: usize, now: Instant) -> Instant {
+        let wait = Duration::from_secs_f64(self.wait_s);
+        self.next_begin(now) + wait + self.at_most(before / self.threads + cost)
     }
 }

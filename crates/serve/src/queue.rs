@@ -1,15 +1,19 @@
 //! The queue of one model, and how batches are cut from it. No I/O, no clock, no threads: callers
 //! say what time it is.
 //!
-//! Requests are kept in one order that is fair between clients (start-time fair queueing). Each
-//! request has a *turn*: the number of samples that its client had waiting before it, counted from
-//! where the queue stood when it came. Batches are taken from the front, so a client with a thousand
-//! requests and one with a single request are served alike. When the queue is full, the request at the
-//! back goes, which is the last one of the client that waits for most; a client alone is refused.
+//! Work is counted in *cost* ([`crate::cost`]): one is the work of a usual sample.
 //!
-//! A request with a deadline that cannot be kept at the present pace is refused when it comes. If the pace
-//! falls meanwhile, it is refused when its batch is cut. Otherwise a server with too much to do would spend its
-//! time on answers that come too late.
+//! Requests wait in an order that is fair between clients (weighted fair queueing with equal weights).
+//! Virtual time rises by the cost that was served, divided by the number of clients that had something
+//! waiting. A request's *turn* is the virtual time at which it would be done if all clients were served at
+//! the same rate. Batches are taken from the front, so a client with a thousand requests and one with a
+//! single request are served alike. A client keeps its place in virtual time until that has passed: a caller
+//! with one request at a time does not go before those that wait. When the queue is full, the request at the
+//! back is displaced, which is the last one of the client that waits for most; a client alone is refused.
+//!
+//! A request whose deadline cannot be kept at the present pace is refused on arrival. If the pace falls
+//! meanwhile, it is refused when its batch is cut. Otherwise an overloaded server would spend its time on
+//! answers that come too late.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -17,27 +21,28 @@ use std::time::{Duration, Instant};
 use crate::infer::ClientId;
 use crate::pace::{Pace, UnderWay};
 
-/// When a batch is cut, and how much may wait.
+/// When a batch is cut, and how much may wait. Sizes are costs: samples of the usual size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Samples per batch.
-    pub batch_samples_max: usize,
+    /// Cost per batch; a request that costs more is a batch of its own.
+    pub batch_cost_max: usize,
     /// Sizes that are worth cutting a batch at, in rising order; empty for any size.
-    pub batch_samples_preferred: Vec<usize>,
+    pub batch_cost_preferred: Vec<usize>,
     /// How long an incomplete batch waits for more requests. Zero still batches: requests gather
     /// while the batch before them runs.
     pub window: Duration,
     /// Requests that may wait.
     pub queue_requests_max: usize,
-    /// Samples that may wait.
-    pub queue_samples_max: usize,
+    /// Cost of the requests that may wait together; one that costs more waits only alone.
+    pub queue_cost_max: usize,
 }
 
 /// A request that waits.
 #[derive(Debug)]
 pub struct Waiting<T> {
     pub client: ClientId,
-    pub samples: usize,
+    /// At least 1.
+    pub cost: usize,
     pub arrived: Instant,
     /// After this the answer is of no use.
     pub deadline: Option<Instant>,
@@ -54,12 +59,13 @@ pub struct Ticket {
 pub struct Queue<T> {
     policy: Policy,
     waiting: BTreeMap<Ticket, Waiting<T>>,
+    /// Clients that wait, and those whose next turn has not come yet.
     clients: HashMap<ClientId, Lane>,
-    samples: usize,
+    /// Of all requests that wait.
+    cost: usize,
     /// The first arrival of those that wait, or earlier if that one was withdrawn.
     oldest: Option<Instant>,
-    /// The turn that was served last.
-    now_serving: u64,
+    virtual_time: u64,
     /// Requests that ever came, which orders those of the same turn.
     count: u64,
     pace: Pace,
@@ -69,9 +75,16 @@ pub struct Queue<T> {
 #[derive(Debug, Default)]
 struct Lane {
     requests: usize,
-    /// The turn of its next request.
-    next_turn: u64,
+    /// The virtual time at which its next request would begin.
+    next_begin: u64,
+    /// The turn of its latest request, which none after it may precede.
+    last_turn: u64,
 }
+
+/// Virtual time counts in fractions of a cost, because it is divided among clients.
+const TICKS: u64 = 1 << 10;
+/// Lanes of clients that do not wait are swept when there are this many more than requests.
+const IDLE_LANES_MAX: usize = 256;
 
 /// What became of a request that was offered.
 #[derive(Debug)]
@@ -89,9 +102,9 @@ impl<T> Queue<T> {
             policy,
             waiting: BTreeMap::new(),
             clients: HashMap::new(),
-            samples: 0,
+            cost: 0,
             oldest: None,
-            now_serving: 0,
+            virtual_time: 0,
             count: 0,
             pace: Pace::new(threads),
         }
@@ -102,14 +115,19 @@ impl<T> Queue<T> {
         self.pace.learn(batch, now);
     }
 
-    /// Whether a request will be answered in time, by what runs and by the samples that go before it.
+    /// A batch that was due got its thread after so long.
+    pub fn waited(&mut self, wait: Duration) {
+        self.pace.waited(wait);
+    }
+
+    /// Whether a request will be answered in time, given what runs and what goes before it.
     fn keeps_deadline(&self, waiting: &Waiting<T>, ticket: Ticket) -> bool {
         let Some(deadline) = waiting.deadline else { return true };
         let now = waiting.arrived;
-        let before: usize = self.waiting.range(..ticket).map(|(_, other)| other.samples).sum();
+        let before: usize = self.waiting.range(..ticket).map(|(_, other)| other.cost).sum();
         // A request that can begin at once is tried in any case: a pace that was a mistake must not last.
         let is_next = before == 0 && self.pace.next_begin(now) == now;
-        is_next || self.pace.answered_by(before, waiting.samples, now) <= deadline
+        is_next || self.pace.answered_by(before, waiting.cost, now) <= deadline
     }
 
     pub fn len(&self) -> usize {
@@ -120,33 +138,35 @@ impl<T> Queue<T> {
         self.waiting.is_empty()
     }
 
-    pub fn samples(&self) -> usize {
-        self.samples
+    /// Of all requests that wait.
+    pub fn cost(&self) -> usize {
+        self.cost
     }
 
     /// Adds a request, or refuses it at once.
     pub fn offer(&mut self, waiting: Waiting<T>) -> Offered<T> {
         let lane = self.clients.get(&waiting.client);
-        let turn = lane.map_or(self.now_serving, |lane| lane.next_turn.max(self.now_serving));
+        let (next_begin, last_turn) = lane.map_or((0, 0), |lane| (lane.next_begin, lane.last_turn));
+        let begin = next_begin.max(self.virtual_time);
+        let turn = (begin + waiting.cost as u64 * TICKS).max(last_turn);
         let ticket = Ticket { turn, number: self.count };
         if !self.keeps_deadline(&waiting, ticket) {
             return Offered::Refused(Box::new(waiting));
         }
         let mut displaced = None;
-        if !self.has_room(waiting.samples) {
+        if !self.has_room(waiting.cost) {
             // One request makes room for one: if that is not enough, the newcomer goes.
             let last = self.waiting.last_key_value();
-            let last =
-                last.filter(|(last, other)| **last > ticket && other.samples >= waiting.samples);
+            let last = last.filter(|(last, other)| **last > ticket && other.cost >= waiting.cost);
             let Some((&last, _)) = last else { return Offered::Refused(Box::new(waiting)) };
             displaced = self.remove(last).map(Box::new);
         }
         self.count += 1;
-        self.samples += waiting.samples;
+        self.cost += waiting.cost;
         self.oldest = self.oldest.or(Some(waiting.arrived));
         let lane = self.clients.entry(waiting.client).or_default();
         lane.requests += 1;
-        lane.next_turn = turn + waiting.samples as u64;
+        (lane.next_begin, lane.last_turn) = (turn, turn);
         self.waiting.insert(ticket, waiting);
         match displaced {
             Some(displaced) => Offered::Displaced(ticket, displaced),
@@ -154,20 +174,26 @@ impl<T> Queue<T> {
         }
     }
 
-    fn has_room(&self, samples: usize) -> bool {
-        let Policy { queue_requests_max, queue_samples_max, .. } = self.policy;
-        self.waiting.len() < queue_requests_max && self.samples + samples <= queue_samples_max
+    fn has_room(&self, cost: usize) -> bool {
+        let Policy { queue_requests_max, queue_cost_max, .. } = self.policy;
+        let fits = self.cost + cost <= queue_cost_max || self.is_empty();
+        fits && self.waiting.len() < queue_requests_max
     }
 
-    /// Takes a request out that nobody waits for any more.
+    /// Takes a request out that nobody waits for any more. Its client gets the turn back.
     pub fn remove(&mut self, ticket: Ticket) -> Option<Waiting<T>> {
+        let waiting = self.pop(ticket)?;
+        if let Some(lane) = self.clients.get_mut(&waiting.client) {
+            lane.next_begin -= waiting.cost as u64 * TICKS;
+        }
+        Some(waiting)
+    }
+
+    fn pop(&mut self, ticket: Ticket) -> Option<Waiting<T>> {
         let waiting = self.waiting.remove(&ticket)?;
-        self.samples -= waiting.samples;
+        self.cost -= waiting.cost;
         if let Some(lane) = self.clients.get_mut(&waiting.client) {
             lane.requests -= 1;
-            if lane.requests == 0 {
-                self.clients.remove(&waiting.client);
-            }
         }
         Some(waiting)
     }
@@ -175,9 +201,9 @@ impl<T> Queue<T> {
     /// When the next batch should be cut; `None` while nothing waits.
     pub fn ready_at(&self) -> Option<Instant> {
         let oldest = self.oldest.filter(|_| !self.is_empty())?;
-        let enough = self.policy.batch_samples_preferred.first();
-        let enough = *enough.unwrap_or(&self.policy.batch_samples_max);
-        Some(if self.samples >= enough { oldest } else { oldest + self.policy.window })
+        let enough = self.policy.batch_cost_preferred.first();
+        let enough = *enough.unwrap_or(&self.policy.batch_cost_max);
+        Some(if self.cost >= enough { oldest } else { oldest + self.policy.window })
     }
 
     /// Cuts a batch from the front into `batch`; requests that came too late go into `expired`. Returns `None` if
@@ -188,13 +214,29 @@ impl<T> Queue<T> {
         batch: &mut Vec<Waiting<T>>,
         expired: &mut Vec<Waiting<T>>,
     ) -> Option<UnderWay> {
+        let clients = self.clients.values().filter(|lane| lane.requests > 0).count();
         self.take_front(now, batch, expired);
+        let cost: usize = batch.iter().map(|waiting| waiting.cost).sum();
+        self.pass(cost as u64 * TICKS / clients.max(1) as u64);
         let mut arrivals = self.waiting.values().map(|waiting| waiting.arrived);
         // Without a window any of them will do.
         let is_any = self.policy.window.is_zero();
         self.oldest = if is_any { arrivals.next() } else { arrivals.min() };
-        let samples = batch.iter().map(|waiting| waiting.samples).sum();
-        (samples > 0).then(|| self.pace.begin(samples, now))
+        (cost > 0).then(|| self.pace.begin(cost, now))
+    }
+
+    /// Virtual time passes, and lanes whose turn has come are forgotten with those who wait for nothing.
+    fn pass(&mut self, ticks: u64) {
+        let front = self.waiting.first_key_value();
+        let front = front.map_or(0, |(ticket, one)| ticket.turn - one.cost as u64 * TICKS);
+        self.virtual_time = (self.virtual_time + ticks).max(front);
+        if self.waiting.is_empty() {
+            // Nobody was kept waiting, so nobody has a share to make up for.
+            self.clients.clear();
+        } else if self.clients.len() > self.waiting.len() + IDLE_LANES_MAX {
+            let now = self.virtual_time;
+            self.clients.retain(|_, lane| lane.requests > 0 || lane.next_begin > now);
+        }
     }
 
     fn take_front(
@@ -204,29 +246,29 @@ impl<T> Queue<T> {
         expired: &mut Vec<Waiting<T>>,
     ) {
         let limit = self.batch_limit();
-        let mut samples = 0;
+        let mut cost = 0;
         // The first deadline of the batch.
         let mut deadline: Option<Instant> = None;
         while let Some((&ticket, first)) = self.waiting.first_key_value() {
             let is_last = self.waiting.len() == 1;
-            let needed = if is_last { Duration::ZERO } else { self.pace.expected(first.samples) };
+            let needed = if is_last { Duration::ZERO } else { self.pace.expected(first.cost) };
             let is_late = first.deadline.is_some_and(|own| own <= now + needed);
-            let together = now + self.pace.at_most(samples + first.samples);
-            let is_full = samples + first.samples > limit
+            let together = now + self.pace.at_most(cost + first.cost);
+            let is_full = cost + first.cost > limit
                 || deadline.into_iter().chain(first.deadline).any(|end| end < together);
-            if !is_late && samples > 0 && is_full {
+            if !is_late && cost > 0 && is_full {
                 return;
             }
-            self.now_serving = ticket.turn;
-            let Some(waiting) = self.remove(ticket) else { return };
+            let taken = if is_late { self.remove(ticket) } else { self.pop(ticket) };
+            let Some(waiting) = taken else { return };
             if is_late {
                 expired.push(waiting);
                 continue;
             }
-            samples += waiting.samples;
+            cost += waiting.cost;
             deadline = deadline.into_iter().chain(waiting.deadline).min();
             batch.push(waiting);
-            if samples >= limit {
+            if cost >= limit {
                 return;
             }
         }
@@ -234,8 +276,8 @@ impl<T> Queue<T> {
 
     /// The largest preferred size that what waits can fill; otherwise the largest size of all.
     fn batch_limit(&self) -> usize {
-        let preferred = self.policy.batch_samples_preferred.iter().rev();
-        let fits = preferred.copied().find(|size| *size <= self.samples);
-        fits.unwrap_or(self.policy.batch_samples_max).min(self.policy.batch_samples_max)
+        let preferred = self.policy.batch_cost_preferred.iter().rev();
+        let fits = preferred.copied().find(|size| *size <= self.cost);
+        fits.unwrap_or(self.policy.batch_cost_max).min(self.policy.batch_cost_max)
     }
 }

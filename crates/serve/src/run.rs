@@ -1,20 +1,22 @@
 //! Starts a server and stops it.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hither_dlrm::run::{Pinning, Threads};
+use hither_dlrm::run::Pinning;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 use tracing::warn;
 
-use crate::listen::Port;
+use crate::backend::Threads;
+use crate::listen::{Access, Port};
 use crate::receive::Budget;
 use crate::repository::{Layout, Repository};
 use crate::server::{Limits, Server};
 use crate::shm::Regions;
+use crate::tls::Identity;
 use crate::{grpc, http, metrics, tls};
 
 /// What a server is told.
@@ -24,9 +26,11 @@ pub struct Options {
     pub http: SocketAddr,
     pub grpc: SocketAddr,
     pub metrics: SocketAddr,
-    /// Certificate chain and key, for HTTP and gRPC.
-    pub tls: Option<(PathBuf, PathBuf)>,
-    pub token: Option<String>,
+    /// For HTTP and gRPC.
+    pub tls: Option<Identity>,
+    pub access: Access,
+    /// Offer shared memory to clients of this host.
+    pub shared_memory: bool,
     pub limits: Limits,
     /// The engine's threads.
     pub threads: usize,
@@ -43,6 +47,7 @@ pub struct Running {
     pub http: SocketAddr,
     pub grpc: SocketAddr,
     pub metrics: SocketAddr,
+    tls: Option<(Identity, watch::Sender<TlsAcceptor>)>,
     stop: watch::Sender<bool>,
     ports: JoinSet<()>,
 }
@@ -55,8 +60,9 @@ pub async fn start(options: Options) -> Result<Running, String> {
         Port::bind(options.grpc).await?,
         Port::bind(options.metrics).await?,
     ];
+    warn_of_open_doors(&options);
     let tls = match &options.tls {
-        Some((certificates, key)) => Some(tls::acceptor(certificates, key)?),
+        Some(identity) => Some((identity.clone(), watch::Sender::new(tls::acceptor(identity)?))),
         None => None,
     };
     let threads = Threads::new(options.threads, options.pinning);
@@ -65,12 +71,13 @@ pub async fn start(options: Options) -> Result<Running, String> {
     let repository = Arc::new(repository);
     let is_local = [options.http, options.grpc].iter().all(|address| address.ip().is_loopback());
     let budget = Budget::new(&options.limits);
-    let regions = Regions::new(is_local, budget.clone());
-    let server =
-        Server::new(Arc::clone(&repository), options.limits, options.token.clone(), regions);
-    let server = Arc::new(server);
+    if options.shared_memory && !is_local {
+        return Err("--shared-memory: the server must listen on loopback only".into());
+    }
+    let regions = Regions::new(options.shared_memory);
+    let server = Arc::new(Server::new(Arc::clone(&repository), options.limits, regions));
     // Before the ports open: a client that connects finds the models.
-    for (model, error) in repository.refresh().await? {
+    for (model, error) in repository.begin().await? {
         warn!(model, %error, "not served");
     }
     let routers = [
@@ -85,21 +92,49 @@ pub async fn start(options: Options) -> Result<Running, String> {
         addresses.push(listener.local_addr().map_err(|error| error.to_string())?);
         let is_metrics = index == 2;
         let port = Port {
-            listener,
             router,
-            tls: tls.clone().filter(|_| !is_metrics),
-            token: options.token.as_deref().filter(|_| !is_metrics).map(Into::into),
+            tls: tls.as_ref().filter(|_| !is_metrics).map(|(_, tls)| tls.subscribe()),
+            access: if is_metrics { Access::default() } else { options.access.clone() },
             connections_max: options.limits.connections_max,
             budget: budget.clone(),
             drain_max: options.drain_max,
         };
-        ports.spawn(port.serve(stopped.clone()));
+        ports.spawn(port.serve(listener, stopped.clone()));
     }
     let [http, grpc, metrics] = addresses[..] else { unreachable!("three ports") };
-    Ok(Running { server, http, grpc, metrics, stop, ports })
+    Ok(Running { server, http, grpc, metrics, tls, stop, ports })
+}
+
+/// Says what a stranger could do.
+fn warn_of_open_doors(options: &Options) {
+    let is_open = |address: SocketAddr| !address.ip().is_loopback();
+    if is_open(options.http) || is_open(options.grpc) {
+        match (&options.access.token, &options.tls) {
+            (None, None | Some(Identity { client_authorities: None, .. })) => warn!(
+                "the server answers everybody who reaches it; --token-file or --tls-client-ca limits that"
+            ),
+            (Some(_), None) => {
+                warn!(
+                    "tokens and requests are sent in clear; --tls-cert and --tls-key encrypt them"
+                );
+            }
+            _ => {}
+        }
+    }
+    if is_open(options.metrics) {
+        warn!("metrics are shown to everybody who reaches their port; --metrics-host limits that");
+    }
 }
 
 impl Running {
+    /// Reads the certificates again; connections that are open keep theirs.
+    pub fn renew_certificates(&self) -> Result<(), String> {
+        if let Some((identity, tls)) = &self.tls {
+            tls.send_replace(tls::acceptor(identity)?);
+        }
+        Ok(())
+    }
+
     /// Stops accepting, lets requests that have begun end, and returns.
     pub async fn stop(mut self) {
         self.server.drain();

@@ -1,24 +1,23 @@
 //! What all protocols share: the models, the limits, and whether the server still takes requests.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use crate::backend::Served;
 use crate::describe::{self, ModelStatistics};
 use crate::error::{Error, Kind};
 use crate::infer::{ClientId, InferRequest, InferResponse};
 use crate::repository::Repository;
+use crate::served::Served;
 use crate::shm::Regions;
 
 pub struct Server {
     pub repository: Arc<Repository>,
     pub limits: Limits,
-    /// Requests must name it, except for health.
-    pub token: Option<String>,
     pub regions: Regions,
-    is_draining: AtomicBool,
+    draining: watch::Sender<bool>,
     /// Requests by how they ended.
     pub answered: Answered,
 }
@@ -45,28 +44,33 @@ impl Default for Limits {
 }
 
 impl Server {
-    pub fn new(
-        repository: Arc<Repository>,
-        limits: Limits,
-        token: Option<String>,
-        regions: Regions,
-    ) -> Self {
-        let is_draining = AtomicBool::new(false);
-        Self { repository, limits, token, regions, is_draining, answered: Answered::default() }
+    pub fn new(repository: Arc<Repository>, limits: Limits, regions: Regions) -> Self {
+        let (draining, answered) = (watch::Sender::new(false), Answered::default());
+        Self { repository, limits, regions, draining, answered }
     }
 
     /// From now on the server is not ready; requests that arrive are still answered.
     pub fn drain(&self) {
-        self.is_draining.store(true, Relaxed);
+        self.draining.send_replace(true);
+    }
+
+    pub fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+
+    /// Waits until the server drains.
+    pub fn drained(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut draining = self.draining.subscribe();
+        async move { drop(draining.wait_for(|is_draining| *is_draining).await) }
     }
 
     pub fn is_ready(&self) -> bool {
-        !self.is_draining.load(Relaxed) && self.repository.is_ready()
+        !self.is_draining() && self.repository.is_ready()
     }
 
     pub fn is_model_ready(&self, model: &str, version: &str) -> Result<bool, Error> {
         match self.repository.find(model, version) {
-            Ok(_) => Ok(!self.is_draining.load(Relaxed)),
+            Ok(served) => Ok(served.is_healthy() && !self.is_draining()),
             Err(error @ Error::UnknownModel { .. }) => Err(error),
             Err(_) => Ok(false),
         }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use crate::error::Error;
-use crate::receive::{Budget, Held};
+use crate::receive::{ClientBudget, Held};
 
 /// Regions that may be registered at a time.
 const REGIONS_MAX: usize = 4096;
@@ -23,11 +23,8 @@ const FOLDER: &str = "/dev/shm";
 /// The regions that clients have registered.
 #[derive(Debug)]
 pub struct Regions {
-    /// Only clients of this host can reach the server. Others could make it read and write objects that
-    /// they have no access to.
+    /// Asked for at the start, and only clients of this host can reach the server.
     is_offered: bool,
-    /// What is read from regions counts as if it had been sent.
-    budget: Budget,
     registered: Mutex<BTreeMap<String, Arc<Region>>>,
 }
 
@@ -49,8 +46,8 @@ pub struct SharedRange {
 }
 
 impl Regions {
-    pub fn new(is_offered: bool, budget: Budget) -> Self {
-        Self { is_offered, budget, registered: Mutex::default() }
+    pub fn new(is_offered: bool) -> Self {
+        Self { is_offered, registered: Mutex::default() }
     }
 
     pub fn is_offered(&self) -> bool {
@@ -70,7 +67,7 @@ impl Regions {
         byte_size: u64,
     ) -> Result<(), Error> {
         if !self.is_offered {
-            let problem = "shared memory is offered only while the server listens on loopback";
+            let problem = "shared memory is offered with --shared-memory, while the server listens on loopback";
             return Err(Error::Unimplemented(problem.into()));
         }
         let file = open(key)?;
@@ -134,9 +131,10 @@ impl Regions {
         Ok((region, start))
     }
 
-    /// Reads the tensors of one request, of which at most `bytes_max` are shared.
-    pub fn reader(&self, bytes_max: usize) -> Reader<'_> {
-        Reader { regions: self, limit: bytes_max, left: bytes_max }
+    /// Reads the tensors of one request, of which at most `bytes_max` are shared. They count as if the
+    /// client had sent them.
+    pub fn reader(&self, bytes_max: usize, client: ClientBudget) -> Reader<'_> {
+        Reader { regions: self, limit: bytes_max, left: bytes_max, client }
     }
 
     /// Writes the bytes of an output to the beginning of a range.
@@ -164,6 +162,7 @@ pub struct Reader<'a> {
     regions: &'a Regions,
     limit: usize,
     left: usize,
+    client: ClientBudget,
 }
 
 impl Reader<'_> {
@@ -172,7 +171,7 @@ impl Reader<'_> {
         let bytes = usize::try_from(range.byte_size).ok().filter(|bytes| *bytes <= self.left);
         let bytes = bytes.ok_or(Error::TooLarge { limit: self.limit })?;
         self.left -= bytes;
-        let held = self.regions.budget.hold(bytes).ok_or(Error::TooMuch)?;
+        let held = self.client.hold(bytes)?;
         let mut read = vec![0; bytes];
         region.file.read_exact_at(&mut read, start).map_err(|_| cut(&range.region))?;
         Ok(Bytes::from_owner(Tensor { bytes: read, _held: held }))
@@ -205,7 +204,9 @@ fn open(key: &str) -> Result<File, Error> {
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(|_| refuse())?;
     let opened = file.metadata().map_err(|_| refuse())?;
     let is_same = (opened.dev(), opened.ino()) == (listed.dev(), listed.ino());
-    if is_same { Ok(file) } else { Err(refuse()) }
+    // The server may be able to open objects of other users, which its clients may not.
+    let is_own = opened.uid() == rustix::process::geteuid().as_raw();
+    if is_same && is_own { Ok(file) } else { Err(refuse()) }
 }
 
 fn unknown(name: &str) -> Error {
@@ -221,6 +222,7 @@ fn cut(name: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::receive::Budget;
     use crate::server::Limits;
 
     /// An object that is removed when the test ends.
@@ -244,13 +246,14 @@ mod tests {
         }
     }
 
-    /// 32 kibibytes.
-    fn budget() -> Budget {
-        Budget::new(&Limits { request_bytes_max: 1024, ..Limits::default() })
+    /// That may hold 32 kibibytes.
+    fn client() -> ClientBudget {
+        let limits = Limits { request_bytes_max: 8 * 1024, ..Limits::default() };
+        Budget::new(&limits).client()
     }
 
     fn offered() -> Regions {
-        Regions::new(true, budget())
+        Regions::new(true)
     }
 
     fn range(region: &str, offset: u64, byte_size: u64) -> SharedRange {
@@ -262,7 +265,7 @@ mod tests {
         let object = Object::new("io", b"0123456789");
         let regions = offered();
         regions.register("r", &format!("/{}", object.0), 2, 6).expect("a good region");
-        let mut reader = regions.reader(100);
+        let mut reader = regions.reader(100, client());
         assert_eq!(reader.read(&range("r", 1, 3)).expect("inside"), &b"345"[..]);
         regions.write(&range("r", 4, 2), "o", b"ab").expect("inside");
         assert_eq!(std::fs::read(object.path()).expect("the object"), b"012345ab89");
@@ -280,7 +283,7 @@ mod tests {
         let object = Object::new("limit", &[7; 64]);
         let regions = offered();
         regions.register("r", &object.0, 0, 64).expect("a good region");
-        let mut reader = regions.reader(100);
+        let mut reader = regions.reader(100, client());
         assert!(reader.read(&range("r", 0, 64)).is_ok());
         assert_eq!(reader.read(&range("r", 0, 37)), Err(Error::TooLarge { limit: 100 }));
         assert!(reader.read(&range("r", 0, 36)).is_ok());
@@ -291,7 +294,8 @@ mod tests {
         let object = Object::new("budget", &[7; 32 * 1024]);
         let regions = offered();
         regions.register("r", &object.0, 0, 32 * 1024).expect("a good region");
-        let read = |bytes| regions.reader(1 << 20).read(&range("r", 0, bytes));
+        let client = client();
+        let read = |bytes| regions.reader(1 << 20, client.clone()).read(&range("r", 0, bytes));
         let first = read(20 * 1024).expect("within the budget");
         assert_eq!(read(20 * 1024), Err(Error::TooMuch));
         let part = first.slice(5..);
@@ -307,7 +311,7 @@ mod tests {
         let regions = offered();
         regions.register("r", &object.0, 0, 64).expect("a good region");
         std::fs::write(object.path(), [7; 8]).expect("cut it");
-        assert!(regions.reader(100).read(&range("r", 0, 64)).is_err());
+        assert!(regions.reader(100, client()).read(&range("r", 0, 64)).is_err());
         assert!(regions.write(&range("r", 32, 8), "o", &[1; 8]).is_err());
         assert_eq!(std::fs::metadata(object.path()).expect("the object").len(), 8, "not grown");
     }
@@ -332,9 +336,6 @@ mod tests {
         assert_eq!(regions.status("").expect("all").len(), 1);
         regions.unregister("r");
         assert!(regions.status("r").is_err());
-        assert!(
-            Regions::new(false, budget()).register("r", &object.0, 0, 8).is_err(),
-            "not offered"
-        );
+        assert!(Regions::new(false).register("r", &object.0, 0, 8).is_err(), "not offered");
     }
 }

@@ -41,6 +41,8 @@ pub struct Stats {
     pub batches: AtomicU64,
     /// Ids for which the nearest row was taken.
     pub clamped: AtomicU64,
+    /// Requests that were refused for scores that are not finite.
+    pub not_finite: AtomicU64,
     /// Time in the engine's stages, in nanoseconds, summed over threads.
     pub stages: [AtomicU64; 3],
     pub latency: Histogram,

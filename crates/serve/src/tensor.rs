@@ -95,6 +95,14 @@ impl<T: AnyBitPattern + NoUninit> Array<T> {
             Err(_) => Self::Made(bytemuck::pod_collect_to_vec::<u8, T>(&bytes)),
         }
     }
+
+    /// Bytes that do not lie in the buffer that was received.
+    pub fn made_bytes(&self) -> usize {
+        match self {
+            Self::Received(..) => 0,
+            Self::Made(values) => size_of_val(&values[..]),
+        }
+    }
 }
 
 impl<T: AnyBitPattern> std::ops::Deref for Array<T> {

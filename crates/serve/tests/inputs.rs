@@ -5,8 +5,11 @@ use bytes::Bytes;
 use hither_dlrm::generate::Shape;
 use hither_dlrm::run::Sparse;
 use hither_kernels::bag::Ids;
+use hither_serve::config::ModelConfig;
 use hither_serve::infer::InferRequest;
 use hither_serve::inputs::{Features, Form, Signature};
+use hither_serve::receive::Budget;
+use hither_serve::server::Limits;
 use hither_serve::tensor::{Data, Tensor};
 use proptest::prelude::*;
 
@@ -18,7 +21,8 @@ fn signature(ids_per_bag: Vec<usize>) -> Signature {
     (shape.tables, shape.rows, shape.dim) = (TABLES, 100, 4);
     shape.bottom = vec![DENSE, 4];
     let form = if ids_per_bag.is_empty() { Form::Joined } else { Form::Matrix };
-    Signature::new("m", &shape.spec("m"), form, ids_per_bag, 64)
+    let config = ModelConfig { max_batch_size: 64, ..ModelConfig::default() };
+    Signature::new("m", &shape.spec("m"), form, ids_per_bag, &config)
 }
 
 fn request(inputs: Vec<Tensor>) -> InferRequest {
@@ -29,7 +33,7 @@ fn request(inputs: Vec<Tensor>) -> InferRequest {
         inputs,
         outputs: Vec::new(),
         timeout: None,
-        numbering: None,
+        held: Budget::new(&Limits::default()).client().hold(0).expect("nothing"),
     }
 }
 

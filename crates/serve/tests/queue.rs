@@ -11,16 +11,16 @@ use proptest::prelude::*;
 
 fn policy() -> Policy {
     Policy {
-        batch_samples_max: 64,
-        batch_samples_preferred: Vec::new(),
+        batch_cost_max: 64,
+        batch_cost_preferred: Vec::new(),
         window: Duration::ZERO,
         queue_requests_max: 16,
-        queue_samples_max: 1000,
+        queue_cost_max: 1000,
     }
 }
 
-fn waiting(client: u64, samples: usize, arrived: Instant, item: u32) -> Waiting<u32> {
-    Waiting { client: ClientId(client), samples, arrived, deadline: None, item }
+fn waiting(client: u64, cost: usize, arrived: Instant, item: u32) -> Waiting<u32> {
+    Waiting { client: ClientId(client), cost, arrived, deadline: None, item }
 }
 
 fn take(queue: &mut Queue<u32>, now: Instant) -> (Vec<u32>, Vec<u32>) {
@@ -45,7 +45,7 @@ fn one_client_is_served_in_order_and_refused_when_the_queue_is_full() {
         ticket(queue.offer(waiting(1, 10, now, item)));
     }
     assert!(matches!(queue.offer(waiting(1, 10, now, 16)), Offered::Refused(_)));
-    assert_eq!(take(&mut queue, now).0, [0, 1, 2, 3, 4, 5], "60 of 64 samples");
+    assert_eq!(take(&mut queue, now).0, [0, 1, 2, 3, 4, 5], "a cost of 60 of 64");
     assert_eq!(queue.len(), 10);
     ticket(queue.offer(waiting(1, 10, now, 17)));
 }
@@ -108,6 +108,23 @@ fn a_batch_that_failed_does_not_count_as_under_way() {
     assert!(matches!(queue.offer(request), Offered::Refused(_)));
 }
 
+/// Other models compute on the same threads, and a GPU takes one batch at a time.
+#[test]
+fn waiting_for_a_thread_counts_against_deadlines() {
+    let ms = Duration::from_millis;
+    let begun = Instant::now();
+    for (wait, is_queued) in [(ms(0), true), (ms(30), false)] {
+        let mut queue = Queue::new(policy(), 2);
+        compute(&mut queue, 50, begun, ms(20));
+        (0..100).for_each(|_| queue.waited(wait));
+        let now = begun + ms(20);
+        ticket(queue.offer(waiting(1, 10, now, 0)));
+        let request = Waiting { deadline: Some(now + ms(20)), ..waiting(2, 10, now, 1) };
+        let offered = queue.offer(request);
+        assert_eq!(matches!(offered, Offered::Queued(_)), is_queued, "{wait:?}");
+    }
+}
+
 #[test]
 fn a_pace_that_nobody_could_keep_is_tried_again() {
     let mut queue = Queue::new(policy(), 1);
@@ -134,8 +151,8 @@ struct Overload {
 /// Offers three times what the threads can compute, in simulated time. A batch takes 0.2 ms and 40 us per sample, and
 /// up to a quarter more or less.
 fn overload(threads: usize) -> Overload {
-    let policy = Policy { batch_samples_max: 256, queue_requests_max: 1024, ..policy() };
-    let mut queue = Queue::new(Policy { queue_samples_max: 1 << 20, ..policy }, threads);
+    let policy = Policy { batch_cost_max: 256, queue_requests_max: 1024, ..policy() };
+    let mut queue = Queue::new(Policy { queue_cost_max: 1 << 20, ..policy }, threads);
     let mut chance = seed::stream(1, "overload");
     let begun = Instant::now();
     let mut next_arrival = begun;
@@ -163,7 +180,7 @@ fn overload(threads: usize) -> Overload {
             let under_way = queue.take(now, &mut batch, &mut expired);
             seen.expired += expired.len();
             let Some(under_way) = under_way else { continue };
-            let samples: usize = batch.iter().map(|waiting| waiting.samples).sum();
+            let samples: usize = batch.iter().map(|waiting| waiting.cost).sum();
             let took_s = (0.2e-3 + 40e-6 * samples as f64) * chance.random_range(0.75..1.25);
             running.push((now + Duration::from_secs_f64(took_s), under_way, batch));
         }
@@ -195,7 +212,7 @@ fn a_client_with_one_request_does_not_wait_for_one_with_many() {
 }
 
 #[test]
-fn samples_count_for_fairness_and_not_requests() {
+fn cost_counts_for_fairness_and_not_requests() {
     let now = Instant::now();
     let mut queue = Queue::new(policy(), 1);
     for item in 0..6 {
@@ -230,7 +247,7 @@ fn a_request_that_is_withdrawn_is_not_computed_and_leaves_room() {
     ticket(queue.offer(waiting(1, 8, now, 1)));
     assert_eq!(queue.remove(first).map(|waiting| waiting.item), Some(0));
     assert!(queue.remove(first).is_none());
-    assert_eq!(queue.samples(), 8);
+    assert_eq!(queue.cost(), 8);
     assert_eq!(take(&mut queue, now).0, [1]);
     assert!(queue.is_empty() && queue.ready_at().is_none());
 }
@@ -251,14 +268,13 @@ fn a_window_holds_a_batch_until_it_is_full_enough_or_old_enough() {
     let now = Instant::now();
     let window = Duration::from_millis(5);
     let preferred = vec![16, 32];
-    let mut queue =
-        Queue::new(Policy { window, batch_samples_preferred: preferred, ..policy() }, 1);
+    let mut queue = Queue::new(Policy { window, batch_cost_preferred: preferred, ..policy() }, 1);
     assert_eq!(queue.ready_at(), None);
     ticket(queue.offer(waiting(1, 8, now, 0)));
     assert_eq!(queue.ready_at(), Some(now + window));
     let later = now + Duration::from_millis(1);
     ticket(queue.offer(waiting(1, 8, later, 1)));
-    assert_eq!(queue.ready_at(), Some(now), "16 samples are a preferred size");
+    assert_eq!(queue.ready_at(), Some(now), "16 is a preferred size");
     ticket(queue.offer(waiting(1, 8, later, 2)));
     assert_eq!(take(&mut queue, later).0, [0, 1], "the largest preferred size that fits");
     assert_eq!(queue.ready_at(), Some(later + window));
@@ -280,13 +296,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Every request leaves the queue once, in its client's order; bounds hold at every step; no
-    /// client with something waiting is passed over by more than a batch and a request.
+    /// Every request leaves the queue once, in its client's order, and bounds hold at every step.
     #[test]
     fn nothing_is_lost_doubled_or_reordered(steps in steps(), preferred in prop::bool::ANY) {
         let now = Instant::now();
         let sizes = if preferred { vec![16, 48] } else { Vec::new() };
-        let policy = Policy { batch_samples_preferred: sizes, ..policy() };
+        let policy = Policy { batch_cost_preferred: sizes, ..policy() };
         let mut queue = Queue::new(policy.clone(), 1);
         let mut model: Vec<(u32, u64, usize, Ticket)> = Vec::new();
         let mut last: HashMap<u64, u32> = HashMap::new();
@@ -299,7 +314,7 @@ proptest! {
                         Offered::Refused(back) => {
                             prop_assert_eq!(back.item, item);
                             let full = model.len() == policy.queue_requests_max
-                                || queue.samples() + samples > policy.queue_samples_max;
+                                || queue.cost() + samples > policy.queue_cost_max;
                             prop_assert!(full, "refused while there is room");
                             continue;
                         }
@@ -321,8 +336,8 @@ proptest! {
                 Step::Take => {
                     let (mut batch, mut expired) = (Vec::new(), Vec::new());
                     queue.take(now, &mut batch, &mut expired);
-                    let samples: usize = batch.iter().map(|one| one.samples).sum();
-                    prop_assert!(samples <= policy.batch_samples_max);
+                    let samples: usize = batch.iter().map(|one| one.cost).sum();
+                    prop_assert!(samples <= policy.batch_cost_max);
                     prop_assert!(!batch.is_empty() || queue.is_empty());
                     for one in batch.iter().chain(&expired) {
                         let known = model.iter().position(|(item, ..)| *item == one.item);
@@ -339,9 +354,110 @@ proptest! {
             }
             prop_assert_eq!(queue.len(), model.len());
             let samples: usize = model.iter().map(|(_, _, samples, _)| samples).sum();
-            prop_assert_eq!(queue.samples(), samples);
+            prop_assert_eq!(queue.cost(), samples);
             prop_assert!(model.len() <= policy.queue_requests_max);
-            prop_assert!(samples <= policy.queue_samples_max);
+            prop_assert!(samples <= policy.queue_cost_max);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Clients of all kinds load the queue for 20,000 batches: at every moment, each client that has had
+    /// something waiting since the last count got its share of the work to within a batch.
+    #[test]
+    fn no_client_that_waits_gets_less_than_its_share(
+        kinds in prop::collection::vec((1usize..8, 1usize..33, any::<bool>()), 2..8),
+        limit in prop::sample::select(vec![16usize, 64, 256]),
+    ) {
+        let now = Instant::now();
+        let sizes = Policy { batch_cost_max: limit, queue_requests_max: 1 << 12, ..policy() };
+        let mut queue = Queue::new(Policy { queue_cost_max: 1 << 20, ..sizes }, 1);
+        // Clients of the last kind come with a new name each time, as callers without lasting connections do.
+        let strangers = kinds.len() as u64 - 1;
+        let mut name = 1000;
+        let mut offer = |queue: &mut Queue<u32>, kind: u64| {
+            let (_, cost, _) = kinds[kind as usize];
+            name += u64::from(kind == strangers);
+            let client = if kind == strangers { name } else { kind };
+            ticket(queue.offer(waiting(client, cost, now, kind as u32)));
+        };
+        for (kind, (depth, ..)) in (0u64..).zip(&kinds) {
+            (0..*depth).for_each(|_| offer(&mut queue, kind));
+        }
+        let largest = kinds.iter().map(|(_, cost, _)| *cost).max().expect("some kinds");
+        let mut late: Vec<u64> = Vec::new();
+        let mut got = vec![0.0; kinds.len()];
+        let mut share = vec![0.0; kinds.len()];
+        for batch in 0..20_000 {
+            let mut taken = Vec::new();
+            queue.take(now, &mut taken, &mut Vec::new());
+            let cost: usize = taken.iter().map(|one| one.cost).sum();
+            // Those that had something waiting all the time divide the batch.
+            let waited: Vec<bool> = (0..kinds.len())
+                .map(|kind| kinds[kind].2 && kinds[kind].0 > 1 && kind as u64 != strangers)
+                .collect();
+            let clients = kinds.len() - 1 + kinds[strangers as usize].0;
+            for (kind, waited) in waited.iter().enumerate() {
+                let mine: usize =
+                    taken.iter().filter(|one| one.item == kind as u32).map(|one| one.cost).sum();
+                got[kind] += mine as f64;
+                share[kind] += cost as f64 / clients as f64;
+                let behind = share[kind] - got[kind];
+                let allowed = (limit + 2 * largest) as f64;
+                // A client is idle while all it has is being computed, and then has no claim.
+                let had_all = kinds[kind].0 * kinds[kind].1 <= mine;
+                if had_all {
+                    share[kind] = got[kind];
+                } else if *waited {
+                    prop_assert!(
+                        behind <= allowed,
+                        "batch {batch}: client {kind} is {behind} behind, of {kinds:?}"
+                    );
+                }
+            }
+            // Answers take a batch's time to reach their callers, who then ask again.
+            for kind in std::mem::take(&mut late) {
+                offer(&mut queue, kind);
+            }
+            for one in taken {
+                match kinds[one.item as usize].2 {
+                    true => offer(&mut queue, u64::from(one.item)),
+                    false => late.push(u64::from(one.item)),
+                }
+            }
+        }
+    }
+}
+
+/// The loads that starve a multiplexed connection where a lane is forgotten as soon as it is empty.
+#[test]
+fn many_requests_of_one_client_are_served_beside_callers_that_saturate() {
+    let now = Instant::now();
+    for (callers, size, backlog, cost, limit) in
+        [(3, 4096, 10, 16, 4096), (200, 64, 50, 64, 4096), (12, 16, 10, 16, 64)]
+    {
+        let sizes = Policy { batch_cost_max: limit, queue_requests_max: 1 << 12, ..policy() };
+        let mut queue = Queue::new(Policy { queue_cost_max: 1 << 20, ..sizes }, 1);
+        for client in 1..=callers {
+            ticket(queue.offer(waiting(client, size, now, client as u32)));
+        }
+        for _ in 0..backlog {
+            ticket(queue.offer(waiting(0, cost, now, 0)));
+        }
+        let (mut left, mut batches, mut late) = (backlog, 0, Vec::new());
+        while left > 0 {
+            let (batch, _) = take(&mut queue, now);
+            left -= batch.iter().filter(|item| **item == 0).count();
+            for client in std::mem::take(&mut late) {
+                ticket(queue.offer(waiting(u64::from(client), size, now, client)));
+            }
+            late = batch.into_iter().filter(|item| *item > 0).collect();
+            batches += 1;
+            // All work that waits ahead of the last of them in virtual time, and some.
+            let fair = (callers as usize + 1) * backlog * cost / limit + 4 * callers as usize + 4;
+            assert!(batches <= fair, "{left} of {backlog} wait after {batches} batches");
         }
     }
 }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use hither_dlrm::hotness::Histogram;
 use hither_dlrm::lookups::Lookups;
-use hither_dlrm::plan::Packing;
-use hither_dlrm::plan::effects::{Asked, Effect, Meter};
+use hither_dlrm::plan::effects::{Effect, Meter};
 use hither_dlrm::plan::layouts::{HotRows, Layouts};
 use hither_dlrm::plan::levers::{self, Setting};
 use hither_dlrm::plan::measure::hot_rows;
@@ -25,10 +24,9 @@ use crate::plan::gpu::{self, Target};
 /// Measure embedding bags with each lever on or off
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Levers: pages (tables copied to huge pages), prefetch (the fastest scheme, or --prefetch), packing \
-(hot rows together, ids renumbered beforehand), lookup (hot rows together, found by a map at each \
-lookup). `auto` measures all sets but renumbered ids and takes the fastest; of sets within 3 % of it, \
-the one with the fewest levers.
+Levers: pages (tables copied to huge pages), prefetch (the fastest scheme, or --prefetch), lookup \
+(copies of hot rows together, found by a map at each lookup). `auto` measures all sets and takes the \
+fastest; of sets within 3 % of it, the one with the fewest levers.
 
 `touch` is a reference: it resolves the same ids and reads the same rows in the same places, but pools \
 and writes nothing. `of touch` is its shortest time over the variant's; if a variant with the same rows was \
@@ -49,7 +47,7 @@ pub struct Args {
     /// File of ids that choose the hot rows [default: the ids that are measured]
     #[arg(long, value_name = "FILE")]
     plan_ids: Option<PathBuf>,
-    /// Prefetch scheme: off or HINT:BYTES:LINES, such as l2:32K:all [default: the fastest]
+    /// Prefetch scheme: off or HINT:BYTES, such as l2:32K [default: the fastest]
     #[arg(long, value_name = "SCHEME")]
     prefetch: Option<Prefetch>,
     /// Memory for all copies of hot rows, in MiB [default: half of the last-level cache that a core keeps]
@@ -67,9 +65,8 @@ pub struct Args {
 struct Levers(Vec<Vec<Setting>>);
 
 fn wanted(text: &str) -> Result<Levers, String> {
-    let auto = || Setting::all().into_iter().filter(|set| set.packing != Packing::Ids).collect();
     let one = |name| match name {
-        "auto" => Ok(auto()),
+        "auto" => Ok(Setting::all()),
         set => set.parse().map(|set| vec![set]),
     };
     let sets = match text {
@@ -131,13 +128,12 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let layouts = super::laying_out(common, model, copies, |done| {
         Ok(Layouts::new(model, &all, &hot, &tried, done)?)
     })?;
-    let renumbered = layouts.renumbered(lookups);
     let meter = Meter::new(common.thread_count(), detect::cpu().isa)?;
     let sizes: Vec<usize> = model.spec.tables.iter().map(|t| t.row_bytes()).collect();
     let bench = Bags {
         layouts: &layouts,
         meter: &meter,
-        asked: Asked { plain: lookups, renumbered: renumbered.as_ref() },
+        lookups,
         work: PassWork {
             samples: (lookups.batch * lookups.len()) as u64,
             rows: lookups.ids() as u64,
@@ -150,9 +146,9 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let seconds = args.rounds.seconds * TRIAL_SHARE;
     let schemes = match args.prefetch {
         Some(prefetch) => vec![prefetch],
-        None => meter.schemes(&layouts, &bench.asked, seconds * 0.2)?,
+        None => meter.schemes(&layouts, bench.lookups, seconds * 0.2)?,
     };
-    let effects = meter.effects(&layouts, &bench.asked, &tried, &schemes, seconds)?;
+    let effects = meter.effects(&layouts, bench.lookups, &tried, &schemes, seconds)?;
     let chosen = choose(&args.levers.0, &effects);
     if let (Some(path), Some(first)) = (&args.rounds.write_output, chosen.first()) {
         bench.write_output(first, path)?;
@@ -180,7 +176,7 @@ fn choose(groups: &[Vec<Setting>], effects: &[Effect]) -> Vec<Effect> {
 struct Bags<'a> {
     layouts: &'a Layouts,
     meter: &'a Meter,
-    asked: Asked<'a>,
+    lookups: &'a Lookups,
     work: PassWork,
 }
 
@@ -224,8 +220,8 @@ impl<'a> Bags<'a> {
     }
 
     fn place(&self, setting: Setting) -> anyhow::Result<(&'a Tables, &'a Lookups)> {
-        let tables = self.layouts.tables(setting);
-        tables.zip(self.asked.by(setting)).context("a setting that was not laid out")
+        let tables = self.layouts.tables(setting).context("a setting that was not laid out")?;
+        Ok((tables, self.lookups))
     }
 
     fn write_output(&self, effect: &Effect, path: &Path) -> anyhow::Result<()> {

@@ -60,7 +60,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         Some(dense) => dense.clone(),
         None => args.subject.drawn(samples * inputs),
     };
-    let mut lookups = asked.lookups.clone();
+    let lookups = asked.lookups.clone();
     let load = |model: &Model, precision: Precision| -> anyhow::Result<(Engine, Plan)> {
         let mut plan = match &args.plan {
             Some(path) => crate::plan::open(path, &model.spec, common)?,
@@ -78,8 +78,6 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     // With the same prefetch, so that nothing but the sampling differs.
     let sampled =
         args.sample_every.map(|every| lay_out(model, &plan, every, common)).transpose()?;
-    // A plan may have given rows new numbers, the same in both engines.
-    lookups.change(|ids, offsets, batch| full.tables().renumber(ids, offsets, batch));
     let scratch = Scratch::in_temp_dir("hither-bench-bf16");
     let halved = halved(model, scratch.path())?;
     let (half, _) = load(halved.as_ref().unwrap_or(model), Precision::Bf16)?;
@@ -95,7 +93,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     if let Some(path) = &args.rounds.write_output {
         let mut out = vec![0.0; samples * full.outputs()];
         for (k, out) in out.chunks_mut(lookups.batch * full.outputs()).enumerate() {
-            crew.infer(&full, &request(&full, &lookups, &dense, inputs, k), out)?;
+            crew.infer(&full, &request(&lookups, &dense, inputs, k), out)?;
         }
         write_tensors(path, &[("output", full.outputs(), &out)])?;
     }
@@ -167,7 +165,7 @@ fn variant<'a>(
     times.borrow_mut().push((name, StageTimes::default()));
     let pass = move || {
         for k in 0..lookups.len() {
-            let took = crew.infer(engine, &request(engine, lookups, dense, width, k), &mut out)?;
+            let took = crew.infer(engine, &request(lookups, dense, width, k), &mut out)?;
             times.borrow_mut()[at].1 += took;
         }
         Ok(())
@@ -175,16 +173,10 @@ fn variant<'a>(
     Variant { name: name.into(), pass: Box::new(pass), work, touch: None, facts: Map::new() }
 }
 
-fn request<'a>(
-    engine: &Engine,
-    lookups: &'a Lookups,
-    dense: &'a [f32],
-    width: usize,
-    k: usize,
-) -> Request<'a> {
+fn request<'a>(lookups: &'a Lookups, dense: &'a [f32], width: usize, k: usize) -> Request<'a> {
     let size = lookups.batch * width;
     let sparse = Sparse::Joined(lookups.bags(k));
-    Request { dense: &dense[k * size..(k + 1) * size], sparse, numbering: engine.numbering() }
+    Request { dense: &dense[k * size..(k + 1) * size], sparse }
 }
 
 fn show_stages(times: &[(&'static str, StageTimes)], common: &Common) {

@@ -43,16 +43,23 @@ Inputs, one sample per row or line (docs/formats/requests.md has all the details
 The score of a sample is the model's output: a probability, or a logit if the model ends without a \
 sigmoid (`hither model info` tells). Scores do not depend on --batch, --plan or --threads.")]
 pub struct Args {
-    /// Model directory
-    model: PathBuf,
-    /// Samples: CSV, JSON lines, .safetensors, .pt, .npz or .npy; - is standard input
-    #[arg(long, short, value_name = "FILE")]
-    inputs: PathBuf,
+    #[command(flatten)]
+    scoring: ScoringArgs,
     /// File to write: .csv, .jsonl, .npy or .safetensors [default: CSV on standard output]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
     force: Force,
+}
+
+/// What is scored, and by what.
+#[derive(Debug, clap::Args)]
+pub struct ScoringArgs {
+    /// Model directory
+    model: PathBuf,
+    /// Samples: CSV, JSON lines, .safetensors, .pt, .npz or .npy; - is standard input
+    #[arg(long, short, value_name = "FILE")]
+    inputs: PathBuf,
     /// Plan of `hither plan`: plan.toml or its directory [default: tables are read in the mapped file]
     #[arg(long, value_name = "PATH")]
     plan: Option<PathBuf>,
@@ -68,6 +75,26 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     let output = args.output.as_deref().unwrap_or(Path::new("-"));
     let format = ScoreFormat::from_path(output)?;
     args.force.check_file(output)?;
+    let mut writer = None;
+    let samples = score(&args.scoring, common, &mut |outputs, scores| {
+        let writer = match &mut writer {
+            Some(writer) => writer,
+            none => none.insert(ScoreWriter::new(output, format, outputs)?),
+        };
+        writer.write(scores)
+    })?;
+    if let Some(writer) = writer {
+        writer.finish()?;
+    }
+    common.say(&format!("scored {}", plural(samples, "sample")));
+    Ok(())
+}
+
+/// Takes the number of scores per sample, and the scores of some samples.
+pub type Sink<'a> = &'a mut dyn FnMut(usize, &[f32]) -> anyhow::Result<()>;
+
+/// Scores all samples, in their order. Returns how many there are.
+pub fn score(args: &ScoringArgs, common: &Common, sink: Sink<'_>) -> anyhow::Result<usize> {
     let model = Model::open(&args.model)?;
     let spec = &model.spec;
     // Before the tables are loaded: a wrong header should not have to wait for them.
@@ -80,16 +107,13 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     // A file of one's own is no stranger's request: its bags may have any length.
     let options = Options { ids_per_bag_max: usize::MAX >> 1, ..Options::default() };
     let engine = crate::plan::load(&model, &plan, options, &|_| (), common)?;
-    let writer = ScoreWriter::new(output, format, engine.outputs())?;
+    sink(engine.outputs(), &[])?;
     let threads = common.helpers(plan.threads)?;
-    let mut scorer = Scorer { args, spec, engine, worker: Worker::default(), threads, writer };
+    let mut scorer = Scorer { args, spec, engine, worker: Worker::default(), threads, sink };
     let bar = common.bar(inputs.size(), inputs.unit());
     let result = scorer.score_all(&mut inputs, &bar, common);
     bar.finish_and_clear();
-    let samples = result?;
-    scorer.writer.finish()?;
-    common.say(&format!("scored {}", plural(samples, "sample")));
-    Ok(())
+    result
 }
 
 /// Reads rows where they are: a few samples are scored before a large table could be copied.
@@ -146,12 +170,12 @@ impl Inputs {
 }
 
 struct Scorer<'a> {
-    args: &'a Args,
+    args: &'a ScoringArgs,
     spec: &'a Spec,
     engine: Engine,
     worker: Worker,
     threads: Threads,
-    writer: ScoreWriter,
+    sink: Sink<'a>,
 }
 
 impl Scorer<'_> {
@@ -223,9 +247,7 @@ impl Scorer<'_> {
 
     fn score(&mut self, workload: &Workload, samples: Range<usize>) -> anyhow::Result<()> {
         let count = samples.len();
-        let mut requests = workload.of_samples(samples.clone());
-        // A plan may have given rows new numbers.
-        self.engine.tables().renumber(&mut requests.ids, &requests.offsets, count);
+        let requests = workload.of_samples(samples.clone());
         let bags = Bags {
             batch: count,
             ids: Ids::I64(&requests.ids),
@@ -234,10 +256,9 @@ impl Scorer<'_> {
         };
         let dense = workload.dense(samples).unwrap_or_default();
         let mut scores = vec![0.0; count * self.engine.outputs()];
-        let numbering = self.engine.numbering();
-        let request = Request { dense, sparse: Sparse::Joined(bags), numbering };
+        let request = Request { dense, sparse: Sparse::Joined(bags) };
         self.engine.infer_one(&request, &mut scores, &mut self.worker, Some(&self.threads))?;
-        self.writer.write(&scores)
+        (self.sink)(self.engine.outputs(), &scores)
     }
 
     fn bad_id(&self, bad: &BadId, trace: &IdTrace, block: Option<&Block>, batch: usize) -> String {

@@ -379,6 +379,5 @@ fn packing_name(packing: Packing) -> &'static str {
     match packing {
         Packing::Off => "off",
         Packing::Lookup => "lookup",
-        Packing::Ids => "ids",
     }
 }

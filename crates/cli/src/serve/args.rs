@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use hither_dlrm::run::Pinning;
+use hither_serve::listen::{Access, Control};
 use hither_serve::repository::Layout;
 use hither_serve::run::Options;
 use hither_serve::server::Limits;
+use hither_serve::tls::Identity;
 use serde::Deserialize;
 
 use crate::Common;
@@ -45,6 +47,9 @@ pub struct Args {
     /// Port for gRPC; 0 takes any [default: 8001]
     #[arg(long, value_name = "PORT", env = "HITHER_GRPC_PORT")]
     grpc_port: Option<u16>,
+    /// Address of the metrics port, which has neither token nor TLS [default: 127.0.0.1]
+    #[arg(long, value_name = "IP", env = "HITHER_METRICS_HOST")]
+    metrics_host: Option<IpAddr>,
     /// Port for metrics and the status page; 0 takes any [default: 8002]
     #[arg(long, value_name = "PORT", env = "HITHER_METRICS_PORT")]
     metrics_port: Option<u16>,
@@ -54,9 +59,21 @@ pub struct Args {
     /// Key of the certificate (PEM)
     #[arg(long, value_name = "FILE", env = "HITHER_TLS_KEY")]
     tls_key: Option<PathBuf>,
+    /// Certificates (PEM) of the authorities that must have signed clients' certificates
+    #[arg(long, value_name = "FILE", env = "HITHER_TLS_CLIENT_CA")]
+    tls_client_ca: Option<PathBuf>,
     /// File with the bearer token that requests must carry; health needs none
     #[arg(long, value_name = "FILE", env = "HITHER_TOKEN_FILE")]
     token_file: Option<PathBuf>,
+    /// Let clients load and unload models
+    #[arg(long, env = "HITHER_ALLOW_CONTROL", value_parser = clap::builder::FalseyValueParser::new())]
+    allow_control: bool,
+    /// File with the bearer token that loading and unloading needs instead; allows both
+    #[arg(long, value_name = "FILE", env = "HITHER_CONTROL_TOKEN_FILE")]
+    control_token_file: Option<PathBuf>,
+    /// Let clients of this host register shared memory objects that the server's user owns
+    #[arg(long, env = "HITHER_SHARED_MEMORY", value_parser = clap::builder::FalseyValueParser::new())]
+    shared_memory: bool,
     /// Largest request body in bytes, also after decompression [default: 67108864]
     #[arg(long, value_name = "N", env = "HITHER_REQUEST_BYTES_MAX")]
     request_bytes_max: Option<usize>,
@@ -99,10 +116,15 @@ struct File {
     host: Option<IpAddr>,
     http_port: Option<u16>,
     grpc_port: Option<u16>,
+    metrics_host: Option<IpAddr>,
     metrics_port: Option<u16>,
     tls_cert: Option<PathBuf>,
     tls_key: Option<PathBuf>,
+    tls_client_ca: Option<PathBuf>,
     token_file: Option<PathBuf>,
+    allow_control: bool,
+    control_token_file: Option<PathBuf>,
+    shared_memory: bool,
     request_bytes_max: Option<usize>,
     connections_max: Option<usize>,
     memory_max: Option<u64>,
@@ -120,9 +142,10 @@ pub struct Settings {
     host: IpAddr,
     http_port: u16,
     grpc_port: u16,
-    metrics_port: u16,
-    tls: Option<(PathBuf, PathBuf)>,
-    token: Option<String>,
+    metrics: SocketAddr,
+    tls: Option<Identity>,
+    access: Access,
+    shared_memory: bool,
     limits: Limits,
     memory_max: Option<u64>,
     pin: bool,
@@ -142,14 +165,26 @@ impl Args {
         };
         let tls_cert = self.tls_cert.clone().or(file.tls_cert);
         let tls_key = self.tls_key.clone().or(file.tls_key);
+        let client_authorities = self.tls_client_ca.clone().or(file.tls_client_ca);
         let tls = match (tls_cert, tls_key) {
-            (Some(cert), Some(key)) => Some((cert, key)),
+            (Some(certificates), Some(key)) => {
+                Some(Identity { certificates, key, client_authorities })
+            }
+            (None, None) if client_authorities.is_some() => {
+                bail!("--tls-client-ca needs --tls-cert and --tls-key")
+            }
             (None, None) => None,
             (Some(_), None) => bail!("--tls-cert needs --tls-key"),
             (None, Some(_)) => bail!("--tls-key needs --tls-cert"),
         };
         let token = self.token_file.as_ref().or(file.token_file.as_ref());
         let token = token.map(|path| read_token(path)).transpose()?;
+        let control = self.control_token_file.as_ref().or(file.control_token_file.as_ref());
+        let control = match control {
+            Some(path) => Control::Token(read_token(path)?),
+            None if self.allow_control || file.allow_control => Control::Everybody,
+            None => Control::Nobody,
+        };
         let limits = Limits::default();
         let at_least_one = |name: &str, value: usize| match value {
             0 => bail!("{name} 0: must be at least 1"),
@@ -167,14 +202,18 @@ impl Args {
                 connections.unwrap_or(limits.connections_max),
             )?,
         };
+        let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let metrics_host = self.metrics_host.or(file.metrics_host).unwrap_or(localhost);
+        let metrics_port = self.metrics_port.or(file.metrics_port).unwrap_or(8002);
         Ok(Settings {
             repository,
-            host: self.host.or(file.host).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            host: self.host.or(file.host).unwrap_or(localhost),
             http_port: self.http_port.or(file.http_port).unwrap_or(8000),
             grpc_port: self.grpc_port.or(file.grpc_port).unwrap_or(8001),
-            metrics_port: self.metrics_port.or(file.metrics_port).unwrap_or(8002),
+            metrics: SocketAddr::new(metrics_host, metrics_port),
             tls,
-            token,
+            access: Access { token, control },
+            shared_memory: self.shared_memory || file.shared_memory,
             limits,
             memory_max: self.memory_max.or(file.memory_max),
             pin: self.pin || file.pin,
@@ -193,9 +232,10 @@ impl Settings {
             layout: Layout::open(&self.repository).map_err(anyhow::Error::msg)?,
             http: address(self.http_port),
             grpc: address(self.grpc_port),
-            metrics: address(self.metrics_port),
+            metrics: self.metrics,
             tls: self.tls.clone(),
-            token: self.token.clone(),
+            access: self.access.clone(),
+            shared_memory: self.shared_memory,
             limits: self.limits,
             threads: common.thread_count(),
             pinning: if self.pin { Pinning::Pinned } else { Pinning::Free },

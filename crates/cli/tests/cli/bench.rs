@@ -175,10 +175,10 @@ fn each_set_of_levers_is_measured() {
     let place = Place::new();
     let each = place.lines("bags", &["--levers", "each"]);
     let names = names(&each[1..]);
-    // Each of six places has a reference of its own.
-    assert_eq!(names.len(), 12 + 6);
-    let places = ["touch", "touch (pages)", "touch (lookup)", "touch (pages+packing)"];
-    let sets = ["none", "pages", "prefetch+packing", "pages+prefetch+lookup"];
+    // Each of four places has a reference of its own.
+    assert_eq!(names.len(), 8 + 4);
+    let places = ["touch", "touch (pages)", "touch (lookup)", "touch (pages+lookup)"];
+    let sets = ["none", "pages", "prefetch+lookup", "pages+prefetch+lookup"];
     for name in sets.into_iter().chain(places) {
         assert_eq!(names.iter().filter(|other| **other == name).count(), 1, "{name} in {names:?}");
     }
@@ -187,9 +187,9 @@ fn each_set_of_levers_is_measured() {
         assert_eq!(result["of_touch"].as_f64().is_none(), is_touch, "{result}");
         assert!(is_touch || result["of_touch"].as_f64() <= Some(1.0), "{result}");
     }
-    let some = ["--levers", "prefetch,none", "--prefetch", "l1:4K:all"];
+    let some = ["--levers", "prefetch,none", "--prefetch", "l1:4K"];
     let some = place.lines("bags", &some);
-    assert_eq!(some[1]["prefetch"], "l1:4K:all");
+    assert_eq!(some[1]["prefetch"], "l1:4K");
     assert_eq!((&some[2]["prefetch"], &some[2]["huge pages"]), (&"off".into(), &"mapped".into()));
 }
 
@@ -198,7 +198,7 @@ fn each_set_of_levers_is_measured() {
 fn outputs_do_not_depend_on_the_levers() {
     let place = Place::new();
     let mut before: Option<Vec<u8>> = None;
-    for levers in ["none", "pages+prefetch", "packing", "pages+prefetch+lookup", "auto"] {
+    for levers in ["none", "pages+prefetch", "lookup", "pages+prefetch+lookup", "auto"] {
         let file = place.output("bags", &["--levers", levers, "--hotness", "high"]);
         let output = &file.tensors["output"];
         assert_eq!(output.shape, [SAMPLES, 3 * DIM]);
@@ -342,9 +342,9 @@ fn wrong_flags_are_refused() {
     for (flags, told) in [
         (["--levers", "speed"], "unknown lever `speed`"),
         (["--levers", "pages,"], "unknown lever ``"),
-        (["--levers", "packing+lookup"], "only one of packing and lookup"),
+        (["--levers", "packing"], "the levers are none, pages, prefetch and lookup"),
         (["--prefetch", "far"], "unknown prefetch `far`"),
-        (["--prefetch", "l1:0:all"], "bytes from 64"),
+        (["--prefetch", "l1:0"], "bytes from 64"),
         (["--hot-mib", "0"], "--hot-mib"),
     ] {
         place.refused("bags", &flags, told);
@@ -391,12 +391,12 @@ fn wrong_files_of_ids_are_refused() {
         place.refused("bags", &["--ids", path.str()], told);
         place.refused("model", &["--ids", path.str()], told);
     }
-    for levers in ["none", "packing", "lookup"] {
+    for levers in ["none", "lookup"] {
         let flags = ["--levers", levers, "--ids", large.str()];
         place.refused("bags", &flags, "id 100 at position 1");
     }
     // A sample to plan by may be of another time: rows that are gone since are no hot rows.
-    let flags = ["--levers", "packing,lookup", "--plan-ids", large.str(), "--rounds", "1"];
+    let flags = ["--levers", "none,lookup", "--plan-ids", large.str(), "--rounds", "1"];
     place.bench("bags", &flags);
     place.refused("bags", &["--plan-ids", place.path("absent").str()], "absent");
     let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../dlrm/tests/fixtures");

@@ -208,7 +208,7 @@ fn plans_and_pipes_change_no_score() {
     let inputs = case.write("in.csv", case.csv());
     let expected = case.run(&inputs, &[]);
     let model = case.path("model");
-    for packing in ["off", "lookup", "ids"] {
+    for packing in ["off", "lookup"] {
         let plan =
             ["plan", model.str(), "--ids", inputs.str(), "--seconds", "0.02", "--force", "-q"];
         stdout_of(&[&plan[..], &["--packing", packing]].concat());
@@ -302,4 +302,44 @@ fn a_bad_sample_is_told_by_its_line_and_table() {
     );
     refused(&["model", "run", case.dir.path().str(), "-i", "x.csv"], "has no model.toml");
     refused(&["model", "run", model.str(), "-i", case.path("absent").str()], "absent");
+}
+
+#[test]
+fn scores_are_compared_with_expected_ones() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
+    let (model, inputs) = (path("model"), path("inputs.csv"));
+    let generate = ["model", "generate", "--preset", "mlperf", "-o", &model, "-q"];
+    let shape = ["--tables", "2", "--rows", "9", "--dim", "4", "--bottom", "1-4", "--top", "3-1"];
+    stdout_of(&[&generate[..], &shape].concat());
+    std::fs::write(&inputs, "d0,t0,t1\n0.5,1,2\n0.25,3,4\n").expect("written");
+    for name in ["scores.csv", "scores.npy", "scores.safetensors"] {
+        let scores = path(name);
+        stdout_of(&["model", "run", &model, "--inputs", &inputs, "-o", &scores]);
+        stdout_of(&["model", "check", &model, "--inputs", &inputs, "--expect", &scores]);
+    }
+    let text = std::fs::read_to_string(path("scores.csv")).expect("scores");
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines[2] = "0.999";
+    std::fs::write(path("wrong.csv"), lines.join("\n")).expect("written");
+    let check = |expect: &str| {
+        hither(&[
+            "model",
+            "check",
+            &model,
+            "--inputs",
+            &inputs,
+            "--expect",
+            &path(expect),
+            "--json",
+        ])
+    };
+    let output = check("wrong.csv");
+    assert_eq!(output.status.code(), Some(1));
+    let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&outcome["different"], &outcome["first"]), (&1.into(), &1.into()), "{outcome}");
+    std::fs::write(path("short.csv"), "score\n0.5\n").expect("written");
+    let output = check("short.csv");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("it has 1 scores"));
 }

@@ -71,7 +71,7 @@ fn a_plan_and_its_pages_are_written() {
     assert_eq!(report["tables"][0]["lookups"], 3000);
     assert!(report["tables"][0]["hot_share"].as_f64() > Some(0.6));
     let levers = report["levers"].as_array().expect("a list");
-    assert!(levers.len().is_multiple_of(12) && !levers.is_empty());
+    assert!(levers.len().is_multiple_of(8) && !levers.is_empty());
     for lever in levers {
         for figure in ["ns", "expected_ns", "speedup", "expected_speedup", "gb_s", "of_touch"] {
             assert!(lever[figure].as_f64() > Some(0.0), "{lever}");
@@ -114,9 +114,9 @@ fn every_choice_can_be_fixed() {
         "--pages",
         "small",
         "--prefetch",
-        "l1:8K:all",
+        "l1:8K",
         "--packing",
-        "ids",
+        "lookup",
         "--hot-rows",
         "5",
         "--threads",
@@ -129,8 +129,8 @@ fn every_choice_can_be_fixed() {
     assert_eq!((plan["threads"].as_integer(), plan["mlp"].as_str()), (Some(1), Some("bf16")));
     for table in plan["table"].as_array().expect("tables") {
         assert_eq!(table["pages"].as_str(), Some("small"));
-        assert_eq!(table["prefetch"].as_str(), Some("l1:8K:all"));
-        assert_eq!(table["packing"].as_str(), Some("ids"));
+        assert_eq!(table["prefetch"].as_str(), Some("l1:8K"));
+        assert_eq!(table["packing"].as_str(), Some("lookup"));
         assert_eq!(table["hot_rows"].as_integer(), Some(5));
     }
     // Without room for copies, the file is read where it is.
@@ -173,7 +173,7 @@ fn wrong_inputs_are_refused() {
         ("--memory", "-1", "--memory"),
         ("--pages", "giant", "mapped, small or huge"),
         ("--prefetch", "l2:0:all", "bytes from 64"),
-        ("--packing", "all", "off, lookup or ids"),
+        ("--packing", "all", "off or lookup"),
         ("--hot-rows", "-1", "--hot-rows"),
         ("--mlp", "fp8", "fp32 or bf16"),
     ] {

@@ -19,6 +19,8 @@ pub struct Server {
     pub http: String,
     pub grpc: String,
     pub metrics: String,
+    /// What it printed to standard error before its addresses.
+    pub before: Vec<String>,
     /// What it prints to standard error after its addresses.
     pub log: Mutex<mpsc::Receiver<String>>,
     /// A file with its standard output, in a directory of its own.
@@ -73,7 +75,7 @@ impl Server {
         let words: Vec<&str> = line.split([' ', ',']).filter(|word| word.contains(':')).collect();
         let [http, grpc, metrics] = words[..] else { panic!("{line}") };
         let (http, grpc, metrics) = (http.into(), grpc.into(), metrics.into());
-        Self { child, http, grpc, metrics, log: Mutex::new(log), output, _dir: dir }
+        Self { child, http, grpc, metrics, before, log: Mutex::new(log), output, _dir: dir }
     }
 
     pub fn pid(&self) -> u32 {

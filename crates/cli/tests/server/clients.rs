@@ -21,8 +21,9 @@ fn root() -> PathBuf {
 
 #[test]
 fn triton_clients_get_the_answers_of_pytorch() {
-    let models = repository();
-    let server = Server::start(&[models.path().to_str().expect("a path")]);
+    let repository = repository();
+    let models = repository.path().to_str().expect("a path");
+    let server = Server::start(&[models, "--allow-control", "--shared-memory"]);
     let output = Command::new(installed("venv/bin/python"))
         .arg(root().join("e2e/server/clients.py"))
         .args([&server.http, &server.grpc, &server.metrics])
@@ -59,7 +60,7 @@ fn demo_text(server: &Server) -> String {
 
 #[test]
 fn perf_analyzer_measures_it() {
-    let server = Server::start(&["--demo"]);
+    let server = Server::start(&["--demo", "--shared-memory"]);
     let tool = installed("perf_analyzer");
     let binary = tool.join("bin/perf_analyzer");
     let libraries = tool.join("nvidia/cuda_runtime/lib");

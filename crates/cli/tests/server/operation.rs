@@ -1,8 +1,7 @@
 //! Starting, stopping, restarting, and who may ask.
 
 use std::io::Write as _;
-use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -225,26 +224,28 @@ fn answers_name_the_trace_of_their_request() {
     );
 }
 
+/// Writes a new certificate that signs itself, and its key.
+fn certificate(cert: &str, key: &str) {
+    certificate_with(cert, key, &[]);
+}
+
+fn certificate_with(cert: &str, key: &str, more: &[&str]) {
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
+        .args(["-nodes", "-days", "2", "-subj", "/CN=localhost"])
+        .args(["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert])
+        .args(more)
+        .output()
+        .expect("openssl starts");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+}
+
 #[test]
 fn both_protocols_can_be_encrypted() {
     let models = repository();
     let (cert, key) = (models.path().join(".cert.pem"), models.path().join(".key.pem"));
-    let made = Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-        ])
-        .args(["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"])
-        .args([Path::new("-keyout"), &key, Path::new("-out"), &cert])
-        .output()
-        .expect("openssl starts");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
+    certificate(cert, key);
     let server =
         Server::start(&[models.path().to_str().unwrap(), "--tls-cert", cert, "--tls-key", key]);
     let asked = |http: &str, address: &str, path: &str| {
@@ -264,4 +265,133 @@ fn both_protocols_can_be_encrypted() {
     let output = hither().args(["serve", "--demo", "--tls-cert", cert]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--tls-cert needs --tls-key"));
+}
+
+/// A call of the health service that goes on until the server ends it.
+fn watch_health(server: &Server) -> Child {
+    let mut watch = Command::new("curl")
+        .args(["-sS", "--http2-prior-knowledge", "--data-binary", "@-", "-o", "/dev/null"])
+        .args(["-H", "content-type: application/grpc", "-H", "te: trailers"])
+        .arg(format!("http://{}/grpc.health.v1.Health/Watch", server.grpc))
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("curl starts");
+    watch.stdin.take().expect("a pipe").write_all(&[0; 5]).expect("an empty message");
+    watch
+}
+
+#[test]
+fn a_stop_closes_the_port_ends_watches_and_answers_what_has_begun() {
+    let models = repository();
+    std::fs::write(models.path().join("dlrm/config.toml"), "[batching]\nwindow_us = 1500000\n")
+        .unwrap();
+    let mut server = Server::start(&[models.path().to_str().unwrap(), "--drain-s", "50"]);
+    let watch = watch_health(&server);
+    let waiting = r#"nv_inference_pending_request_count{model="dlrm",version="1"}"#;
+    let start = std::thread::scope(|scope| {
+        let begun = scope.spawn(|| server.post("/v2/models/dlrm/infer", &sample()).0);
+        server.wait_for("a request that waits", |server| server.metric(waiting) == 1.0);
+        server.signal("TERM");
+        let start = Instant::now();
+        let refused = || std::net::TcpStream::connect(&server.http).is_err();
+        server.wait_for("the port closes", |_| refused());
+        assert!(!begun.is_finished(), "the port closed only after the last answer");
+        assert_eq!(begun.join().expect("a status"), 200, "it had begun");
+        start
+    });
+    assert_eq!(server.wait(), Some(0));
+    assert!(start.elapsed() < Duration::from_secs(20), "a watch held up the end");
+    let watched = watch.wait_with_output().expect("curl ends");
+    assert!(watched.status.success(), "{}", String::from_utf8_lossy(&watched.stderr));
+}
+
+#[test]
+fn models_are_changed_only_by_those_who_may() {
+    let models = repository();
+    let path = models.path().to_str().unwrap();
+    let (token, control) = (models.path().join(".token"), models.path().join(".control"));
+    std::fs::write(&token, "secret").unwrap();
+    std::fs::write(&control, "other").unwrap();
+    let (token, control) = (token.to_str().unwrap(), control.to_str().unwrap());
+    let post = |server: &Server, what: &str, given: &str| {
+        let header = format!("Authorization: Bearer {given}");
+        let path = format!("/v2/repository/models/dlrm/{what}");
+        request(&server.http, "POST", &path, &[&header], b"")
+    };
+    let closed = Server::start(&[path, "--token-file", token]);
+    let (status, answer) = post(&closed, "unload", "secret");
+    assert_eq!(status, 403, "{answer}");
+    assert!(answer["error"].as_str().unwrap().contains("--allow-control"), "{answer}");
+    let open = Server::start(&[path, "--token-file", token, "--control-token-file", control]);
+    assert_eq!(post(&open, "unload", "secret").0, 401);
+    assert_eq!(post(&open, "unload", "other").0, 200);
+    assert_eq!(post(&open, "load", "other").0, 200);
+}
+
+#[test]
+fn a_score_that_is_not_finite_is_refused_and_counted() {
+    let models = repository();
+    let server = Server::start(&[models.path().to_str().unwrap()]);
+    let mut asked = sample();
+    asked["inputs"][0]["data"] = json!(vec![1e39; 13]);
+    asked["id"] = json!("odd");
+    let (status, answer) = server.post("/v2/models/dlrm/infer", &asked);
+    let error = answer["error"].as_str().unwrap_or_default();
+    assert!(status == 400 && error.contains("[request id: odd] the score of sample 0"), "{answer}");
+    let refused = r#"hither_not_finite_requests{model="dlrm",version="1"}"#;
+    assert_eq!(server.metric(refused), 1.0);
+    std::fs::write(models.path().join("dlrm/config.toml"), "allow_not_finite = true\n").unwrap();
+    server.signal("HUP");
+    server.wait_for("the switch", |server| server.post("/v2/models/dlrm/infer", &asked).0 == 200);
+}
+
+#[test]
+fn certificates_are_read_again_and_clients_may_have_to_show_theirs() {
+    let models = repository();
+    let file = |name: &str| models.path().join(name).to_str().unwrap().to_owned();
+    let (cert, key, old) = (file(".cert.pem"), file(".key.pem"), file(".old.pem"));
+    certificate(&cert, &key);
+    std::fs::copy(&cert, &old).unwrap();
+    let (authority, signer) = (file(".ca.pem"), file(".ca.key"));
+    certificate(&authority, &signer);
+    let client = (file(".client.pem"), file(".client.key"));
+    let signed = ["-CA", &authority, "-CAkey", &signer, "-addext", "basicConstraints=CA:FALSE"];
+    certificate_with(&client.0, &client.1, &signed);
+    let models = models.path().to_str().unwrap();
+    let identity = ["--tls-cert", &cert, "--tls-key", &key, "--tls-client-ca", &authority];
+    let server = Server::start(&[&[models][..], &identity].concat());
+    let asked = |authority: &str, shown: &[&str]| {
+        let output = Command::new("curl")
+            .args(["-sS", "-o", "/dev/null", "-w", "%{http_code}", "--cacert", authority])
+            .args(shown)
+            .arg(format!("https://{}/v2", server.http))
+            .output()
+            .expect("curl starts");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let shown = ["--cert", &client.0, "--key", &client.1];
+    assert_eq!(asked(&cert, &shown), "200");
+    assert_eq!(asked(&cert, &[]), "000", "no certificate of the client");
+    certificate(&cert, &key);
+    server.signal("HUP");
+    server.wait_for("the new certificate", |_| asked(&cert, &shown) == "200");
+    assert_eq!(asked(&old, &shown), "000", "the old one has gone");
+}
+
+#[test]
+fn an_open_server_is_warned_of_and_keeps_its_metrics_to_itself() {
+    let models = repository();
+    let server = Server::start(&[models.path().to_str().unwrap(), "--host", "0.0.0.0"]);
+    assert!(server.http.starts_with("0.0.0.0:"), "{}", server.http);
+    assert!(server.metrics.starts_with("127.0.0.1:"), "{}", server.metrics);
+    let warnings = server.before.iter().filter(|line| line.contains("WARN")).count();
+    assert_eq!(warnings, 1, "{:?}", server.before);
+    let output = hither()
+        .args(["serve", "--demo", "--host", "0.0.0.0", "--shared-memory"])
+        .args(["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"])
+        .output()
+        .expect("hither starts");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--shared-memory"));
 }

@@ -255,6 +255,58 @@ fn bodies_beyond_the_limit_are_refused_and_not_kept() {
     server.assert_well();
 }
 
+/// A request that is as large as it may be.
+fn largest_request() -> Vec<u8> {
+    let good = good_request();
+    let at = good.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
+    let mut body = good[at..].to_vec();
+    body.resize(REQUEST_BYTES_MAX, b' ');
+    body
+}
+
+#[test]
+fn a_body_in_chunks_of_one_byte_counts_as_its_bytes() {
+    let server = start();
+    let mut chunked = format!(
+        "POST {INFER} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    .into_bytes();
+    for byte in &largest_request()[..200_000] {
+        chunked.extend([b'1', b'\r', b'\n', *byte, b'\r', b'\n']);
+    }
+    chunked.extend(b"0\r\n\r\n");
+    let answer = server.raw(&chunked);
+    assert_eq!(status(&answer), 200, "{answer}");
+}
+
+/// Requests hold their share of the budget until they are answered, also inflated ones; what exceeds it is
+/// told to come later.
+#[test]
+fn requests_that_wait_share_one_budget() {
+    let words = ["--request-bytes-max", &REQUEST_BYTES_MAX.to_string()];
+    let server = Server::start("[batching]\nwindow_us = 3000000\n", &words);
+    let before = server.peak_bytes();
+    let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+    packer.write_all(&largest_request()).expect("memory");
+    let packed = packer.finish().expect("memory");
+    for body in
+        [post(INFER, "", &largest_request()), post(INFER, "Content-Encoding: gzip\r\n", &packed)]
+    {
+        let answers: Vec<u16> = std::thread::scope(|scope| {
+            let asked: Vec<_> =
+                (0..64).map(|_| scope.spawn(|| status(&server.raw(&body)))).collect();
+            asked.into_iter().map(|asked| asked.join().expect("an answer")).collect()
+        });
+        let count = |status: u16| answers.iter().filter(|one| **one == status).count();
+        // Sixteen of the largest fit; buffers that grow in steps leave room for fewer.
+        assert!((8..=16).contains(&count(200)), "{answers:?}");
+        // A refusal may be lost: the server closes while bytes are still on their way.
+        assert!(count(503) > 0 && count(200) + count(503) + count(0) == 64, "{answers:?}");
+    }
+    let grown = server.peak_bytes() - before;
+    assert!(grown < (16 * REQUEST_BYTES_MAX as u64) + (64 << 20), "{grown} bytes");
+}
+
 #[test]
 fn promised_bytes_that_never_come_take_no_memory() {
     let server = start();

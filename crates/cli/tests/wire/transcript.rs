@@ -156,7 +156,7 @@ fn without_values(mut answer: Value) -> Value {
 
 #[test]
 fn http_answers_are_tritons() {
-    let server = Server::start("", &[]);
+    let server = Server::start("", &["--allow-control", "--shared-memory"]);
     let caller = Caller::new(&format!("http://{}", server.http));
     let listed: BTreeMap<&str, (u16, &str)> =
         HTTP_DIFFERENCES.iter().map(|(name, status, why)| (*name, (*status, *why))).collect();
@@ -219,7 +219,7 @@ fn http_answers_are_tritons() {
 
 #[test]
 fn grpc_answers_are_tritons() {
-    let server = Server::start("", &[]);
+    let server = Server::start("", &["--allow-control", "--shared-memory"]);
     let caller = Caller::new(&format!("grpc://{}", server.grpc));
     let listed: BTreeMap<&str, &str> =
         GRPC_DIFFERENCES.iter().map(|(name, code, _)| (*name, *code)).collect();

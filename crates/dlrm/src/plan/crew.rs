@@ -33,14 +33,8 @@ impl Crew {
         self.helpers.count() + 1
     }
 
-    /// Pools all bags into `out`, past the caches if so told.
-    pub fn pool(
-        &mut self,
-        tables: &Prepared,
-        bags: &Bags,
-        out: &mut [f32],
-        is_past_caches: bool,
-    ) -> Result<(), Error> {
+    /// Pools all bags into `out`.
+    pub fn pool(&mut self, tables: &Prepared, bags: &Bags, out: &mut [f32]) -> Result<(), Error> {
         bags.check(tables.tables().len())?;
         let width = tables.width();
         if out.len() != bags.batch * width {
@@ -50,8 +44,7 @@ impl Crew {
         let first_error = Mutex::new(Ok(()));
         let work = |index: usize, out: &mut [f32], scratch: &mut Scratch| {
             let samples = index * part..index * part + out.len() / width;
-            let lookup = tables.lookup(scratch, out);
-            let mut lookup = if is_past_caches { lookup.streamed() } else { lookup };
+            let mut lookup = tables.lookup(scratch, out);
             let result = lookup.add_samples(bags, samples, 0);
             lookup.finish();
             keep_error(&first_error, result.map(|_| ()));

@@ -18,7 +18,6 @@ use super::timer::{Timed, interleave};
 use crate::Error;
 use crate::lookups::Lookups;
 use crate::mlp::{LINE, aligned};
-use crate::run::stores::Stores;
 
 /// What a setting costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,23 +41,10 @@ pub struct Meter {
     isa: Isa,
 }
 
-/// Lookups as settings need them: by the tables' own ids, and by those of reordered tables.
-pub struct Asked<'a> {
-    pub plain: &'a Lookups,
-    pub renumbered: Option<&'a Lookups>,
-}
-
 /// Of schemes whose times differ by less, the simplest is taken.
 const SEARCH_MARGIN: f64 = 0.02;
 /// A search takes about so many steps.
 const SEARCH_STEPS: f64 = 5.0;
-
-impl<'a> Asked<'a> {
-    /// The lookups that a setting needs; `None` if it needs renumbered ids and there are none.
-    pub fn by(&self, setting: Setting) -> Option<&'a Lookups> {
-        if setting.packing == Packing::Ids { self.renumbered } else { Some(self.plain) }
-    }
-}
 
 impl Meter {
     pub fn new(threads: usize, isa: Isa) -> Result<Self, Error> {
@@ -91,11 +77,7 @@ impl Meter {
         tables: Vec<Table<'m>>,
     ) -> Result<impl FnMut(&Bags, &mut [f32]) -> Result<(), Error> + 'm, Error> {
         let tables = Prepared::new(tables, Vec::new(), self.isa)?;
-        let mut stores = Stores::default();
-        Ok(move |bags: &Bags, out: &mut [f32]| {
-            let pool = |is_past| self.crew.borrow_mut().pool(&tables, bags, out, is_past);
-            stores.choose(bags.batch * tables.width(), pool)
-        })
+        Ok(move |bags: &Bags, out: &mut [f32]| self.crew.borrow_mut().pool(&tables, bags, out))
     }
 
     /// A pass that only reads the same rows.
@@ -136,7 +118,7 @@ impl Meter {
     pub fn schemes(
         &self,
         layouts: &Layouts,
-        asked: &Asked,
+        lookups: &Lookups,
         seconds: f64,
     ) -> Result<Vec<Prefetch>, Error> {
         let huge = Setting { pages: true, ..Setting::NONE };
@@ -145,7 +127,7 @@ impl Meter {
         let mut schemes = Prefetch::CANDIDATES.to_vec();
         if let Some(place) = place {
             let tables = |prefetch| layouts.view(place, prefetch).unwrap_or_default();
-            let best = self.search(tables, asked.plain, seconds)?;
+            let best = self.search(tables, lookups, seconds)?;
             schemes.extend(Some(best).filter(|best| !schemes.contains(best)));
         }
         Ok(schemes)
@@ -156,14 +138,14 @@ impl Meter {
     pub fn effects(
         &self,
         layouts: &Layouts,
-        asked: &Asked,
+        lookups: &Lookups,
         settings: &[Setting],
         schemes: &[Prefetch],
         seconds: f64,
     ) -> Result<Vec<Effect>, Error> {
         let mut places: Vec<Setting> = Vec::new();
         for place in settings.iter().map(|setting| setting.place()) {
-            let is_there = layouts.tables(place).is_some() && asked.by(place).is_some();
+            let is_there = layouts.tables(place).is_some();
             if is_there && !places.contains(&place) {
                 places.push(place);
             }
@@ -177,7 +159,6 @@ impl Meter {
         for is_touch in [false, true] {
             for scheme in &with_none {
                 for (at, place) in places.iter().enumerate() {
-                    let Some(lookups) = asked.by(*place) else { continue };
                     let view = layouts.view(*place, *scheme).unwrap_or_default();
                     runs.push(match (is_touch, *scheme) {
                         (true, _) => {

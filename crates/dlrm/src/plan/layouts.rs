@@ -9,14 +9,13 @@ use super::levers::Setting;
 use super::{Packing, PageChoice, Plan};
 use crate::Error;
 use crate::hotness::Histogram;
-use crate::lookups::Lookups;
 use crate::model::Model;
 use crate::tables::Tables;
 
-/// Tables in some places. Copies of hot rows can be left unused, so that settings with and without
-/// them share a place; tables in another order are their own.
+/// Tables on some pages. Copies of hot rows can be left unused, so that settings with and without them share
+/// a place.
 pub struct Layouts {
-    places: Vec<(Place, Tables)>,
+    places: Vec<(PageChoice, Tables)>,
 }
 
 /// The rows that may be packed, and how many of each table are.
@@ -25,39 +24,25 @@ pub struct HotRows<'a> {
     pub packed: &'a [usize],
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    pages: PageChoice,
-    is_reordered: bool,
+/// Where a setting reads the tables.
+fn place(setting: Setting) -> PageChoice {
+    if setting.pages { PageChoice::Huge } else { PageChoice::Mapped }
 }
 
-impl Place {
-    fn new(setting: Setting) -> Self {
-        let is_reordered = setting.packing == Packing::Ids;
-        let pages = match (setting.pages, is_reordered) {
-            (true, _) => PageChoice::Huge,
-            // The mapped file is in its own order: other orders need a copy.
-            (false, true) => PageChoice::Small,
-            (false, false) => PageChoice::Mapped,
-        };
-        Self { pages, is_reordered }
-    }
-
-    fn all(settings: &[Setting]) -> Vec<Self> {
-        let mut places = Vec::new();
-        for place in settings.iter().map(|setting| Self::new(*setting)) {
-            if !places.contains(&place) {
-                places.push(place);
-            }
+fn places(settings: &[Setting]) -> Vec<PageChoice> {
+    let mut places = Vec::new();
+    for place in settings.iter().map(|setting| place(*setting)) {
+        if !places.contains(&place) {
+            places.push(place);
         }
-        places
     }
+    places
 }
 
 impl Layouts {
     /// How many copies of all tables these settings keep in memory.
     pub fn copies(settings: &[Setting]) -> usize {
-        Place::all(settings).iter().filter(|place| place.pages != PageChoice::Mapped).count()
+        places(settings).iter().filter(|place| **place != PageChoice::Mapped).count()
     }
 
     /// Lays out some of a model's tables as the settings need them.
@@ -68,33 +53,26 @@ impl Layouts {
         settings: &[Setting],
         done: &(dyn Fn(u64) + Sync),
     ) -> Result<Self, Error> {
-        let places = Place::all(settings).into_iter().map(|place| {
-            let shares = |other: &&Setting| Place::new(**other) == place;
-            let packing = settings.iter().filter(shares).map(|setting| setting.packing);
-            let packing = packing.max_by_key(|packing| *packing != Packing::Off);
-            let packing = packing.unwrap_or(Packing::Off);
+        let places = places(settings).into_iter().map(|pages| {
+            let here = settings.iter().filter(|other| place(**other) == pages);
+            let is_packed = here.clone().any(|setting| setting.packing == Packing::Lookup);
+            let packing = if is_packed { Packing::Lookup } else { Packing::Off };
             let mut plan = Plan::nothing(&model.spec);
             for &t in tables {
-                // Copies take room; another order of the same rows takes none.
-                let rows = match packing {
-                    Packing::Off => 0,
-                    Packing::Lookup => hot.packed[t],
-                    Packing::Ids => usize::MAX,
-                };
+                let rows = if is_packed { hot.packed[t] } else { 0 };
                 plan.hot[t] = hot.histograms[t].hottest(rows).to_vec();
                 let table = &mut plan.tables[t];
                 table.hot_rows = plan.hot[t].len();
-                (table.pages, table.packing) = (place.pages, packing);
+                (table.pages, table.packing) = (pages, packing);
             }
-            Ok((place, Tables::load_some(model, &plan, tables, done)?))
+            Ok((pages, Tables::load_some(model, &plan, tables, done)?))
         });
         Ok(Self { places: places.collect::<Result<_, Error>>()? })
     }
 
     /// The tables that a setting reads; `None` where they were not laid out.
     pub fn tables(&self, setting: Setting) -> Option<&Tables> {
-        let place = Place::new(setting);
-        self.places.iter().find(|(other, _)| *other == place).map(|(_, tables)| tables)
+        self.places.iter().find(|(other, _)| *other == place(setting)).map(|(_, tables)| tables)
     }
 
     /// The tables as a setting reads them, with one prefetch for all.
@@ -105,13 +83,5 @@ impl Layouts {
             table.prefetch = prefetch;
         }
         Some(view)
-    }
-
-    /// The same lookups by the numbers that reordered tables have; `None` where none is reordered.
-    pub fn renumbered(&self, plain: &Lookups) -> Option<Lookups> {
-        let (_, tables) = self.places.iter().find(|(place, _)| place.is_reordered)?;
-        let mut lookups = plain.clone();
-        lookups.change(|ids, offsets, batch| tables.renumber(ids, offsets, batch));
-        Some(lookups)
     }
 }

@@ -23,7 +23,7 @@ impl Setting {
     /// Nothing first, then each lever alone, then pairs, then all.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
-        for packing in [Packing::Off, Packing::Lookup, Packing::Ids] {
+        for packing in [Packing::Off, Packing::Lookup] {
             for (pages, prefetch) in [(false, false), (true, false), (false, true), (true, true)] {
                 all.push(Self { pages, prefetch, packing });
             }
@@ -40,7 +40,7 @@ impl Setting {
 
     /// Whether it reads a copy of the tables, not the mapped file.
     pub fn needs_copy(self) -> bool {
-        self.pages || self.packing == Packing::Ids
+        self.pages
     }
 
     /// The setting without prefetch: where rows lie, and all that a touch of them depends on.
@@ -79,7 +79,6 @@ impl fmt::Display for Setting {
         let packing = match self.packing {
             Packing::Off => None,
             Packing::Lookup => Some("lookup"),
-            Packing::Ids => Some("packing"),
         };
         let (pages, prefetch) =
             (self.pages.then_some("pages"), self.prefetch.then_some("prefetch"));
@@ -88,7 +87,7 @@ impl fmt::Display for Setting {
     }
 }
 
-/// `none`, or some of `pages`, `prefetch` and one of `packing` and `lookup`, joined by `+`.
+/// `none`, or some of `pages`, `prefetch` and `lookup`, joined by `+`.
 impl FromStr for Setting {
     type Err = String;
 
@@ -98,14 +97,10 @@ impl FromStr for Setting {
             match name {
                 "pages" => setting.pages = true,
                 "prefetch" => setting.prefetch = true,
-                "packing" | "lookup" if setting.packing != Packing::Off => {
-                    return Err(format!("`{text}`: give only one of packing and lookup"));
-                }
-                "packing" => setting.packing = Packing::Ids,
                 "lookup" => setting.packing = Packing::Lookup,
                 _ => {
                     return Err(format!(
-                        "unknown lever `{name}`; the levers are none, pages, prefetch, packing and lookup"
+                        "unknown lever `{name}`; the levers are none, pages, prefetch and lookup"
                     ));
                 }
             }

@@ -55,10 +55,7 @@ pub fn make(
             let rows = hot_rows[t].min(hot[t].unique());
             table.packing = if rows == 0 { Packing::Off } else { setting.packing };
             table.hot_rows = if table.packing == Packing::Off { 0 } else { rows };
-            if table.packing == Packing::Ids && overrides.hot_rows.is_none() {
-                table.hot_rows = hot[t].unique();
-            }
-            plan.hot[t] = may_be_packed(&hot[t], rows.max(table.hot_rows));
+            plan.hot[t] = may_be_packed(&hot[t], rows);
         }
     }
     plan
@@ -84,17 +81,14 @@ fn gives_huge(group: &Group) -> bool {
     group.copied && group.huge_share.is_none_or(|share| share > HUGE_SHARE_MIN)
 }
 
-/// The setting that measured best among those that are allowed. The order of the rows themselves
-/// is never changed unasked, because clients would have to send other ids.
+/// The setting that measured best among those that are allowed.
 fn choose(timing: &Timing, may_copy: bool, overrides: &Overrides) -> (Setting, Prefetch) {
     let pages = overrides.pages.map(|pages| pages == PageChoice::Huge);
     let prefetch = overrides.prefetch.map(|prefetch| prefetch != Prefetch::Off);
     let allowed = |setting: Setting| {
         pages.map_or(may_copy || !setting.pages, |pages| setting.pages == pages)
             && prefetch.is_none_or(|prefetch| setting.prefetch == prefetch)
-            && overrides
-                .packing
-                .map_or(setting.packing != Packing::Ids, |packing| setting.packing == packing)
+            && overrides.packing.is_none_or(|packing| setting.packing == packing)
     };
     let effects: Vec<&Effect> =
         timing.effects.iter().filter(|effect| allowed(effect.setting)).collect();
@@ -125,9 +119,8 @@ impl Timing {
         self.effects.iter().find(|effect| effect.setting == setting)
     }
 
-    /// The fastest setting that needs no renumbered ids.
+    /// The fastest setting.
     fn fastest(&self) -> Option<&Effect> {
-        let own = self.effects.iter().filter(|effect| effect.setting.packing != Packing::Ids);
-        own.min_by(|a, b| a.ns.total_cmp(&b.ns))
+        self.effects.iter().min_by(|a, b| a.ns.total_cmp(&b.ns))
     }
 }

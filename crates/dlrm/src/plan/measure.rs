@@ -12,7 +12,7 @@ use hither_kernels::detect::Isa;
 
 use super::Packing;
 pub use super::effects::Effect;
-use super::effects::{Asked, Meter};
+use super::effects::Meter;
 use super::expect::{Costs, Shares};
 use super::layouts::{HotRows, Layouts};
 use super::levers::Setting;
@@ -138,14 +138,12 @@ impl Bench<'_> {
         let lookups = (lookups as usize).max(least).clamp(1 << 12, 1 << 20);
         let batch = self.workload.batch();
         let plain = Lookups::new(batch, self.workload.requests(&sampled, lookups));
-        let renumbered = layouts.renumbered(&plain);
-        let asked = Asked { plain: &plain, renumbered: renumbered.as_ref() };
         let shares = self.shares(&sampled, None);
         let timings = threads.iter().map(|&threads| {
             let meter = Meter::new(threads, self.bounds.isa)?;
             let all = Setting::all();
-            let schemes = meter.schemes(&layouts, &asked, each_s * 0.1)?;
-            let mut effects = meter.effects(&layouts, &asked, &all, &schemes, each_s * 0.6)?;
+            let schemes = meter.schemes(&layouts, &plain, each_s * 0.1)?;
+            let mut effects = meter.effects(&layouts, &plain, &all, &schemes, each_s * 0.6)?;
             let best = best_scheme(&effects);
             let caches = [self.bounds.l2_bytes, self.bounds.l3_bytes];
             let costs = meter.costs(&layouts, best, caches, lookups, each_s * 0.3)?;

@@ -15,7 +15,6 @@ use hither_kernels::detect::Isa;
 use hither_kernels::gemm::{Activation, Precision, Rows, RowsMut, stride_for};
 
 use super::sample::{Ring, Sampler};
-use super::stores::Stores;
 use super::{Done, Options, Request, Seen, Sparse, StageTimes, Threads};
 use crate::Error;
 use crate::interact::Interactor;
@@ -61,7 +60,6 @@ pub struct Worker {
     pieces: Vec<Piece>,
     ends: Vec<usize>,
     sampler: Sampler,
-    stores: Stores,
 }
 
 /// Some tables of one sample.
@@ -165,11 +163,6 @@ impl CpuEngine {
 
     /// All but the ids themselves.
     fn check_shape(&self, request: &Request, layout: &Layout) -> Result<(), Error> {
-        let found = request.numbering;
-        let expected = layout.tables.numbering();
-        if found != expected {
-            return Err(Error::Numbering { found, expected });
-        }
         let samples = request.samples();
         let features = samples.saturating_mul(self.bottom.inputs());
         check("dense features", request.dense.len(), features)?;
@@ -276,8 +269,7 @@ impl CpuEngine {
     pub fn pool(&self, bags: &Bags, out: &mut [f32], worker: &mut Worker) -> Result<u64, Error> {
         let layout = self.layout();
         let tables = layout.resident.get();
-        let Worker { bags: scratch, stores, .. } = worker;
-        Ok(stores.choose(out.len(), |is_past| tables.pool(bags, out, scratch, is_past))?)
+        Ok(tables.pool(bags, out, &mut worker.bags)?)
     }
 }
 

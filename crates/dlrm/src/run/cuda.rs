@@ -116,7 +116,14 @@ impl CudaEngine {
         if samples == 0 {
             return Ok(());
         }
-        self.try_compute(work, samples, out).map_err(|error| match error {
+        let computed = self.try_compute(work, samples, out);
+        if computed.is_err() {
+            // Buffers are used again only when nothing reads them any more.
+            for queue in [Queue::Compute, Queue::Copy] {
+                let _ = self.device.synchronize(queue);
+            }
+        }
+        computed.map_err(|error| match error {
             Error::Cuda(error) => error,
             other => cuda::Error::Driver { action: "run the model", problem: other.to_string() },
         })

@@ -3,17 +3,13 @@
 use std::arch::x86_64::*;
 
 use super::kernel::Work;
-use super::prefetch::{FIRST_LINES, OUTPUT_BAGS, near_rows};
+use super::prefetch::{OUTPUT_BAGS, near_rows};
 
 /// Schemes, as constants: enums cannot be parameters yet.
 pub(super) mod scheme {
     pub const OFF: u8 = 0;
-    pub const L1_FIRST: u8 = 1;
-    pub const L1_ALL: u8 = 2;
-    pub const L2_FIRST: u8 = 3;
-    pub const L2_ALL: u8 = 4;
-    pub const NTA_FIRST: u8 = 5;
-    pub const NTA_ALL: u8 = 6;
+    pub const L1: u8 = 1;
+    pub const L2: u8 = 2;
 }
 use scheme::*;
 
@@ -24,27 +20,11 @@ const LATER_BYTES_MAX: usize = 32 << 10;
 macro_rules! by_ahead {
     ($prefetch:expr, $ahead:ident => $call:expr) => {{
         use $crate::bag::ahead::{by_ahead, scheme};
-        use $crate::bag::prefetch::{Hint, Lines, Prefetch};
-        match $prefetch {
-            Prefetch::Off => by_ahead!(@ scheme::OFF, $ahead, $call),
-            Prefetch::Ahead { hint, lines, .. } => match (hint, lines) {
-                (Hint::L1, Lines::First) => by_ahead!(@ scheme::L1_FIRST, $ahead, $call),
-                (Hint::L1, Lines::All) => by_ahead!(@ scheme::L1_ALL, $ahead, $call),
-                (Hint::L2, Lines::First) => by_ahead!(@ scheme::L2_FIRST, $ahead, $call),
-                (Hint::L2, Lines::All) => by_ahead!(@ scheme::L2_ALL, $ahead, $call),
-                (Hint::Nta, Lines::First) => by_ahead!(@ scheme::NTA_FIRST, $ahead, $call),
-                (Hint::Nta, Lines::All) => by_ahead!(@ scheme::NTA_ALL, $ahead, $call),
-            },
-        }
-    }};
-    // Fewer loops, for cases that are rare: all lines, and never past the caches.
-    (few $prefetch:expr, $ahead:ident => $call:expr) => {{
-        use $crate::bag::ahead::{by_ahead, scheme};
         use $crate::bag::prefetch::{Hint, Prefetch};
         match $prefetch {
             Prefetch::Off => by_ahead!(@ scheme::OFF, $ahead, $call),
-            Prefetch::Ahead { hint: Hint::L2, .. } => by_ahead!(@ scheme::L2_ALL, $ahead, $call),
-            Prefetch::Ahead { .. } => by_ahead!(@ scheme::L1_ALL, $ahead, $call),
+            Prefetch::Ahead { hint: Hint::L1, .. } => by_ahead!(@ scheme::L1, $ahead, $call),
+            Prefetch::Ahead { hint: Hint::L2, .. } => by_ahead!(@ scheme::L2, $ahead, $call),
         }
     }};
     (@ $scheme:expr, $ahead:ident, $call:expr) => {{
@@ -85,7 +65,7 @@ impl<const AHEAD: u8, const RAGGED: bool> Ahead<AHEAD, RAGGED> {
         if first == 0 {
             let begin = bag * self.later_bytes;
             for byte in (begin..begin + self.later_bytes).step_by(64) {
-                fetch::<L2_ALL>(work.later.as_ptr().wrapping_add(byte));
+                fetch::<L2>(work.later.as_ptr().wrapping_add(byte));
             }
         }
         // SAFETY: as the caller promises.
@@ -119,12 +99,10 @@ impl<const AHEAD: u8, const RAGGED: bool> Ahead<AHEAD, RAGGED> {
             if AHEAD != OFF {
                 self.far(*rows.add(self.distance), skip, bytes);
             }
-            if AHEAD == L2_FIRST || AHEAD == L2_ALL {
-                let lines = bytes.div_ceil(64);
-                let lines = if AHEAD == L2_FIRST { lines.min(FIRST_LINES) } else { lines };
+            if AHEAD == L2 {
                 let row = *rows.add(self.near);
-                for line in 0..lines {
-                    fetch::<L1_ALL>(row.wrapping_add(skip + line * 64));
+                for line in 0..bytes.div_ceil(64) {
+                    fetch::<L1>(row.wrapping_add(skip + line * 64));
                 }
             }
         }
@@ -132,14 +110,11 @@ impl<const AHEAD: u8, const RAGGED: bool> Ahead<AHEAD, RAGGED> {
 
     #[inline(always)]
     fn far(&self, row: *const u8, skip: usize, bytes: usize) {
-        let first = AHEAD == L1_FIRST || AHEAD == NTA_FIRST;
-        let lines = bytes.div_ceil(64);
-        let lines = if first { lines.min(FIRST_LINES) } else { lines };
-        for line in 0..lines {
+        for line in 0..bytes.div_ceil(64) {
             fetch::<AHEAD>(row.wrapping_add(skip + line * 64));
         }
         // A row that begins within a line may end in one more.
-        if RAGGED && !first {
+        if RAGGED {
             fetch::<AHEAD>(row.wrapping_add((skip + bytes).min(self.row_bytes).saturating_sub(1)));
         }
     }
@@ -150,21 +125,19 @@ fn fetch<const AHEAD: u8>(line: *const u8) {
     // SAFETY: a prefetch reads nothing that the program could see, and never faults.
     unsafe {
         match AHEAD {
-            L2_FIRST | L2_ALL => _mm_prefetch::<_MM_HINT_T1>(line.cast()),
-            NTA_FIRST | NTA_ALL => _mm_prefetch::<_MM_HINT_NTA>(line.cast()),
+            L2 => _mm_prefetch::<_MM_HINT_T1>(line.cast()),
             _ => _mm_prefetch::<_MM_HINT_T0>(line.cast()),
         }
     }
 }
 
-/// Claims the lines into which a later bag will be written: `elements` of it from `first` on. Where
-/// results are written past the caches there is nothing to claim.
+/// Claims the lines into which a later bag will be written: `elements` of it from `first` on.
 ///
 /// # Safety
 /// The bag lies inside of the output.
 #[inline(always)]
 unsafe fn claim(work: &Work, bag: usize, first: usize, elements: usize) {
-    if let Some(later) = work.bags.get(bag + OUTPUT_BAGS).filter(|_| !work.out.is_streamed()) {
+    if let Some(later) = work.bags.get(bag + OUTPUT_BAGS) {
         // SAFETY: the bag's first element, as the caller promises.
         let out = unsafe { work.out.at(later.out) }.wrapping_add(first).cast::<u8>();
         for line in 0..(elements * 4).div_ceil(64) {

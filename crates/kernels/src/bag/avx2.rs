@@ -105,12 +105,6 @@ unsafe impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn stream(out: *mut f32, x: __m256) {
-        // SAFETY: the vector belongs to the bag and begins at half a line, as the caller promises.
-        unsafe { _mm256_stream_ps(out, x) }
-    }
-
-    #[inline(always)]
     unsafe fn enter<
         const DTYPE: u8,
         const MODE: u8,

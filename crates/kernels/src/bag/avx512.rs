@@ -102,12 +102,6 @@ unsafe impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn stream(out: *mut f32, x: __m512) {
-        // SAFETY: the vector belongs to the bag and begins on a line, as the caller promises.
-        unsafe { _mm512_stream_ps(out, x) }
-    }
-
-    #[inline(always)]
     unsafe fn enter<
         const DTYPE: u8,
         const MODE: u8,

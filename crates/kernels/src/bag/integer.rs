@@ -179,7 +179,7 @@ pub(super) mod vectors {
         unsafe {
             match work.dtype.row_bytes(work.dim) >= Q::BYTES {
                 true => by_ahead!(work.prefetch, A => Q::enter::<PLANE, A, true>(work)),
-                false => by_ahead!(few work.prefetch, A => Q::enter::<PLANE, A, false>(work)),
+                false => by_ahead!(work.prefetch, A => Q::enter::<PLANE, A, false>(work)),
             }
         }
     }

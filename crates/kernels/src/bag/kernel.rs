@@ -32,9 +32,6 @@ impl Mode {
 pub(super) struct Target<'a> {
     start: *mut f32,
     len: usize,
-    /// Whether results are written past the caches. Every bag then begins on a cache line and fills
-    /// whole ones.
-    is_streamed: bool,
     out: PhantomData<&'a mut [f32]>,
 }
 
@@ -46,17 +43,7 @@ unsafe impl Sync for Target<'_> {}
 
 impl<'a> Target<'a> {
     pub fn new(out: &'a mut [f32]) -> Self {
-        Self { start: out.as_mut_ptr(), len: out.len(), is_streamed: false, out: PhantomData }
-    }
-
-    /// The same, written past the caches if it begins on a cache line. The caller's bags begin at
-    /// whole lines from there and fill whole lines.
-    pub fn streamed(self) -> Self {
-        Self { is_streamed: self.start.addr().is_multiple_of(64), ..self }
-    }
-
-    pub fn is_streamed(&self) -> bool {
-        self.is_streamed
+        Self { start: out.as_mut_ptr(), len: out.len(), out: PhantomData }
     }
 
     pub fn len(&self) -> usize {

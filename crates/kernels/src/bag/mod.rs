@@ -189,7 +189,7 @@ pub fn embed(
 ) -> Result<u64, Error> {
     let out_of_range = vec![settings.out_of_range; tables.len()];
     let prepared = Prepared::new(tables.to_vec(), out_of_range, settings.isa)?;
-    prepared.pool(bags, out, &mut Scratch::default(), false)
+    prepared.pool(bags, out, &mut Scratch::default())
 }
 
 fn check_tables(tables: &[Table]) -> Result<(), Error> {

@@ -49,8 +49,6 @@ pub(super) unsafe trait Lanes {
     /// The same, of which only the first `lanes` may be read (where rows are not padded).
     unsafe fn load_part<const DTYPE: u8>(row: *const u8, v: usize, lanes: usize) -> Self::V;
     unsafe fn store(out: *mut f32, x: Self::V, lanes: usize);
-    /// Stores a whole vector past the caches; `out` begins on a vector's boundary.
-    unsafe fn stream(out: *mut f32, x: Self::V);
 
     /// Runs [`bags`] in a function that has the instruction set.
     unsafe fn enter<
@@ -70,13 +68,8 @@ pub(super) unsafe trait Lanes {
 /// The lanes lie inside of the output, and the processor has the instruction set.
 #[inline(always)]
 pub(super) unsafe fn write<L: Lanes>(out: &Target, element: usize, value: L::V, lanes: usize) {
-    // SAFETY: as the caller promises; streamed bags fill whole lines, and so whole vectors.
-    unsafe {
-        match out.is_streamed() {
-            true => L::stream(out.at(element), value),
-            false => L::store(out.at(element), value, lanes),
-        }
-    }
+    // SAFETY: as the caller promises.
+    unsafe { L::store(out.at(element), value, lanes) }
 }
 
 /// A quantised row's params, ready to compute with.
@@ -128,13 +121,13 @@ unsafe fn by_rare_mode<L: Lanes, const DTYPE: u8>(work: &Work) {
     unsafe {
         match work.mode {
             Mode::Sum => {
-                by_ahead!(few work.prefetch, AHEAD => by_width::<L, DTYPE, SUM, AHEAD>(work))
+                by_ahead!(work.prefetch, AHEAD => by_width::<L, DTYPE, SUM, AHEAD>(work))
             }
             Mode::WeightedSum => {
-                by_ahead!(few work.prefetch, AHEAD => by_width::<L, DTYPE, WEIGHTED_SUM, AHEAD>(work))
+                by_ahead!(work.prefetch, AHEAD => by_width::<L, DTYPE, WEIGHTED_SUM, AHEAD>(work))
             }
             Mode::Max => {
-                by_ahead!(few work.prefetch, AHEAD => by_width::<L, DTYPE, MAX, AHEAD>(work))
+                by_ahead!(work.prefetch, AHEAD => by_width::<L, DTYPE, MAX, AHEAD>(work))
             }
         }
     }

@@ -13,11 +13,9 @@
 //! | scheme                                   | one | high | medium | low  | random |
 //! |------------------------------------------|-----|------|--------|------|--------|
 //! | none                                     | 2.4 | 16.8 | 29.8   | 50.7 | 61.9   |
-//! | L1, 2 lines, 16 rows ahead               | 2.6 | 10.8 | 22.6   | 45.4 | 60.9   |
 //! | L1, all lines, 8 rows ahead              | 3.1 | 11.7 | 23.5   | 45.2 | 60.1   |
 //! | L1, all lines, 32 rows ahead             | 3.0 |  8.2 | 21.8   | 44.3 | 58.8   |
 //! | L2, all lines, 32 rows ahead             | 3.0 |  9.4 | 18.4   | 29.6 | 31.1   |
-//! | L2, all lines, 64 ahead + L1, first, 8   | 3.1 |  8.6 | 18.2   | 29.3 | 31.8   |
 //!
 //! A Sapphire Rapids Xeon preferred 16 rows into L1 on random ids, 64 rows into L2 on medium ones and
 //! 32 rows into L1 on hot ones, and lost 1.5 ns per int8 row with 256 rows into L2, which Zen 4 likes
@@ -30,8 +28,6 @@ use std::str::FromStr;
 pub const ROWS_MAX: usize = 512;
 /// No prefetch looks more bytes ahead: more than this would push rows out before their use.
 pub const BYTES_MAX: usize = 1 << 20;
-/// The lines that [`Lines::First`] fetches.
-pub const FIRST_LINES: usize = 2;
 
 /// What is fetched ahead of its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,7 +38,6 @@ pub enum Prefetch {
         /// How far ahead, in bytes of rows, so that wide and narrow rows fill the same share of a
         /// cache.
         bytes: usize,
-        lines: Lines,
     },
 }
 
@@ -54,23 +49,12 @@ pub enum Hint {
     /// The second-level cache, whole rows; their lines are then fetched into the first level
     /// shortly before use.
     L2,
-    /// The first-level cache, past the others: lines that are not used again do not displace any
-    /// there.
-    Nta,
-}
-
-/// Which lines of a row are fetched into the first-level cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Lines {
-    /// The first two; the processor's own stream prefetch takes over from there.
-    First,
-    All,
 }
 
 impl Default for Prefetch {
     /// A middle course, for use without a measurement.
     fn default() -> Self {
-        Self::Ahead { hint: Hint::L2, bytes: 32 << 10, lines: Lines::All }
+        Self::Ahead { hint: Hint::L2, bytes: 32 << 10 }
     }
 }
 
@@ -84,12 +68,11 @@ const NEAR_ROWS: std::ops::RangeInclusive<usize> = 2..=16;
 
 impl Prefetch {
     /// Some ways of each kind, for tests and rough comparisons; [`search`] finds the best.
-    pub const CANDIDATES: [Self; 5] = [
+    pub const CANDIDATES: [Self; 4] = [
         Self::Off,
-        Self::Ahead { hint: Hint::L1, bytes: 8 << 10, lines: Lines::First },
-        Self::Ahead { hint: Hint::L1, bytes: 16 << 10, lines: Lines::All },
-        Self::Ahead { hint: Hint::L2, bytes: 32 << 10, lines: Lines::All },
-        Self::Ahead { hint: Hint::L2, bytes: 128 << 10, lines: Lines::First },
+        Self::Ahead { hint: Hint::L1, bytes: 8 << 10 },
+        Self::Ahead { hint: Hint::L2, bytes: 32 << 10 },
+        Self::Ahead { hint: Hint::L2, bytes: 128 << 10 },
     ];
 
     /// How many rows of a size are looked ahead.
@@ -111,17 +94,16 @@ fn rows_of(bytes: usize, row_bytes: usize) -> usize {
     bytes / row_bytes.max(1).next_multiple_of(64)
 }
 
-/// Finds the fastest way to prefetch by coordinate descent: the hint first, then the distance, then
-/// the lines, then the hint and the distance again around the best. `time` measures some ways, in
-/// turns, and returns the time of each. Of ways whose times are within `margin` of the fastest, the
-/// simplest wins: noise must not choose among equals.
+/// Finds the fastest way to prefetch: the hint first, then the distance, then both again around the best.
+/// `time` measures some ways, in turns, and returns the time of each. Of ways whose times are within
+/// `margin` of the fastest, the simplest wins: noise must not choose among equals.
 pub fn search<E>(
     margin: f64,
     mut time: impl FnMut(&[Prefetch]) -> Result<Vec<f64>, E>,
 ) -> Result<Prefetch, E> {
     const DISTANCES: [usize; 5] = [2 << 10, 8 << 10, 32 << 10, 128 << 10, 256 << 10];
-    let ahead = |hint, bytes, lines| Prefetch::Ahead { hint, bytes, lines };
-    let hints = [Hint::L1, Hint::L2, Hint::Nta];
+    let ahead = |hint, bytes| Prefetch::Ahead { hint, bytes };
+    let hints = [Hint::L1, Hint::L2];
     let mut pick = |mut ways: Vec<Prefetch>| -> Result<Prefetch, E> {
         ways.sort_by_key(|way| way.effort());
         ways.dedup();
@@ -131,35 +113,26 @@ pub fn search<E>(
         Ok(times.iter().position(near).map_or(Prefetch::Off, |at| ways[at]))
     };
     let mut ways = vec![Prefetch::Off];
-    ways.extend(hints.map(|hint| ahead(hint, DISTANCES[1], Lines::All)));
-    ways.push(ahead(Hint::L2, DISTANCES[2], Lines::All));
+    ways.extend(hints.map(|hint| ahead(hint, DISTANCES[1])));
+    ways.push(ahead(Hint::L2, DISTANCES[2]));
     let mut best = pick(ways)?;
-    if best == Prefetch::Off {
-        // Where everything is near by, fetching the whole row costs; a part of it may not.
-        return pick(vec![best, ahead(Hint::L1, DISTANCES[1], Lines::First)]);
+    if let Prefetch::Ahead { hint, .. } = best {
+        best = pick(DISTANCES.map(|bytes| ahead(hint, bytes)).into())?;
     }
-    if let Prefetch::Ahead { hint, lines, .. } = best {
-        best = pick(DISTANCES.map(|bytes| ahead(hint, bytes, lines)).into())?;
-    }
-    if let Prefetch::Ahead { hint, bytes, .. } = best {
-        let around = [bytes / 2, bytes, bytes * 2];
-        let mut ways: Vec<Prefetch> = around.map(|bytes| ahead(hint, bytes, Lines::All)).into();
-        ways.extend(hints.map(|hint| ahead(hint, bytes, Lines::All)));
-        best = pick(ways)?;
-    }
-    let mut ways = vec![Prefetch::Off, best];
-    if let Prefetch::Ahead { hint, bytes, .. } = best {
-        ways.push(ahead(hint, bytes, Lines::First));
+    let mut ways = vec![Prefetch::Off];
+    if let Prefetch::Ahead { hint, bytes } = best {
+        ways.extend([bytes / 2, bytes, bytes * 2].map(|bytes| ahead(hint, bytes)));
+        ways.extend(hints.map(|hint| ahead(hint, bytes)));
     }
     pick(ways)
 }
 
 impl Prefetch {
     /// Orders ways to prefetch by what they cost beside time: instructions and room in caches.
-    fn effort(self) -> (u8, usize, bool) {
+    fn effort(self) -> (u8, usize) {
         match self {
-            Self::Off => (0, 0, false),
-            Self::Ahead { hint, bytes, lines } => (1 + hint as u8, bytes, lines == Lines::All),
+            Self::Off => (0, 0),
+            Self::Ahead { hint, bytes } => (1 + hint as u8, bytes),
         }
     }
 }
@@ -169,27 +142,25 @@ impl Hint {
         match self {
             Self::L1 => "l1",
             Self::L2 => "l2",
-            Self::Nta => "nta",
         }
     }
 }
 
-/// `off`, or `HINT:BYTES:LINES`, for example `l2:32K:all`.
+/// `off`, or `HINT:BYTES`, for example `l2:32K`.
 impl fmt::Display for Prefetch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Ahead { hint, bytes, lines } = self else { return f.pad("off") };
-        let lines = if *lines == Lines::All { "all" } else { "2" };
+        let Self::Ahead { hint, bytes } = self else { return f.pad("off") };
         let bytes = match bytes % 1024 {
             0 => format!("{}K", bytes / 1024),
             _ => bytes.to_string(),
         };
-        f.pad(&format!("{}:{bytes}:{lines}", hint.name()))
+        f.pad(&format!("{}:{bytes}", hint.name()))
     }
 }
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "unknown prefetch `{0}`: expected off or HINT:BYTES:LINES, with hint l1, l2 or nta, bytes from 64 to 1024K, and lines 2 or all, for example l2:32K:all"
+    "unknown prefetch `{0}`: expected off or HINT:BYTES, with hint l1 or l2 and bytes from 64 to 1024K, for example l2:32K"
 )]
 pub struct UnknownPrefetch(String);
 
@@ -197,23 +168,18 @@ impl FromStr for Prefetch {
     type Err = UnknownPrefetch;
 
     fn from_str(text: &str) -> Result<Self, UnknownPrefetch> {
-        let ahead = |hint: &str, bytes: &str, lines: &str| {
-            let hint = [Hint::L1, Hint::L2, Hint::Nta].into_iter().find(|h| h.name() == hint)?;
+        let ahead = |hint: &str, bytes: &str| {
+            let hint = [Hint::L1, Hint::L2].into_iter().find(|h| h.name() == hint)?;
             let bytes: usize = match bytes.strip_suffix('K') {
                 Some(kilobytes) => kilobytes.parse::<usize>().ok()?.checked_mul(1024)?,
                 None => bytes.parse().ok()?,
             };
-            let lines = match lines {
-                "2" => Lines::First,
-                "all" => Lines::All,
-                _ => return None,
-            };
-            (64..=BYTES_MAX).contains(&bytes).then_some(Self::Ahead { hint, bytes, lines })
+            (64..=BYTES_MAX).contains(&bytes).then_some(Self::Ahead { hint, bytes })
         };
         let parts: Vec<&str> = text.split(':').collect();
         let parsed = match parts[..] {
             ["off"] => Some(Self::Off),
-            [hint, bytes, lines] => ahead(hint, bytes, lines),
+            [hint, bytes] => ahead(hint, bytes),
             _ => None,
         };
         parsed.ok_or_else(|| UnknownPrefetch(text.into()))

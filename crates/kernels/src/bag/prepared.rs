@@ -122,23 +122,15 @@ impl<'a> Prepared<'a> {
         Lookup { is_touch: true, ..self.lookup_into(scratch, sink) }
     }
 
-    /// Pools all bags into `out` on this thread, past the caches if so told (see [`Lookup::streamed`]).
-    /// Returns how many ids were clamped.
+    /// Pools all bags into `out` on this thread. Returns how many ids were clamped.
     ///
     /// The bags of the first error, in the order of tables and samples, are told.
-    pub fn pool(
-        &self,
-        bags: &Bags,
-        out: &mut [f32],
-        scratch: &mut Scratch,
-        is_past_caches: bool,
-    ) -> Result<u64, Error> {
+    pub fn pool(&self, bags: &Bags, out: &mut [f32], scratch: &mut Scratch) -> Result<u64, Error> {
         bags.check(self.tables.len())?;
         if out.len() != bags.batch * self.width {
             return Err(Error::Output { expected: bags.batch * self.width, found: out.len() });
         }
-        let lookup = self.lookup(scratch, out);
-        let mut lookup = if is_past_caches { lookup.streamed() } else { lookup };
+        let mut lookup = self.lookup(scratch, out);
         let clamped = lookup.add_samples(bags, 0..bags.batch, 0)?;
         lookup.finish();
         Ok(clamped)
@@ -164,17 +156,6 @@ impl<'a> Prepared<'a> {
 }
 
 impl Lookup<'_> {
-    /// Writes the results past the caches if they fill whole cache lines: for results that are not read
-    /// soon. No line is then read from memory only to be overwritten.
-    pub fn streamed(mut self) -> Self {
-        let Prepared { tables, .. } = self.prepared;
-        // Then all bags begin on lines and fill whole ones, if the output does.
-        if tables.iter().all(|table| table.dim.is_multiple_of(16)) && self.skip == 0 {
-            self.target = self.target.streamed();
-        }
-        self
-    }
-
     /// Adds all tables' bags of some samples of a call, whose results begin with sample `place`.
     pub fn add_samples(
         &mut self,
@@ -277,12 +258,6 @@ impl Lookup<'_> {
         // lie inside of the output, which is borrowed mutably for as long as this lookup. A touch
         // writes all bags over each other at the start of its sink, which is as wide as any table.
         unsafe { kernel::pool(tables, self.scratch, &self.target, later, *isa) };
-        #[cfg(target_arch = "x86_64")]
-        if self.target.is_streamed() {
-            // Other threads may see stores past the caches late, unless this waits for them.
-            // SAFETY: every 64-bit x86 has it.
-            unsafe { std::arch::x86_64::_mm_sfence() };
-        }
         self.scratch.clear();
     }
 }

@@ -59,7 +59,9 @@ impl Device {
         match *self {}
     }
 
-    pub fn launch(
+    /// # Safety
+    /// Never called.
+    pub unsafe fn launch(
         &self,
         _: Kernel,
         _: [u32; 3],
@@ -104,7 +106,9 @@ impl Buffer {
         match *self {}
     }
 
-    pub fn write_queued(&self, _: &HostBuffer, _: usize, _: Queue) -> Result<(), Error> {
+    /// # Safety
+    /// Never called.
+    pub unsafe fn write_queued(&self, _: &HostBuffer, _: usize, _: Queue) -> Result<(), Error> {
         match *self {}
     }
 

@@ -119,7 +119,34 @@ fn check_symbols() -> Result<(), Error> {
 }
 
 fn at(action: &'static str) -> impl Fn(DriverError) -> Error {
-    move |error| Error::Driver { action, problem: describe(error) }
+    move |error| match is_final(error.0) {
+        true => Error::Lost { action, problem: describe(error) },
+        false => Error::Driver { action, problem: describe(error) },
+    }
+}
+
+/// Whether the driver says that the context is in an inconsistent state, so that the process must begin
+/// anew to use the device.
+fn is_final(error: sys::CUresult) -> bool {
+    use sys::CUresult::*;
+    matches!(
+        error,
+        CUDA_ERROR_ECC_UNCORRECTABLE
+            | CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | CUDA_ERROR_CONTEXT_IS_DESTROYED
+            | CUDA_ERROR_DEINITIALIZED
+            | CUDA_ERROR_DEVICE_UNAVAILABLE
+            | CUDA_ERROR_NO_DEVICE
+            | CUDA_ERROR_ILLEGAL_ADDRESS
+            | CUDA_ERROR_MISALIGNED_ADDRESS
+            | CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | CUDA_ERROR_INVALID_PC
+            | CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | CUDA_ERROR_HARDWARE_STACK_ERROR
+            | CUDA_ERROR_LAUNCH_FAILED
+            | CUDA_ERROR_LAUNCH_TIMEOUT
+            | CUDA_ERROR_ASSERT
+    )
 }
 
 /// The driver's name of an error: `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -230,7 +257,11 @@ impl Device {
     }
 
     /// Queues a kernel. `parameters` are laid out as its C declaration has them.
-    pub fn launch(
+    ///
+    /// # Safety
+    /// The parameters are those that the kernel declares, and every address among them stays valid until the
+    /// queue is synchronised: what the kernel writes belongs to buffers that nobody else uses meanwhile.
+    pub unsafe fn launch(
         &self,
         kernel: Kernel,
         grid: [u32; 3],
@@ -248,8 +279,8 @@ impl Device {
             (&raw mut len).cast(),
             std::ptr::null_mut(),
         ];
-        // SAFETY: the driver copies the parameters before it returns. What they point to is memory of
-        // the device or of a `HostBuffer`, which the kernel only reads; no Rust object is reachable.
+        // SAFETY: the driver copies the parameters before it returns; the caller answers for what they
+        // point to.
         let launched = unsafe {
             sys::cuLaunchKernel(
                 kernel.0,
@@ -343,6 +374,25 @@ impl Device {
     }
 }
 
+impl Drop for Device {
+    fn drop(&mut self) {
+        if self.context.bind().is_err() {
+            return;
+        }
+        let modules = self.modules.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: streams and modules were made once, and whoever queued work or holds a kernel holds the
+        // device too. On a lost device there is nothing left to give back.
+        unsafe {
+            for module in modules.values() {
+                let _ = driver::module::unload(module.module);
+            }
+            for stream in [&self.compute, &self.copy] {
+                let _ = driver::stream::destroy(stream.0);
+            }
+        }
+    }
+}
+
 impl Context {
     fn bind(&self) -> Result<(), Error> {
         // SAFETY: the context is retained until it is dropped.
@@ -405,9 +455,16 @@ impl Buffer {
         unsafe { driver::memcpy_htod_sync(to, bytes) }.map_err(at("copy to the GPU"))
     }
 
-    /// Queues a copy from the host. `bytes` must stay as they are until the queue is synchronised,
-    /// which is why they come from a buffer that only this crate's callers write.
-    pub fn write_queued(&self, from: &HostBuffer, len: usize, queue: Queue) -> Result<(), Error> {
+    /// Queues a copy from the host.
+    ///
+    /// # Safety
+    /// Nobody writes to `from` until the queue is synchronised.
+    pub unsafe fn write_queued(
+        &self,
+        from: &HostBuffer,
+        len: usize,
+        queue: Queue,
+    ) -> Result<(), Error> {
         self.check(0, len);
         if len == 0 {
             return Ok(());

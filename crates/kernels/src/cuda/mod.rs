@@ -41,6 +41,15 @@ pub enum Error {
     Compile { log: String },
     #[error("the compiled source has no kernel `{name}`")]
     Kernel { name: String },
+    #[error("the GPU is lost: cannot {action}: {problem}")]
+    Lost { action: &'static str, problem: String },
+}
+
+impl Error {
+    /// Whether no further call to the device can succeed.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost { .. })
+    }
 }
 
 /// What the driver tells of a GPU.

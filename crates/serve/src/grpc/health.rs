@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tonic::codegen::tokio_stream::Stream;
 use tonic::{Request, Response, Status};
@@ -11,9 +10,6 @@ use super::proto::health::health_check_response::ServingStatus;
 use super::proto::health::health_server::{Health, HealthServer};
 use super::proto::health::{HealthCheckRequest, HealthCheckResponse};
 use crate::server::Server;
-
-/// How often a watched status is looked at.
-const WATCH_POLL: Duration = Duration::from_millis(200);
 
 #[derive(Clone)]
 pub(super) struct Healthy(Arc<Server>);
@@ -55,6 +51,7 @@ impl Health for Healthy {
         let service = request.into_inner().service;
         let (send, receive) = tokio::sync::mpsc::channel(1);
         tokio::spawn(async move {
+            let mut changes = this.0.repository.changes();
             let mut last = None;
             loop {
                 let status = this.status(&service).unwrap_or(ServingStatus::ServiceUnknown);
@@ -65,8 +62,13 @@ impl Health for Healthy {
                         return;
                     }
                 }
+                // Whoever watches has been told that the server stops; the stream must not hold it up.
+                if this.0.is_draining() {
+                    return;
+                }
                 tokio::select! {
-                    () = tokio::time::sleep(WATCH_POLL) => {}
+                    _ = changes.changed() => {}
+                    () = this.0.drained() => {}
                     () = send.closed() => return,
                 }
             }

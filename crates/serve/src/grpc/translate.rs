@@ -16,8 +16,9 @@ use super::proto::inference::{self as message, InferParameter, InferTensorConten
 use crate::config::{ModelConfig, VersionPolicy};
 use crate::describe;
 use crate::error::{Error, shown_id};
-use crate::infer::{InferRequest, InferResponse, parse_numbering};
+use crate::infer::{InferRequest, InferResponse};
 use crate::inputs::SCORES;
+use crate::receive::Held;
 use crate::repository::IndexEntry;
 use crate::shm::{Reader, Region, SharedRange};
 use crate::stats::Total;
@@ -26,6 +27,7 @@ use crate::tensor::{Data, Datatype, Tensor};
 /// Translates an inference request. Returns also the shared memory that the scores go to, if any.
 pub(super) fn request(
     request: message::ModelInferRequest,
+    held: Held,
     shared: &mut Reader<'_>,
 ) -> Result<(InferRequest, Option<SharedRange>), Error> {
     let message::ModelInferRequest {
@@ -75,10 +77,6 @@ pub(super) fn request(
     };
     let inputs: Result<Vec<Tensor>, Error> = inputs.into_iter().map(tensor).collect();
     let timeout = choice("timeout").and_then(number).filter(|us| *us > 0);
-    let numbering = match choice("numbering") {
-        Some(ParameterChoice::StringParam(text)) => Some(parse_numbering(text).map_err(refuse)?),
-        _ => None,
-    };
     let inputs = inputs?;
     let scores_to = outputs.iter().find_map(|output| range(&output.parameters));
     let request = InferRequest {
@@ -87,7 +85,7 @@ pub(super) fn request(
         inputs,
         outputs: outputs.into_iter().map(|output| output.name).collect(),
         timeout: timeout.map(Duration::from_micros),
-        numbering,
+        held,
         id,
     };
     Ok((request, scores_to))

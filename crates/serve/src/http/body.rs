@@ -1,6 +1,5 @@
 //! Bodies: received into one aligned buffer, decompressed within the limit, compressed if asked.
 
-use std::io::Read as _;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -14,6 +13,7 @@ use http_body_util::BodyExt as _;
 
 use super::{HEADER_LENGTH, lists};
 use crate::error::Error;
+use crate::receive::{Cut, Held, Intake};
 use crate::server::Limits;
 
 /// A request's body.
@@ -21,12 +21,16 @@ pub(super) struct Received {
     pub bytes: Bytes,
     /// Bytes of JSON in front of binary tensors; `None` if all is JSON.
     pub header_length: Option<usize>,
+    /// The bytes' share of the budget.
+    pub held: Held,
 }
 
 /// Tensors begin at a multiple of this, so that ids can be read where they are.
 const ALIGNMENT: usize = 8;
 /// Bytes that are reserved before anything has arrived, however long the body claims to be.
 const RESERVE_MAX: usize = 1 << 20;
+/// Bytes that are inflated between two looks at the budget.
+const INFLATED_AT_ONCE: usize = 64 << 10;
 /// Bytes and time that are spent on a body that is refused for its size.
 const DISCARD_BYTES_MAX: usize = 1 << 20;
 const DISCARD_MAX: Duration = Duration::from_secs(1);
@@ -49,18 +53,22 @@ pub(super) async fn read(
         return Err(Error::TooLarge { limit });
     }
     let padding = header_length.map_or(0, |length| length.wrapping_neg() % ALIGNMENT);
-    let bytes = gather(body, padding, claimed, limit).await?;
-    let bytes = match head.headers.get(header::CONTENT_ENCODING) {
-        None => bytes,
-        Some(encoding) => decompressed(&bytes, encoding, padding, limit)?,
-    };
+    let mut buffer = gather(body, padding, claimed, limit).await?;
+    let intake = head.extensions.get().map(Intake::take);
+    let mut held = intake.ok_or_else(|| Error::Internal("a body that was not counted".into()))?;
+    let encoding = head.headers.get(header::CONTENT_ENCODING);
+    if let Some(encoding) = encoding.filter(|encoding| *encoding != "identity") {
+        buffer = decompressed(&buffer[padding..], encoding, padding, limit, &mut held)?;
+    }
+    held.set(buffer.capacity())?;
+    let bytes = Bytes::from(buffer).slice(padding..);
     if header_length.is_some_and(|length| length > bytes.len()) {
         return Err(Error::malformed(format!(
             "{HEADER_LENGTH} is larger than the request's body of {} bytes",
             bytes.len()
         )));
     }
-    Ok((head.headers, Received { bytes, header_length }))
+    Ok((head.headers, Received { bytes, header_length, held }))
 }
 
 /// Takes a body that nobody wants off the line, within bounds: a client whose bytes are left there may
@@ -84,40 +92,68 @@ async fn gather(
     padding: usize,
     claimed: usize,
     limit: usize,
-) -> Result<Bytes, Error> {
+) -> Result<Vec<u8>, Error> {
     let mut buffer = Vec::with_capacity(padding + claimed.min(RESERVE_MAX));
     buffer.resize(padding, 0);
     while let Some(frame) = body.frame().await {
-        let early = |error| Error::malformed(format!("the request's body ended early: {error}"));
-        let frame = frame.map_err(early)?;
+        let frame = frame.map_err(cut)?;
         let Some(data) = frame.data_ref() else { continue };
         if buffer.len() - padding + data.len() > limit {
             return Err(Error::TooLarge { limit });
         }
+        make_room(&mut buffer, data.len());
         buffer.extend_from_slice(data);
     }
-    Ok(Bytes::from(buffer).slice(padding..))
+    Ok(buffer)
 }
 
+/// Grows a buffer by steps of a quarter: what is reserved but not filled counts too.
+fn make_room(buffer: &mut Vec<u8>, bytes: usize) {
+    if buffer.capacity() - buffer.len() < bytes {
+        buffer.reserve_exact(bytes.max(buffer.len() / 4));
+    }
+}
+
+/// Why a body could not be read.
+fn cut(error: axum::Error) -> Error {
+    match error.into_inner().downcast::<Cut>() {
+        Ok(cut) => Error::from(*cut),
+        Err(error) => Error::malformed(format!("the request's body ended early: {error}")),
+    }
+}
+
+/// The inflated body; its share grows with it.
 fn decompressed(
     bytes: &[u8],
     encoding: &HeaderValue,
     padding: usize,
     limit: usize,
-) -> Result<Bytes, Error> {
-    let mut buffer = vec![0; padding];
-    // One byte more than allowed tells a body at the limit from one beyond it.
-    let most = limit as u64 + 1;
-    let read = match encoding.as_bytes() {
-        b"identity" => return Ok(Bytes::copy_from_slice(bytes)),
-        b"gzip" => GzDecoder::new(bytes).take(most).read_to_end(&mut buffer),
-        b"deflate" => ZlibDecoder::new(bytes).take(most).read_to_end(&mut buffer),
+    held: &mut Held,
+) -> Result<Vec<u8>, Error> {
+    let mut reader: Box<dyn std::io::Read + '_> = match encoding.as_bytes() {
+        b"gzip" => Box::new(GzDecoder::new(bytes)),
+        b"deflate" => Box::new(ZlibDecoder::new(bytes)),
         _ => return Err(Error::malformed("unknown Content-Encoding; expected gzip or deflate")),
     };
-    match read {
-        Ok(read) if read > limit => Err(Error::TooLarge { limit }),
-        Ok(_) => Ok(Bytes::from(buffer).slice(padding..)),
-        Err(error) => Err(Error::malformed(format!("the body cannot be decompressed: {error}"))),
+    let mut buffer = vec![0; padding];
+    let mut part = vec![0; INFLATED_AT_ONCE];
+    loop {
+        let read = match reader.read(&mut part) {
+            Ok(0) => return Ok(buffer),
+            Ok(read) => read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => {
+                let problem = format!("the body cannot be decompressed: {error}");
+                return Err(Error::malformed(problem));
+            }
+        };
+        if buffer.len() - padding + read > limit {
+            return Err(Error::TooLarge { limit });
+        }
+        let before = buffer.capacity();
+        make_room(&mut buffer, read);
+        held.grow(buffer.capacity() - before)?;
+        buffer.extend_from_slice(&part[..read]);
     }
 }
 

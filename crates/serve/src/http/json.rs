@@ -60,7 +60,6 @@ struct Parameters {
     sequence_id: Option<serde_json::Value>,
     /// Microseconds.
     timeout: Option<u64>,
-    numbering: Option<String>,
 }
 
 impl Parameters {
@@ -91,11 +90,13 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Error>
 pub(super) fn request(
     model: String,
     version: String,
-    body: &Received,
+    body: Received,
     shared: &mut Reader<'_>,
 ) -> Result<(InferRequest, Wanted), Error> {
-    let header_length = body.header_length.unwrap_or(body.bytes.len());
-    let head: Head = parse(&body.bytes[..header_length])?;
+    let Received { bytes, header_length, held } = body;
+    let has_tensors = header_length.is_some();
+    let header_length = header_length.unwrap_or(bytes.len());
+    let head: Head = parse(&bytes[..header_length])?;
     let id = head.id;
     let refuse = |problem: Cow<'static, str>| Error::Request { id: shown_id(&id), problem };
     if head.parameters.sequence_id.as_ref().is_some_and(|sequence| *sequence != 0) {
@@ -109,8 +110,8 @@ pub(super) fn request(
             (None, None, Some(range)) => Data::Raw(shared.read(&range)?),
             (Some(size), None, None) => {
                 let end = usize::try_from(size).ok().and_then(|size| start.checked_add(size));
-                let Some(end) = end.filter(|end| *end <= body.bytes.len()) else {
-                    let left = body.bytes.len() - start;
+                let Some(end) = end.filter(|end| *end <= bytes.len()) else {
+                    let left = bytes.len() - start;
                     return Err(refuse(
                         format!(
                             "input '{name}' has a binary_data_size of {size}, but {left} bytes are left in the body"
@@ -118,7 +119,7 @@ pub(super) fn request(
                         .into(),
                     ));
                 };
-                let data = body.bytes.slice(start..end);
+                let data = bytes.slice(start..end);
                 start = end;
                 Data::Raw(data)
             }
@@ -137,8 +138,8 @@ pub(super) fn request(
         };
         inputs.push(Tensor { name, datatype, shape, data });
     }
-    if start < body.bytes.len() && body.header_length.is_some() {
-        let left = body.bytes.len() - start;
+    if start < bytes.len() && has_tensors {
+        let left = bytes.len() - start;
         return Err(refuse(format!("{left} bytes of the body belong to no input").into()));
     }
     let is_binary = head.parameters.binary_data_output.unwrap_or(false);
@@ -151,11 +152,9 @@ pub(super) fn request(
         wanted.is_binary =
             wanted.range.is_none() && output.parameters.binary_data.unwrap_or(wanted.is_binary);
     }
-    let numbering = head.parameters.numbering.as_deref().map(crate::infer::parse_numbering);
-    let numbering = numbering.transpose().map_err(|problem| refuse(problem.into()))?;
     let timeout = head.parameters.timeout.filter(|us| *us > 0).map(Duration::from_micros);
     let outputs = head.outputs.into_iter().map(|output| output.name).collect();
-    Ok((InferRequest { model, version, id, inputs, outputs, timeout, numbering }, wanted))
+    Ok((InferRequest { model, version, id, inputs, outputs, timeout, held }, wanted))
 }
 
 /// The values of a tensor in JSON: a list, flat or nested.

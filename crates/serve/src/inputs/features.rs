@@ -6,15 +6,22 @@ use hither_kernels::bag::{Bags, Ids, TableBags};
 
 use super::{Decoder, Given, LENGTHS, VALUES};
 use crate::error::Error;
+use crate::receive::Held;
 use crate::tensor::{Array, Data, Datatype, Tensor};
 
-/// The features of some samples. Ids are not checked yet.
+/// A checked request: shapes fit the model, offsets are proven, and no bag is longer than the model
+/// allows. Ids are checked as their rows are looked up.
 #[derive(Debug)]
 pub struct Features {
     pub samples: usize,
+    /// Ids in all tables.
+    pub ids: usize,
+    /// What the request costs, in usual samples ([`crate::cost`]); at least 1.
+    pub cost: usize,
     pub(super) dense: Array<f32>,
     pub(super) sparse: Lists,
-    pub(super) numbering: Option<u64>,
+    /// The request's share of the budget, until it is answered.
+    pub(super) _held: Held,
 }
 
 /// Ids, where their sender laid them out.
@@ -63,7 +70,43 @@ impl Features {
             }),
             Lists::PerTable(_) => Sparse::PerTable { samples: self.samples, tables: lists },
         };
-        Request { dense: &self.dense, sparse, numbering: self.numbering }
+        Request { dense: &self.dense, sparse }
+    }
+}
+
+impl Lists {
+    fn all(&self) -> &[List] {
+        match self {
+            Self::Joined(list) => std::slice::from_ref(list),
+            Self::PerTable(lists) => lists,
+        }
+    }
+
+    pub(super) fn ids(&self) -> usize {
+        self.all().iter().map(|list| list.ids.len()).sum()
+    }
+
+    /// The first bag that is longer than `most`: its table, and its ids.
+    pub(super) fn long_bag(&self, samples: usize, most: usize) -> Option<(usize, usize)> {
+        self.all().iter().enumerate().find_map(|(at, list)| {
+            let lengths = list.offsets.windows(2).map(|pair| (pair[1] - pair[0]) as usize);
+            let mut long = lengths.enumerate().filter(|(_, length)| *length > most);
+            // In a joined list the bags of a table follow those of the table before.
+            long.next().map(|(bag, length)| (at + bag / samples.max(1), length))
+        })
+    }
+
+    /// Bytes of arrays that do not lie in the buffer that was received.
+    pub(super) fn made_bytes(&self) -> usize {
+        let list = |list: &List| {
+            let ids = match &list.ids {
+                IdArray::Short(ids) => ids.made_bytes(),
+                IdArray::Long(ids) => ids.made_bytes(),
+            };
+            let weights = list.weights.as_ref().map_or(0, Array::made_bytes);
+            ids + list.offsets.made_bytes() + weights
+        };
+        self.all().iter().map(list).sum()
     }
 }
 

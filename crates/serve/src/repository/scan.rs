@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
-use hither_dlrm::model::SPEC_FILE;
+use hither_dlrm::model::{SPEC_FILE, TENSORS_FILE};
+use hither_dlrm::plan::PLAN_FILE;
 
 use crate::config::{CONFIG_FILE, ModelConfig, VersionPolicy};
+use crate::golden::GOLDEN_FILE;
 
 /// Where models lie.
 #[derive(Clone, Debug)]
@@ -19,11 +21,16 @@ pub enum Layout {
 
 /// The files of one model.
 pub(super) struct ModelFiles {
-    pub config: ModelConfig,
     /// The versions to serve.
-    pub versions: BTreeMap<u64, PathBuf>,
+    pub versions: BTreeMap<u64, VersionFiles>,
+}
+
+/// The files of one version.
+pub(super) struct VersionFiles {
+    pub dir: PathBuf,
+    pub config: ModelConfig,
     /// Changes when a file does.
-    pub fingerprint: u64,
+    pub stamp: u64,
 }
 
 impl Layout {
@@ -86,16 +93,16 @@ impl Layout {
         if versions.is_empty() {
             return Err(none_problem(&dir, &config.version_policy));
         }
-        let mut hasher = DefaultHasher::new();
-        stamp(&dir.join(CONFIG_FILE)).hash(&mut hasher);
-        for (version, dir) in &versions {
-            version.hash(&mut hasher);
-            for file in [SPEC_FILE, hither_dlrm::model::TENSORS_FILE, hither_dlrm::plan::PLAN_FILE]
-            {
-                stamp(&dir.join(file)).hash(&mut hasher);
+        let of_version = |(version, files): (u64, PathBuf)| {
+            let mut hasher = DefaultHasher::new();
+            stamp(&dir.join(CONFIG_FILE)).hash(&mut hasher);
+            for file in [SPEC_FILE, TENSORS_FILE, PLAN_FILE, GOLDEN_FILE] {
+                stamp(&files.join(file)).hash(&mut hasher);
             }
-        }
-        Ok(ModelFiles { config, versions, fingerprint: hasher.finish() })
+            let (config, stamp) = (config.clone(), hasher.finish());
+            (version, VersionFiles { dir: files, config, stamp })
+        };
+        Ok(ModelFiles { versions: versions.into_iter().map(of_version).collect() })
     }
 }
 

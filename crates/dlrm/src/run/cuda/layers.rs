@@ -144,7 +144,12 @@ impl Layers {
         let per_sample = |kernel, pointers: &[u64], numbers: &[usize]| {
             let parameters = parameters(pointers, numbers);
             let grid = [samples as u32, 1, 1];
-            device.launch(kernel, grid, [THREADS, 1, 1], &parameters, Queue::Compute)
+            #[allow(unsafe_code)]
+            // SAFETY: pointers and numbers are the kernel's, and the buffers have room for `samples`; they are
+            // the scratch of one batch, which ends with the queue synchronised.
+            unsafe {
+                device.launch(kernel, grid, [THREADS, 1, 1], &parameters, Queue::Compute)
+            }
         };
         let width = self.dense + self.pooled;
         let join = |to: u64| {
@@ -202,7 +207,11 @@ impl Layers {
             let grid = [(outputs as u32).div_ceil(TILE), (samples as u32).div_ceil(TILE), 1];
             let parameters = parameters(&pointers, &numbers);
             let block = [TILE, TILE, 1];
-            device.launch(self.kernels.linear, grid, block, &parameters, Queue::Compute)?;
+            #[allow(unsafe_code)]
+            // SAFETY: as for the kernels per sample; the weights live as long as `self`.
+            unsafe {
+                device.launch(self.kernels.linear, grid, block, &parameters, Queue::Compute)
+            }?;
             x = y;
         }
         Ok(x)

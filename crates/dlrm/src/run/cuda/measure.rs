@@ -104,7 +104,7 @@ pub fn candidates(limits: &Limits, cold_on_host: bool) -> Vec<CudaPlan> {
 fn resolved(lookups: &Lookups, view: &[Table<'_>], rows: &DeviceRows) -> Vec<Resolved> {
     let one = |k: usize| {
         let bags = lookups.bags(k);
-        let request = Request { dense: &[], sparse: Sparse::Joined(bags), numbering: None };
+        let request = Request { dense: &[], sparse: Sparse::Joined(bags) };
         let mut resolved = Resolved::default();
         resolved.fill(&[request], |_| true, view, rows);
         resolved

@@ -74,7 +74,10 @@ impl Staged {
         for (offset, part) in offsets.iter().zip(parts) {
             host.bytes_mut()[*offset..*offset + part.len()].copy_from_slice(part);
         }
-        buffer.write_queued(host, len, queue)?;
+        #[allow(unsafe_code)]
+        // SAFETY: `&mut self` keeps the staging buffer from being written, and a batch ends with both queues
+        // synchronised before the next one is sent.
+        unsafe { buffer.write_queued(host, len, queue) }?;
         Ok(offsets.map(|offset| buffer.address() + offset as u64))
     }
 }
@@ -136,8 +139,11 @@ impl Stage {
                 let mut parameters = base.to_le_bytes().to_vec();
                 parameters.extend((len as u64).to_le_bytes());
                 let (grid, block) = ([blocks as u32, 1, 1], [THREADS, 1, 1]);
-                let launch =
-                    || self.device.launch(kernel, grid, block, &parameters, Queue::Compute);
+                #[allow(unsafe_code)]
+                // SAFETY: the kernel only reads, within the hot rows that `rows` keeps.
+                let launch = || unsafe {
+                    self.device.launch(kernel, grid, block, &parameters, Queue::Compute)
+                };
                 Ok((len, self.device.time(launch)?))
             }
         }
@@ -199,7 +205,10 @@ impl Stage {
         parameters.extend(group.slices.address().to_le_bytes());
         let grid =
             [blocks_for(&self.build, batch.bags, batch.bags_per_group), group.slice_count, 1];
-        self.device.launch(kernel, grid, [THREADS, 1, 1], &parameters, Queue::Compute)?;
+        #[allow(unsafe_code)]
+        // SAFETY: the batch's addresses are those of buffers that it was sent to, and ids were resolved to rows
+        // that exist; a batch ends with the queue synchronised.
+        unsafe { self.device.launch(kernel, grid, [THREADS, 1, 1], &parameters, Queue::Compute) }?;
         Ok(())
     }
 }

@@ -1,0 +1,186 @@
+//! The backend of recommendation models: an engine, its plan, and how its tables lie.
+
+mod hot;
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hither_dlrm::model::Spec;
+use hither_dlrm::plan::{PLAN_FILE, Packing, PageChoice, Plan};
+use hither_dlrm::run::{Device, Engine, Options, Request, Threads, Worker};
+use hither_dlrm::{Error, Model};
+use hither_kernels::bag::{OutOfRange, TableBags};
+use hither_kernels::gemm::Precision;
+
+use crate::backend::{Backend, Done, Failure, HotRows};
+use crate::config::{Hotness, Mlp, ModelConfig, Reaction};
+use crate::inputs::{Features, Signature};
+use crate::memory::Share;
+
+pub struct Dlrm {
+    signature: Signature,
+    engine: Engine,
+    spec: Spec,
+    /// How the tables are to lie in the end.
+    target: Plan,
+    /// Whether the target is a plan that somebody made, and not a default.
+    has_plan: bool,
+    hotness: Hotness,
+    state: Mutex<Layout>,
+}
+
+/// How the tables lie now.
+struct Layout {
+    plan: Plan,
+    /// Of the copies.
+    memory: Option<Share>,
+    hot_rows: HotRows,
+}
+
+/// Seconds that a model without a plan tries prefetch schemes for.
+const SELF_TEST_S: f64 = 0.2;
+
+impl Dlrm {
+    /// Opens a version so that it can serve at once: tables are read from the mapped file, and copied
+    /// later.
+    pub fn load(name: &str, dir: &Path, config: &ModelConfig) -> Result<Self, String> {
+        let shown = |error: Error| error.to_string();
+        let model = Model::open(dir).map_err(shown)?;
+        let spec = &model.spec;
+        let (form, ids_per_bag) = config.form(spec)?;
+        let has_plan = dir.join(PLAN_FILE).exists();
+        let mut plan = match has_plan {
+            true => Plan::open(&dir.join(PLAN_FILE), spec).map_err(shown)?,
+            false => Plan::standard(spec),
+        };
+        if let Some(mlp) = config.mlp {
+            plan.mlp = if mlp == Mlp::Bf16 { Precision::Bf16 } else { Precision::F32 };
+        }
+        let copies_hot_rows = config.hotness.hot_bytes.is_some_and(|bytes| bytes > 0);
+        for table in &mut plan.tables {
+            table.pages = config.pages.unwrap_or(table.pages);
+            // Without a plan, rows become hot only by what requests ask for.
+            if copies_hot_rows && table.packing == Packing::Off {
+                table.packing = Packing::Lookup;
+            }
+        }
+        let mut first = plan.clone();
+        first.tables.iter_mut().for_each(|table| table.pages = PageChoice::Mapped);
+        let reaction = match config.out_of_range {
+            Reaction::Refuse => OutOfRange::Error,
+            Reaction::Clamp => OutOfRange::Clamp,
+        };
+        let options = Options {
+            out_of_range: vec![reaction; spec.tables.len()],
+            ids_per_bag_max: config.ids_per_bag_max,
+            // Ids are remembered only for hot rows to follow them.
+            sample_every: if packs(&plan) { config.hotness.sample_every } else { 0 },
+            ..Options::default()
+        };
+        let (engine, problem) =
+            Engine::load_or_cpu(&model, &first, options, &|_| ()).map_err(shown)?;
+        if let Some(problem) = problem {
+            tracing::warn!("model `{name}`: {problem}; serving on the CPU");
+            (plan.device, first.device) = Default::default();
+        } else if plan.device != Device::Cpu {
+            // The GPU has the rows: the host copies nothing later.
+            first = plan.clone();
+        }
+        let signature = Signature::new(name, spec, form, ids_per_bag, config);
+        let layout = Layout { plan: first, memory: None, hot_rows: HotRows::default() };
+        Ok(Self {
+            signature,
+            engine,
+            spec: model.spec.clone(),
+            target: plan,
+            has_plan,
+            hotness: config.hotness.clone(),
+            state: Mutex::new(layout),
+        })
+    }
+
+    fn layout(&self) -> MutexGuard<'_, Layout> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Backend for Dlrm {
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn run(
+        &self,
+        batch: &[&Features],
+        scores: &mut [f32],
+        results: &mut [Result<(), Failure>],
+        worker: &mut Worker,
+        threads: &Threads,
+    ) -> Done {
+        let lists: Vec<Vec<TableBags>> =
+            batch.iter().map(|features| features.lists().collect()).collect();
+        let requests: Vec<Request> =
+            batch.iter().zip(&lists).map(|(features, lists)| features.request(lists)).collect();
+        let mut errors: Vec<_> = requests.iter().map(|_| Ok(())).collect();
+        let done = self.engine.infer(&requests, scores, &mut errors, worker, Some(threads));
+        for (result, error) in results.iter_mut().zip(errors) {
+            *result = error.map_err(failure);
+        }
+        let times = done.times;
+        Done { clamped: done.clamped, stages: [times.bottom, times.tables, times.top] }
+    }
+
+    fn copy_bytes(&self) -> u64 {
+        if self.layout().plan == self.target {
+            return 0;
+        }
+        let tables = self.spec.tables.iter().zip(&self.target.tables);
+        let copied = tables.filter(|(_, plan)| plan.pages != PageChoice::Mapped);
+        // A table that reads another's rows takes no memory of its own.
+        copied.filter(|(table, _)| table.shares.is_none()).map(|(table, _)| table.bytes()).sum()
+    }
+
+    fn copy(&self, memory: Share) -> Result<(), String> {
+        self.engine.replan(&self.target, &|_| ()).map_err(|error| error.to_string())?;
+        let mut layout = self.layout();
+        layout.plan = self.target.clone();
+        layout.memory = Some(memory);
+        Ok(())
+    }
+
+    fn tune(&self) -> Result<(), String> {
+        if self.has_plan || self.target.device != Device::Cpu {
+            return Ok(());
+        }
+        let plan = self.layout().plan.clone();
+        let plan = self.engine.self_test(&plan, SELF_TEST_S).map_err(|error| error.to_string())?;
+        self.layout().plan = plan;
+        Ok(())
+    }
+
+    fn refresh_hot_rows(&self) -> Result<Option<[f64; 2]>, String> {
+        self.refreshed()
+    }
+
+    fn has_hot_rows(&self) -> bool {
+        packs(&self.target) && self.hotness.sample_every > 0
+    }
+
+    fn hot_rows(&self) -> HotRows {
+        self.layout().hot_rows
+    }
+}
+
+/// Whether a plan copies hot rows.
+fn packs(plan: &Plan) -> bool {
+    plan.tables.iter().any(|table| table.packing == Packing::Lookup)
+}
+
+/// Whose fault an error is.
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Cuda(error) if error.is_lost() => Failure::Lost(error.to_string()),
+        Error::Cuda(error) => Failure::Backend(error.to_string()),
+        error => Failure::Request(error.to_string()),
+    }
+}
