@@ -133,9 +133,9 @@ fn a_request_has_the_scores_that_it_has_alone() {
     }
 }
 
-/// Fewer samples than threads, and long bags: threads share the tables of a sample.
+/// Fewer samples than threads, and long bags: one thread takes a sample, and the scores are the same.
 #[test]
-fn long_bags_of_few_samples_are_shared_by_threads() {
+fn long_bags_of_few_samples_score_the_same_for_any_threads() {
     let (_dir, model) = model();
     let options = Options { sample_every: 4, ..Options::default() };
     let engine = engine(&model, &Plan::standard(&model.spec), options);

@@ -201,29 +201,6 @@ impl<S: Default + 'static> Threads<S> {
             work(part, chunk, scratch);
         });
     }
-
-    /// As [`Threads::split_chunks`], with chunks that end where `ends` says.
-    ///
-    /// # Panics
-    /// If `ends` fall or go beyond `out`, or a chunk's work panics.
-    pub fn split_at<T: Send>(
-        &self,
-        own: &mut S,
-        out: &mut [T],
-        ends: &[usize],
-        helpers_max: usize,
-        work: &(dyn Fn(usize, &mut [T], &mut S) + Sync),
-    ) {
-        let is_in_order = ends.is_sorted() && ends.last().is_none_or(|end| *end <= out.len());
-        assert!(is_in_order, "ends of chunks");
-        let out = Chunks::new(out);
-        self.split(own, ends.len(), helpers_max, &|part, scratch| {
-            let start = part.checked_sub(1).map_or(0, |before| ends[before]);
-            // SAFETY: each part is run once, and no two parts have elements in common.
-            let chunk = unsafe { out.chunk(start..ends[part]) };
-            work(part, chunk, scratch);
-        });
-    }
 }
 
 /// A slice of which threads take chunks of their own.

@@ -21,12 +21,6 @@ fn every_part_runs_once_for_any_number_of_threads() {
             }
             let wanted: Vec<usize> = (0..len).map(|at| 20 * (at / chunk + 1)).collect();
             assert_eq!(out, wanted, "{count} threads, {len} in chunks of {chunk}");
-            let ends: Vec<usize> =
-                (chunk..=len).step_by(chunk).flat_map(|end| [end, end]).collect();
-            threads.split_at(&mut own, &mut out, &ends, 2, &|_, out, _| out.fill(7));
-            let whole = len / chunk * chunk;
-            assert!(out[..whole].iter().all(|value| *value == 7));
-            assert_eq!(out[whole..], wanted[whole..]);
         }
     }
 }

@@ -2,8 +2,7 @@
 //!
 //! A batch is cut into parts of some samples, and a thread takes each part through all stages: what
 //! one stage leaves in the core's cache, the next one reads, and threads wait for each other only at
-//! the end. Nothing that a part computes depends on the others. Only where there are fewer samples than
-//! threads, and many ids, the tables of a sample are looked up by several.
+//! the end. Nothing that a part computes depends on the others.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,18 +55,7 @@ pub struct Worker {
     starts: Vec<usize>,
     /// Whether a request of the part at hand failed.
     failed: Vec<bool>,
-    /// Lookups that several threads share, and where the results of each end.
-    pieces: Vec<Piece>,
-    ends: Vec<usize>,
     sampler: Sampler,
-}
-
-/// Some tables of one sample.
-struct Piece {
-    request: usize,
-    /// The sample's number in its request.
-    sample: usize,
-    tables: Range<usize>,
 }
 
 /// Samples that a thread takes at a time where bags are short: the pooled rows of a part stay in the
@@ -80,8 +68,6 @@ const PART_SAMPLES_MAX: usize = 512;
 /// A batch of fewer ids and samples is not worth waking another thread for.
 const ALONE_IDS: usize = 4096;
 const ALONE_SAMPLES: usize = 8;
-/// Pieces per thread of lookups that are shared, so that none waits long for the last.
-const PIECES_PER_THREAD: usize = 4;
 
 /// A call, as all threads see it.
 struct Call<'a> {
@@ -237,10 +223,6 @@ impl CpuEngine {
         let most = threads.map_or(0, |threads| layout.helpers_max.min(threads.count()));
         let is_small = samples <= ALONE_SAMPLES && ids <= ALONE_IDS;
         match threads.filter(|_| most > 0 && !is_small) {
-            // Two threads per sample at least: what follows the lookups is done by one.
-            Some(threads) if samples * 2 <= most + 1 && ids > ALONE_IDS => {
-                call.few_samples(out, ids, worker, (threads, most));
-            }
             Some(threads) => {
                 let part = part_samples(samples, ids, most + 1);
                 let work = |index: usize, out: &mut [f32], worker: &mut Worker| {
@@ -297,92 +279,16 @@ impl Call<'_> {
         let samples = first..first + out.len() / self.engine.top.outputs();
         let requests = self.requests_of(&samples);
         self.note_failed(&requests, worker);
-        self.stages(&samples, &requests, out, worker, |pooled, worker| {
-            self.lookups(&samples, &requests, pooled, worker);
-        });
+        self.stages(&samples, &requests, out, worker);
     }
 
-    /// Scores of all samples, whose tables are shared by threads.
-    fn few_samples(
-        &self,
-        out: &mut [f32],
-        ids: usize,
-        worker: &mut Worker,
-        (threads, helpers_max): (&Threads, usize),
-    ) {
-        let samples = 0..out.len() / self.engine.top.outputs();
-        let requests = 0..self.requests.len();
-        self.note_failed(&requests, worker);
-        let (mut pieces, mut ends) =
-            (std::mem::take(&mut worker.pieces), std::mem::take(&mut worker.ends));
-        self.cut(
-            ids.div_ceil((helpers_max + 1) * PIECES_PER_THREAD),
-            worker,
-            &mut pieces,
-            &mut ends,
-        );
-        self.stages(&samples, &requests, out, worker, |pooled, worker| {
-            let work = |piece: usize, out: &mut [f32], worker: &mut Worker| {
-                self.piece(&pieces[piece], out, worker);
-            };
-            threads.split_at(worker, pooled, &ends, helpers_max, &work);
-        });
-        (worker.pieces, worker.ends) = (pieces, ends);
-    }
-
-    /// Cuts the lookups of all samples into pieces of about so many ids.
-    fn cut(&self, ids: usize, worker: &Worker, pieces: &mut Vec<Piece>, ends: &mut Vec<usize>) {
-        pieces.clear();
-        ends.clear();
-        let prepared = self.layout.resident.get();
-        let (tables, width) = (prepared.tables().len(), prepared.width());
-        for (request, failed) in worker.failed.iter().enumerate() {
-            for place in self.starts[request]..self.starts[request + 1] {
-                let sample = place - self.starts[request];
-                let (mut first, mut some) = (0, 0);
-                for table in 0..tables {
-                    some += if *failed {
-                        0
-                    } else {
-                        let offsets = self.requests[request].sparse.table(table).offsets;
-                        (offsets[sample + 1] - offsets[sample]) as usize
-                    };
-                    if some >= ids || table + 1 == tables {
-                        let tables = if *failed { 0..0 } else { first..table + 1 };
-                        pieces.push(Piece { request, sample, tables });
-                        ends.push(place * width + prepared.column(table + 1));
-                        (first, some) = (table + 1, 0);
-                    }
-                }
-            }
-        }
-    }
-
-    fn piece(&self, piece: &Piece, out: &mut [f32], worker: &mut Worker) {
-        let Piece { request, sample, ref tables } = *piece;
-        if tables.is_empty() {
-            return;
-        }
-        let prepared = self.layout.resident.get();
-        let mut lookup = prepared.lookup_from(tables.start, &mut worker.bags, out);
-        for table in tables.clone() {
-            let bags = self.requests[request].sparse.table(table);
-            match lookup.add(table, &bags, sample..sample + 1, 0) {
-                Ok(count) => _ = self.clamped.fetch_add(count, Ordering::Relaxed),
-                Err(error) => self.fail(request, error),
-            }
-        }
-        lookup.finish();
-    }
-
-    /// All stages of some samples; `look_up` fills the pooled rows.
+    /// All stages of some samples.
     fn stages(
         &self,
         samples: &Range<usize>,
         requests: &Range<usize>,
         out: &mut [f32],
         worker: &mut Worker,
-        look_up: impl FnOnce(&mut [f32], &mut Worker),
     ) {
         let CpuEngine { bottom, interactor, top, .. } = self.engine;
         let count = samples.len();
@@ -396,7 +302,7 @@ impl Call<'_> {
 
         let mut pooled = std::mem::take(&mut worker.pooled);
         let width = self.layout.resident.get().width();
-        look_up(aligned(&mut pooled, count * width), worker);
+        self.lookups(samples, requests, aligned(&mut pooled, count * width), worker);
         self.remember(samples, requests, worker);
         let tables_done = Instant::now();
 

@@ -44,8 +44,6 @@ pub struct Lookup<'l> {
     target: Target<'l>,
     /// Rows are only read, and the output is a sink as wide as the widest table.
     is_touch: bool,
-    /// The first element of a sample that the output has.
-    skip: usize,
 }
 
 /// Rows that are pooled in one go: their list of addresses stays in the second-level cache, and the
@@ -98,23 +96,7 @@ impl<'a> Prepared<'a> {
 
     fn lookup_into<'l>(&'l self, scratch: &'l mut Scratch, target: Target<'l>) -> Lookup<'l> {
         scratch.clear();
-        Lookup { prepared: self, scratch, target, is_touch: false, skip: 0 }
-    }
-
-    /// Begins a lookup of one sample whose results go to `out` from those of table `first` on: threads
-    /// can share the tables of a sample.
-    pub fn lookup_from<'l>(
-        &'l self,
-        first: usize,
-        scratch: &'l mut Scratch,
-        out: &'l mut [f32],
-    ) -> Lookup<'l> {
-        Lookup { skip: self.columns[first], ..self.lookup(scratch, out) }
-    }
-
-    /// The element of a sample's results at which those of a table begin; the width behind the last.
-    pub fn column(&self, table: usize) -> usize {
-        self.columns.get(table).copied().unwrap_or(self.width)
+        Lookup { prepared: self, scratch, target, is_touch: false }
     }
 
     /// Begins a lookup that reads rows and keeps no results.
@@ -193,13 +175,13 @@ impl Lookup<'_> {
         let Prepared { tables, columns, out_of_range, width, isa } = self.prepared;
         let t = &tables[table];
         bags.check(table, t, samples.clone())?;
-        let begin = columns[table].checked_sub(self.skip);
+        let begin = columns[table];
         let end = match self.is_touch {
             true => Some(t.dim),
             // The last sample's results of this table.
             false => (place + samples.len().max(1) - 1)
                 .checked_mul(*width)
-                .and_then(|last| last.checked_add(begin? + t.dim)),
+                .and_then(|last| last.checked_add(begin + t.dim)),
         };
         let is_inside = samples.is_empty() || end.is_some_and(|end| end <= self.target.len());
         assert!(is_inside, "results beyond the output");
@@ -214,7 +196,7 @@ impl Lookup<'_> {
             let place = Place {
                 table: table as u32,
                 samples: first..last,
-                out: (place + first - samples.start) * width + begin.unwrap_or(0),
+                out: (place + first - samples.start) * width + begin,
                 out_step: *width,
                 out_of_range: out_of_range[table],
             };
