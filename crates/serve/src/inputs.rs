@@ -218,8 +218,7 @@ impl Signature {
         }
         let mut held = request.held.take();
         held.grow(dense.made_bytes() + sparse.made_bytes())?;
-        let (ids, cost) = (sparse.ids(), samples);
-        Ok(Features { samples, ids, cost, dense, sparse, _held: held })
+        Ok(Features { samples, ids: sparse.ids(), dense, sparse, _held: held })
     }
 }
 

@@ -181,16 +181,13 @@ impl Served {
         request: &mut InferRequest,
         arrived: Instant,
     ) -> Result<Scores, Error> {
-        let mut features = self.signature().features(request)?;
+        let features = self.signature().features(request)?;
         let id = || shown_id(&request.id);
         let timeout = request.timeout.or(self.config.timeout());
         let deadline = timeout.and_then(|timeout| arrived.checked_add(timeout));
         let (reply, answer) = oneshot::channel();
-        features.cost = self.state().rule.cost(features.samples, features.ids);
-        let cost = features.cost;
         let item = Pending { features, reply };
-        let waiting = Waiting { client, cost, arrived, deadline, item };
-        let Some(ticket) = self.enqueue(waiting) else {
+        let Some(ticket) = self.enqueue(client, arrived, deadline, item) else {
             return Err(Error::QueueFull { id: id() });
         };
         let mut withdrawal = Withdrawal { served: self, ticket: Some(ticket) };
@@ -222,8 +219,16 @@ impl Served {
         }
     }
 
-    fn enqueue(self: &Arc<Self>, waiting: Waiting<Pending>) -> Option<Ticket> {
+    fn enqueue(
+        self: &Arc<Self>,
+        client: ClientId,
+        arrived: Instant,
+        deadline: Option<Instant>,
+        item: Pending,
+    ) -> Option<Ticket> {
         let mut state = self.state();
+        let cost = state.rule.cost(item.features.samples, item.features.ids);
+        let waiting = Waiting { client, cost, arrived, deadline, item };
         let (ticket, displaced) = match state.queue.offer(waiting) {
             Offered::Queued(ticket) => (ticket, None),
             Offered::Displaced(ticket, displaced) => (ticket, Some(displaced)),

@@ -1,5 +1,6 @@
 //! All integration tests of this crate, in one binary: each would link the whole tree again.
 
+mod cut;
 mod generated;
 mod inputs;
 mod queue;

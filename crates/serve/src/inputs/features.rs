@@ -16,8 +16,6 @@ pub struct Features {
     pub samples: usize,
     /// Ids in all tables.
     pub ids: usize,
-    /// What the request costs, in usual samples ([`crate::cost`]); at least 1.
-    pub cost: usize,
     pub(super) dense: Array<f32>,
     pub(super) sparse: Lists,
     /// The request's share of the budget, until it is answered.
