@@ -1,13 +1,13 @@
 // Opens a page of training runs as a reader would and checks what there is to see.
 //   node check-train.mjs FILE.html [--screenshot out.png] [--dark] [--bare] [--none]
-// --bare: a mode without bytes or drift is all there is to some plots, which must say so.
+// --bare: a mode without bytes is all there is to some plots, which must say so.
 // --none: there are no runs at all.
 // Prints one line per check; exit 0 if all hold, 1 if one does not, 2 on wrong usage.
 import { args, check, colours, visit } from "./browser.mjs";
 
 const asked = args("check-train.mjs", { bare: { type: "boolean" }, none: { type: "boolean" } });
 const SCORES = ["rounds", "bytes", "seconds"];
-const OTHERS = ["loss", "steps", "kappa-a", "kappa-x", "sigma", "gradient"];
+const OTHERS = ["loss", "steps", "kept", "gain"];
 
 const ink = (page, id) => page.$eval(`#plot-${id} canvas`, (canvas) => canvas.toDataURL());
 const visible = (page) => page.$$eval(".plot", (plots) => Object.fromEntries(plots.map((p) => [p.id.slice(5), Number(p.dataset.visible)])));
@@ -93,7 +93,7 @@ async function checkFilter(page, modes) {
 }
 
 async function checkCursor(page) {
-  for (const [id, words] of [["rounds", /rounds? \d.*%/], ["bytes", /after [\d.]+ .?B.*%/], ["seconds", /after [\d.]+ (ms|s|min|h).*%/], ["kappa-a", /rounds? \d.*\d/]]) {
+  for (const [id, words] of [["rounds", /rounds? \d.*%/], ["bytes", /after [\d.]+ .?B.*%/], ["seconds", /after [\d.]+ (ms|s|min|h).*%/], ["kept", /rounds? \d.*%/]]) {
     if (!await page.$(`#plot-${id}`)) continue;
     await page.hover(`#plot-${id} .u-over`);
     const told = (await page.textContent("#tip")).replace(/\s+/g, " ");

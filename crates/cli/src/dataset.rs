@@ -94,16 +94,6 @@ impl DataArgs {
         stored::fits(self.path())
     }
 
-    /// Whether the dataset is a user–item graph; false also if it cannot be read.
-    pub fn is_user_item(&self) -> bool {
-        let format = self.format.map_or_else(|| load::recognise(self.path()).ok(), Some);
-        format == Some(Format::Interactions)
-    }
-
-    pub fn edge_weights(&self) -> bool {
-        self.edge_weights
-    }
-
     pub fn split_asked(&self) -> Value {
         match &self.split_file {
             Some(path) => json!({ "file": path.file_name().map(|name| name.to_string_lossy()) }),

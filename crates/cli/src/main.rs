@@ -152,7 +152,7 @@ impl Command {
             Self::Serving(serving::Command::Serve(_)) => None,
             #[cfg(feature = "train")]
             Self::Training(training::Command::Train(args)) if args.writes_checkpoints() => {
-                Some(&[signal_hook::consts::SIGTERM])
+                Some(&[signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])
             }
             _ => Some(&[]),
         }
@@ -193,9 +193,19 @@ fn status(error: &anyhow::Error) -> u8 {
     match error.downcast_ref() {
         Some(sim::Error::Invariant { .. }) => 1,
         #[cfg(feature = "train")]
-        _ if error.is::<train::Stopped>() => train::Stopped::STATUS,
-        _ => 2,
+        _ => stopped(error).unwrap_or(2),
     }
+}
+
+/// The status of a run that stopped as asked.
+#[cfg(feature = "train")]
+fn stopped(error: &anyhow::Error) -> Option<u8> {
+    error.downcast_ref().map(train::Stopped::status)
+}
+
+#[cfg(not(feature = "train"))]
+fn stopped(_: &anyhow::Error) -> Option<u8> {
+    None
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {

@@ -14,6 +14,7 @@ use hither_gnn::Dataset;
 use hither_gnn::partition::{self, Method, PARTS_MAX, Partition, Quality, Settings, quality};
 use hither_gnn::parts::PartWriter;
 use hither_report::plural;
+use indicatif::ProgressBar;
 use serde::Serialize;
 
 use crate::dataset::DataArgs;
@@ -97,13 +98,9 @@ fn yes(text: &str) -> Result<bool, String> {
 /// Graphs with more edges take long enough to say so first.
 const EDGES_MANY: usize = 2_000_000;
 
-/// Partitions a graph, and says first what it does if that takes long.
-pub fn partition_graph(
-    data: &Dataset,
-    settings: &Settings,
-    common: &Common,
-) -> anyhow::Result<Partition> {
-    let Dataset { graph, labels, split, .. } = data;
+/// A spinner for the time in which a graph is partitioned. Says first what is done if that takes long.
+pub fn say_partitioning(data: &Dataset, settings: &Settings, common: &Common) -> ProgressBar {
+    let graph = &data.graph;
     let Settings { method, parts, .. } = settings;
     let (nodes, edges, parts) = (graph.nodes(), graph.edges(), plural(*parts, "part"));
     let work = format!("partitioning {nodes} nodes and {edges} edges into {parts} by {method}");
@@ -116,6 +113,16 @@ pub fn partition_graph(
         };
         spinner.suspend(|| common.say(&(work + &time)));
     }
+    spinner
+}
+
+fn partition_graph(
+    data: &Dataset,
+    settings: &Settings,
+    common: &Common,
+) -> anyhow::Result<Partition> {
+    let Dataset { graph, labels, split, .. } = data;
+    let spinner = say_partitioning(data, settings, common);
     let partition = partition::partition(graph, labels, &split.train, settings);
     spinner.finish_and_clear();
     Ok(partition?)

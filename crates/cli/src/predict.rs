@@ -11,6 +11,7 @@ use clap::builder::RangedU64ValueParser;
 use hither_data::Output;
 use hither_gnn::dataset::UNLABELLED;
 use hither_gnn::model::{Inference, Model};
+use hither_gnn::run::{MODEL, field, likeliest};
 use hither_gnn::save::{self, Target, Trained};
 use hither_gnn::{Dataset, Labels};
 use hither_report::plural;
@@ -18,8 +19,6 @@ use hither_report::plural;
 use crate::dataset::DataArgs;
 use crate::outputs::Force;
 use crate::scores::{ScoreFormat, ScoreWriter};
-use crate::train::predictions::{field, likeliest};
-use crate::train::store::MODEL;
 use crate::{Common, inputs};
 
 /// Predict the classes of a graph's nodes, or their links, with a trained model

@@ -9,7 +9,6 @@ use clap::Parser as _;
 use hither_gnn::model::Kind;
 use hither_gnn::parts::stored::{self, FolderFacts};
 use hither_gnn::train::Mode;
-use hither_gnn::transport::Lost;
 
 use crate::outputs::{self, Force};
 use crate::train::{TrainArgs, job_name};
@@ -61,6 +60,12 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, _: &Common) -> anyhow::Result<ExitCode> {
+    if !cfg!(feature = "mpi") {
+        bail!(
+            "this hither was built without MPI, and the script starts several ranks of it; build it with `cargo build \
+             --release --features mpi`, and submit with that"
+        );
+    }
     if let Some(path) = &args.script {
         args.force.check_file_of("--script", path)?;
     }
@@ -69,19 +74,12 @@ pub fn run(args: &Args, _: &Common) -> anyhow::Result<ExitCode> {
     else {
         bail!("only `train` can be submitted, but the command is `{}`", args.command[0]);
     };
-    let mode = train.mode;
-    let Some(train) = train.over_ranks() else {
+    let Some((mode, train)) = train.over_ranks() else {
         bail!("`train compare` runs in one process; submit `train` with one mode");
     };
-    if train.run.output.is_none() {
+    if train.output.output.is_none() {
         bail!(
             "the command has no -o DIR, which keeps the checkpoints that a restarted job goes on from"
-        );
-    }
-    if train.exchange.lost != Lost::Wait {
-        bail!(
-            "--lost skip: srun ends the job with its first lost rank; leave it out, the job then goes on from its \
-             last checkpoint when Slurm starts it again"
         );
     }
     let folder = stored::facts(train.data.path())?;
@@ -103,8 +101,8 @@ fn script(
             folder.parts + 1
         );
     }
-    let layers = train.stack()?;
-    let layers: Vec<&str> = layers.into_iter().map(Kind::name).collect();
+    let config = train.config(mode)?;
+    let layers: Vec<&str> = config.stack(false)?.into_iter().map(Kind::name).collect();
     let name = job_name(&layers.join(","), &folder.name, mode.name());
     if name.contains(|c: char| c.is_whitespace() || c.is_control() || c == '"') {
         bail!("the dataset is called `{}`, which cannot be the name of a job", folder.name);
@@ -120,7 +118,7 @@ fn script(
     options.extend(args.partition.iter().map(|partition| format!("--partition={partition}")));
     options.extend(args.hold.then(|| "--hold".to_owned()));
     options.extend(["--requeue", "--open-mode=append"].map(ToOwned::to_owned));
-    let (rounds, grace_s) = (train.run.rounds, args.grace_s);
+    let (rounds, grace_s) = (config.run.rounds, args.grace_s);
     options.push(format!(
         "--comment=\"hither: model={name} iterations={rounds} signal=USR1 grace={grace_s}\""
     ));

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::model::Weights;
 use crate::optim::Optimiser;
-use crate::train::{Best, Trainer};
+use crate::train::{Best, Fnv, Trainer};
 
 const RUN: &str = "hither.run";
 const STATE: &str = "hither.state";
@@ -28,14 +28,13 @@ type Run = BTreeMap<String, String>;
 
 #[derive(Serialize, Deserialize)]
 struct State {
-    rounds: Vec<Round>,
+    /// How many rounds are done, and a hash of their rows, which metrics.jsonl holds.
+    rounds: u32,
+    rows: String,
     /// Round, validation and test score of the best model.
     best: Option<(u32, Option<f64>, f64)>,
     /// Steps that the server's optimiser has taken.
     steps: u64,
-    /// Parts of workers that were late or lost, and have no file.
-    #[serde(default)]
-    absent: Vec<usize>,
 }
 
 /// Writes the state after the last round, or nothing at all.
@@ -47,19 +46,20 @@ pub fn write(trainer: &mut Trainer, path: &Path) -> Result<(), Error> {
         path: folder.clone(),
         source,
     })?;
-    let absent = trainer.workers.save(&folder, &run, round)?;
+    trainer.workers.save(&folder, &run, round)?;
     let state = State {
-        rounds: trainer.rounds.clone(),
+        rounds: round,
+        rows: format!("{:016x}", trainer.rows_hash.0),
         best: trainer.best.as_ref().map(|best| (best.round, best.valid, best.test)),
         steps: trainer.server.optimiser.steps,
-        absent,
     };
     write_file(path, &tensors(trainer), &run, &json(path, &state)?)?;
     remove_others(&folder, round)
 }
 
-/// Puts a trainer that has not begun where another one was when it wrote `path`.
-pub fn restore(trainer: &mut Trainer, path: &Path) -> Result<(), Error> {
+/// Puts a trainer that has not begun where another one was when it wrote `path`. `rows` are the rounds that it had
+/// trained; later ones are left out.
+pub fn restore(trainer: &mut Trainer, path: &Path, mut rows: Vec<Round>) -> Result<(), Error> {
     let bad = |problem: String| Error::Resume { path: path.into(), problem };
     let file = Checkpoint::open(path)?;
     let unreadable = |error: serde_json::Error| bad(format!("it cannot be understood: {error}"));
@@ -74,24 +74,26 @@ pub fn restore(trainer: &mut Trainer, path: &Path) -> Result<(), Error> {
         }
     }
     let state: State = serde_json::from_str(said(&file, path, STATE)?).map_err(unreadable)?;
+    rows.truncate(state.rounds as usize);
+    if rows.len() < state.rounds as usize || format!("{:016x}", hash(&rows)) != state.rows {
+        return Err(bad(format!(
+            "the {} rounds before it are not all in metrics.jsonl beside it; begin again with --force",
+            state.rounds
+        )));
+    }
     trainer.best = state.best.map(|(round, valid, test)| Best {
         round,
         valid,
         test,
         weights: trainer.global.clone(),
     });
-    if let Some(remote) = &mut trainer.remote {
-        remote.at = Some(trainer.global.clone());
-    }
     for (name, values) in tensors_mut(trainer) {
         read_tensor(&file, path, &name, values)?;
     }
     trainer.server.optimiser.steps = state.steps;
-    trainer.sums_are_lost = trainer.remote.is_some();
-    let round = state.rounds.len() as u32;
     let run = json(path, &run(trainer))?;
-    trainer.workers.restore(&workers_folder(path), &run, round, &state.absent)?;
-    trainer.rounds = state.rounds;
+    trainer.workers.restore(&workers_folder(path), &run, state.rounds)?;
+    trainer.take_rounds(rows);
     Ok(())
 }
 
@@ -161,6 +163,16 @@ fn remove_others(folder: &Path, round: u32) -> Result<(), Error> {
     Ok(())
 }
 
+/// A hash of the rows of rounds, as they are written.
+fn hash(rows: &[Round]) -> u64 {
+    let mut hash = Fnv::default();
+    for row in rows {
+        // A row that cannot be written was never counted.
+        let _ = serde_json::to_writer(&mut hash, row);
+    }
+    hash.0
+}
+
 fn json(path: &Path, value: &impl Serialize) -> Result<String, Error> {
     serde_json::to_string(value)
         .map_err(|error| Error::File { path: path.into(), problem: error.to_string() })
@@ -226,8 +238,7 @@ fn run(trainer: &Trainer) -> Run {
 fn tensors(trainer: &Trainer) -> Vec<(String, &[f32])> {
     let mut all: Vec<(String, &[f32])> = vec![];
     let best = trainer.best.as_ref().map(|best| &best.weights);
-    let sums = trainer.remote.as_ref().and_then(|remote| remote.at.as_ref());
-    for (name, weights) in [("global", Some(&trainer.global)), ("best", best), ("sums", sums)] {
+    for (name, weights) in [("global", Some(&trainer.global)), ("best", best)] {
         if let Some(Weights { params, stats }) = weights {
             all.push((format!("{name}.params"), params));
             all.push((format!("{name}.stats"), stats));
@@ -242,8 +253,7 @@ fn tensors(trainer: &Trainer) -> Vec<(String, &[f32])> {
 fn tensors_mut(trainer: &mut Trainer) -> Vec<(String, &mut [f32])> {
     let mut all: Vec<(String, &mut [f32])> = vec![];
     let best = trainer.best.as_mut().map(|best| &mut best.weights);
-    let sums = trainer.remote.as_mut().and_then(|remote| remote.at.as_mut());
-    for (name, weights) in [("global", Some(&mut trainer.global)), ("best", best), ("sums", sums)] {
+    for (name, weights) in [("global", Some(&mut trainer.global)), ("best", best)] {
         if let Some(Weights { params, stats }) = weights {
             all.push((format!("{name}.params"), params));
             all.push((format!("{name}.stats"), stats));

@@ -61,17 +61,30 @@ pub struct Budget {
     pub machine: Machine,
     /// One step on the whole graph; `None`: the server takes no such steps.
     pub whole_step: Option<Work>,
+    /// What the rounds so far took.
+    pub spent: Spent,
+}
+
+/// The time of all rounds so far, in seconds of the budget's machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spent {
+    /// The slowest worker of each round.
+    slowest_s: Seconds,
+    server_s: Seconds,
+    judge_s: Seconds,
 }
 
 impl Budget {
-    /// The budget of some rounds.
-    fn earned_s(&self, rounds: &[Round]) -> Seconds {
-        let slowest = rounds.iter().map(|round| self.machine.seconds(round.work.slowest));
-        self.share * slowest.sum::<Seconds>()
+    /// Counts one more round.
+    pub fn note(&mut self, round: &Round) {
+        self.spent.slowest_s += self.machine.seconds(round.work.slowest);
+        self.spent.server_s += self.machine.seconds(round.work.server);
+        self.spent.judge_s += self.machine.seconds(round.work.judge);
     }
 
-    fn spent_s(&self, rounds: &[Round], what: fn(&Round) -> Work) -> Seconds {
-        rounds.iter().map(|round| self.machine.seconds(what(round))).sum()
+    /// The budget of the rounds so far.
+    fn earned_s(&self) -> Seconds {
+        self.share * self.spent.slowest_s
     }
 
     /// Whether a judgement is due after these rounds: the first at once, others as soon as they are
@@ -80,31 +93,24 @@ impl Budget {
         let Some(last) = past.iter().rev().find(|round| round.work.judge.total() > 0) else {
             return true;
         };
-        let spent_s = self.spent_s(past, |round| round.work.judge);
-        spent_s + self.machine.seconds(last.work.judge) <= JUDGING * self.earned_s(past)
-    }
-
-    /// Whether stored sums are computed anew after these rounds, which takes the whole budget: at once
-    /// at first, then whenever it pays for it.
-    pub fn refreshes(&self, past: &[Round]) -> bool {
-        let Some(last) = past.iter().rev().find(|round| round.work.server.total() > 0) else {
-            return true;
-        };
-        let spent_s = self.spent_s(past, |round| round.work.server);
-        spent_s + self.machine.seconds(last.work.server) <= self.earned_s(past)
+        self.spent.judge_s + self.machine.seconds(last.work.judge) <= JUDGING * self.earned_s()
     }
 
     /// Whether one round pays for a step on the whole graph.
-    fn pays_for_whole_step(&self, past: &[Round]) -> bool {
-        let of_a_round_s = (1.0 - JUDGING) * self.earned_s(past) / past.len() as f64;
+    fn pays_for_whole_step(&self, rounds: usize) -> bool {
+        let of_a_round_s = (1.0 - JUDGING) * self.earned_s() / rounds as f64;
         self.whole_step.is_some_and(|step| self.machine.seconds(step) <= of_a_round_s)
     }
 
-    /// What steps may take after these rounds and, if it is known, this round's slowest worker.
-    pub fn left_s(&self, past: &[Round], slowest: Option<Work>) -> Seconds {
+    /// What steps may take now. The work of this round's slowest worker counts if it is known.
+    pub fn left_s(&self, slowest: Option<Work>) -> Seconds {
         let now_s = slowest.map_or(0.0, |work| self.share * self.machine.seconds(work));
-        let spent_s = self.spent_s(past, |round| round.work.server);
-        (1.0 - JUDGING) * (self.earned_s(past) + now_s) - spent_s
+        (1.0 - JUDGING) * (self.earned_s() + now_s) - self.spent.server_s
+    }
+
+    /// What judging may take now, with what this round's slowest worker is expected to add.
+    pub fn judging_left_s(&self) -> Seconds {
+        JUDGING * self.earned_s() - self.spent.judge_s
     }
 }
 
@@ -124,7 +130,7 @@ impl ServerSteps {
             Self::Fixed(steps) => Until::Count(*steps),
             Self::Like(taken) => Until::Count(taken.get(past.len()).map_or(0, |(n, _)| *n)),
             Self::Auto if judged || !corrections_harm(past, batch) => {
-                let seconds = budget.left_s(past, slowest);
+                let seconds = budget.left_s(slowest);
                 Until::Spent { seconds, machine: budget.machine }
             }
             Self::Auto => Until::Count(0),
@@ -135,11 +141,10 @@ impl ServerSteps {
     pub fn batch(&self, asked: Option<usize>, past: &[Round], budget: &Budget) -> Option<usize> {
         match (self, past.last()) {
             (Self::Like(taken), _) => taken.get(past.len()).map_or(asked, |(_, batch)| *batch),
-            // Rounds of an earlier version do not say with how many nodes they began.
             (Self::Auto, Some(last)) if past[0].server_batch == asked => {
                 let batch = last.server_batch?;
                 let harmed = last.gain.is_some_and(harms);
-                let is_whole = harmed && budget.pays_for_whole_step(past);
+                let is_whole = harmed && budget.pays_for_whole_step(past.len());
                 (!is_whole).then(|| affordable(batch, last))
             }
             _ => asked,
@@ -182,8 +187,8 @@ pub struct Judge<'a> {
     model: &'a Model,
     data: &'a Dataset,
     batch: Batch<'a>,
-    /// The nodes, in ascending order.
-    pub nodes: Vec<u32>,
+    /// The examples that the server's steps leave out, in ascending order.
+    pub held_out: Vec<u32>,
     /// Losses at the old model and at the average, once they are known.
     ends: Option<[f64; 2]>,
     /// What it took so far.
@@ -200,11 +205,13 @@ impl<'a> Judge<'a> {
     ) -> Self {
         let count = JUDGES.min(server.train.len() / JUDGES_SHARE_MAX).max(1);
         let name = format!("judge/{round}");
-        let mut nodes = draw(&server.train, count, &mut seed::stream(seed, &name));
-        let batch = server.look_at(data, model, nodes.clone(), &Fanout::All, (seed, &name));
-        // Only now: the batch has them as drawn, whatever their numbers are.
-        nodes.sort_unstable();
-        Self { model, data, batch, nodes, ends: None, work: Work::default() }
+        let examples = draw(&server.train, count, &mut seed::stream(seed, &name));
+        // An edge that is left out from one end only would still be learnt from.
+        let mut held_out = server.task.mirrors(data, &examples);
+        held_out.extend(&examples);
+        held_out.sort_unstable();
+        let batch = server.look_at(data, model, examples, &Fanout::All, (seed, &name));
+        Self { model, data, batch, held_out, ends: None, work: Work::default() }
     }
 
     /// How far to go from the old model to the average.
@@ -254,7 +261,15 @@ mod tests {
         share: 1.0,
         machine: Machine { sums_per_s: 1.0, products_per_s: 1.0, link_bytes_per_s: 1.0 },
         whole_step: Some(Work { sums: 75, products: 0 }),
+        spent: Spent { slowest_s: 0.0, server_s: 0.0, judge_s: 0.0 },
     };
+
+    /// The budget after some rounds.
+    fn after(past: &[Round]) -> Budget {
+        let mut budget = BUDGET;
+        past.iter().for_each(|round| budget.note(round));
+        budget
+    }
 
     /// A round whose slowest worker took 100 seconds.
     fn round(server: u64, judge: u64, gain: Option<f64>) -> Round {
@@ -275,10 +290,8 @@ mod tests {
             valid: None,
             test: None,
             further: Default::default(),
-            left_out: vec![],
             bytes: Bytes::default(),
             gain,
-            drift: None,
             work: works,
             path: CriticalPath::default(),
             time: Times::default(),
@@ -288,12 +301,12 @@ mod tests {
     #[test]
     fn steps_get_what_judging_leaves_and_earlier_rounds_saved() {
         let now = Some(Work { sums: 100, products: 0 });
-        assert_eq!(BUDGET.left_s(&[], now), 75.0);
-        assert_eq!(BUDGET.left_s(&[round(60, 25, None)], now), 90.0);
+        assert_eq!(BUDGET.left_s(now), 75.0);
+        assert_eq!(after(&[round(60, 25, None)]).left_s(now), 90.0);
         // A step that cost more than there was is paid off later.
-        assert_eq!(BUDGET.left_s(&[round(200, 25, None)], now), -50.0);
+        assert_eq!(after(&[round(200, 25, None)]).left_s(now), -50.0);
         // A server that does not wait knows only the rounds before.
-        assert_eq!(BUDGET.left_s(&[round(60, 25, None)], None), 15.0);
+        assert_eq!(after(&[round(60, 25, None)]).left_s(None), 15.0);
     }
 
     #[test]
@@ -302,7 +315,8 @@ mod tests {
         let first = round(0, 40, Some(1.0));
         let other = round(0, 0, None);
         let due = |others: usize| {
-            BUDGET.judges(&[vec![first.clone()], vec![other.clone(); others]].concat())
+            let past = [vec![first.clone()], vec![other.clone(); others]].concat();
+            after(&past).judges(&past)
         };
         // Two judgements cost 80, a round pays 25.
         assert_eq!([0, 1, 2, 3].map(due), [false, false, false, true]);
@@ -312,7 +326,7 @@ mod tests {
     fn harmful_corrections_wait_for_the_next_judgement() {
         let until = |gain: f64, judged: bool| {
             let past = [round(0, 40, Some(gain)), round(0, 0, None)];
-            ServerSteps::Auto.until(&past, Some(256), &BUDGET, None, judged)
+            ServerSteps::Auto.until(&past, Some(256), &after(&past), None, judged)
         };
         assert_eq!(until(-0.1, false), Until::Count(0));
         assert_eq!(until(f64::NAN, false), Until::Count(0));
@@ -328,14 +342,14 @@ mod tests {
         let harmed = round(0, 40, Some(-0.1));
         let batch = |past: &[Round], whole: u64| {
             let whole_step = Some(Work { sums: whole, products: 0 });
-            auto.batch(Some(256), past, &Budget { whole_step, ..BUDGET })
+            auto.batch(Some(256), past, &Budget { whole_step, ..after(past) })
         };
         assert_eq!(batch(slice::from_ref(&harmed), 75), None);
         assert_eq!(batch(slice::from_ref(&harmed), 76), Some(256), "a round does not pay for it");
         assert_eq!(batch(&[round(0, 40, Some(0.1))], 75), Some(256));
         // They begin at once, and go on until they harm too.
         let spends =
-            |past: &[Round]| auto.until(past, None, &BUDGET, None, false) != Until::Count(0);
+            |past: &[Round]| auto.until(past, None, &after(past), None, false) != Until::Count(0);
         let whole = |gain| Round { server_batch: None, ..round(0, 40, gain) };
         assert!(spends(slice::from_ref(&harmed)));
         assert_eq!(batch(&[harmed.clone(), whole(None)], 75), None);

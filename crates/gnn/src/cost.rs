@@ -1,6 +1,6 @@
 //! What a round costs beside its work: the bytes that cross the network, and the time that a cluster would take.
 
-use hither_core::record::train::{Bytes, CriticalPath, Work, Works};
+use hither_core::record::train::{Bytes, CriticalPath, Works};
 
 use crate::mode::Corrects;
 use crate::model::Weights;
@@ -24,15 +24,13 @@ impl Trainer {
     }
 
     /// What crossed the network: every worker's model both ways, and what workers fetched.
-    pub(crate) fn bytes(&self, answers: &[Answer], sums_bytes: u64) -> Bytes {
-        let mut bytes = Bytes { features_down_bytes: sums_bytes, ..Bytes::default() };
+    pub(crate) fn bytes(&self, answers: &[Answer]) -> Bytes {
+        let mut bytes = Bytes::default();
         if self.settings.mode.is_distributed() {
             for Answer { learnt, .. } in answers {
-                // Of a table, the rows of the worker's nodes. One that was added up on the way was whole.
-                let is_reduced = learnt.weights.params.is_empty();
-                let sent = if is_reduced { &self.global } else { &learnt.weights };
-                let Weights { params, stats } = sent;
-                bytes.model_down_bytes += sent.bytes();
+                // Of a table, the rows of the worker's nodes.
+                let Weights { params, stats } = &learnt.weights;
+                bytes.model_down_bytes += learnt.weights.bytes();
                 bytes.model_up_bytes += self.settings.updates().bytes(params.len(), stats.len());
                 bytes.add(&learnt.bytes);
             }
@@ -46,18 +44,10 @@ impl Trainer {
         answers: &[Answer],
         works: &Works,
         bytes: &Bytes,
-        sums_bytes: u64,
     ) -> CriticalPath {
         let machine = &self.settings.machine;
-        let worker_s = |Answer { learnt, probed, .. }: &Answer| {
-            let probe = probed.as_ref().map_or(Work::default(), |probed| probed.work);
-            machine.seconds(learnt.work + probe) + machine.transfer_s(learnt.bytes.total())
-        };
-        let probed = answers.iter().filter_map(|answer| answer.probed.as_ref());
-        let workers_probe: Work = probed.map(|probed| probed.work).sum();
-        let server_probe = Work {
-            sums: works.probe.sums - workers_probe.sums,
-            products: works.probe.products - workers_probe.products,
+        let worker_s = |Answer { learnt, .. }: &Answer| {
+            machine.seconds(learnt.work) + machine.transfer_s(learnt.bytes.total())
         };
         let workers_s = answers.iter().map(worker_s).fold(0.0, f64::max);
         let steps_s = machine.seconds(works.server);
@@ -69,9 +59,8 @@ impl Trainer {
         CriticalPath {
             workers_s,
             // All of it goes through the server's link.
-            transfer_s: machine
-                .transfer_s(bytes.model_down_bytes + bytes.model_up_bytes + sums_bytes),
-            server_s: waited_s + machine.seconds(works.judge + server_probe),
+            transfer_s: machine.transfer_s(bytes.model_down_bytes + bytes.model_up_bytes),
+            server_s: waited_s + machine.seconds(works.judge),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Which full batches are too large: attention and sparse features are transposed in the backward pass, and a
 //! transposed matrix numbers its entries with 32 bits. Callers check before any work starts.
 
-use crate::layer::Layer;
 use crate::mode::{Corrects, Sees};
 use crate::model::Model;
 use crate::partition::Partition;
@@ -29,7 +28,7 @@ impl FullBatch {
         match does.workers.filter(|_| settings.local.batch.is_none()) {
             None => {}
             // Edges that the partition cut are counted, though the worker lacks them: an upper bound.
-            Some(Sees::Part | Sees::PartAndSums) => {
+            Some(Sees::Part) => {
                 let parts = partition.nodes_of().into_iter();
                 batches.extend(parts.map(|nodes| Self::from_nodes(data, nodes.into_iter())));
             }
@@ -57,13 +56,12 @@ impl FullBatch {
 
     /// Whether a model can learn from the batch; the error names what is too large.
     pub fn check(&self, model: &Model) -> Result<(), Error> {
-        let attends = |layer: &Layer| matches!(layer, Layer::Attention(_) | Layer::Gatv2(_));
-        let has_attention = model.stages.iter().any(|stage| attends(&stage.layer));
+        let transposes = model.stages.iter().any(|stage| stage.layer.reads().transposes);
         let too_large = |entries: u64, of: &str| {
             let problem = format!("a full batch has {entries} {of}, more than {ENTRIES_MAX}");
             Err(Error::Settings(problem))
         };
-        if has_attention && self.neighbours > ENTRIES_MAX {
+        if transposes && self.neighbours > ENTRIES_MAX {
             return too_large(self.neighbours, "neighbours for graph attention");
         }
         if self.feature_entries > ENTRIES_MAX {
@@ -76,26 +74,10 @@ impl FullBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layer::Norm;
     use crate::model::{Kind, Spec};
 
     fn model(kind: Kind) -> Model {
-        let spec = Spec {
-            layers: vec![kind, kind],
-            inputs: 3,
-            hidden: 4,
-            outputs: 2,
-            heads: 1,
-            norm: Norm::Symmetric,
-            batch_norm: false,
-            layer_norm: false,
-            residual: false,
-            dropout: 0.0,
-            steps: 1,
-            alpha: 0.2,
-            length_power: 1.0,
-        };
-        Model::new(spec).expect("a model")
+        Model::new(Spec { layers: vec![kind, kind], ..Spec::default() }).expect("a model")
     }
 
     #[test]

@@ -4,10 +4,10 @@
 
 pub mod average;
 pub mod checkpoint;
+pub mod config;
 pub mod correct;
 mod cost;
 pub mod dataset;
-pub mod drift;
 pub mod error;
 pub mod fetch;
 pub mod full_batch;
@@ -25,7 +25,7 @@ pub mod normalisation;
 pub mod optim;
 pub mod partition;
 pub mod parts;
-pub mod remote;
+pub mod run;
 pub mod sample;
 pub mod save;
 pub mod schedule;
@@ -36,6 +36,7 @@ pub mod train;
 pub mod transport;
 pub mod update;
 
+pub use config::TrainConfig;
 pub use dataset::{Dataset, Features, Labels, Metric, Split};
 pub use error::Error;
 pub use graph::Graph;

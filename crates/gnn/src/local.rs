@@ -12,9 +12,8 @@ use rand_pcg::Pcg64Mcg;
 
 use crate::Dataset;
 use crate::fetch::{Fetcher, Requested};
-use crate::model::{Model, Pass, Weights};
+use crate::model::{Model, Weights};
 use crate::optim::Optimiser;
-use crate::remote::RemoteSums;
 use crate::sample::{Batch, Fanout, Needs, Sampler, draw};
 use crate::task::Task;
 
@@ -77,8 +76,6 @@ pub struct Learner {
     pub home: Option<Vec<bool>>,
     /// Gets the rows of features, where they are not in `data`.
     pub fetch: Option<Fetcher>,
-    /// What neighbours in other parts contribute, if that is stored.
-    pub remote: Option<RemoteSums>,
     sampler: Sampler,
 }
 
@@ -88,9 +85,8 @@ pub struct Learnt {
     pub weights: Weights,
     /// Steps taken.
     pub steps: u32,
-    /// Means over the steps.
+    /// The mean over the steps.
     pub loss: f64,
-    pub gradient_squared: f64,
     /// What was fetched from others.
     pub bytes: Bytes,
     pub work: Work,
@@ -99,7 +95,7 @@ pub struct Learnt {
 impl Learnt {
     fn nothing_yet(weights: Weights) -> Self {
         let (bytes, work) = (Bytes::default(), Work::default());
-        Self { weights, steps: 0, loss: 0.0, gradient_squared: 0.0, bytes, work }
+        Self { weights, steps: 0, loss: 0.0, bytes, work }
     }
 }
 
@@ -122,7 +118,7 @@ impl Learner {
     pub fn new(data: Arc<Dataset>, task: Task, optimiser: Optimiser) -> Self {
         let sampler = Sampler::new(data.graph.nodes());
         let train = task.examples(&data);
-        Self { data, task, train, optimiser, home: None, fetch: None, remote: None, sampler }
+        Self { data, task, train, optimiser, home: None, fetch: None, sampler }
     }
 
     /// Takes steps from `weights`, each along the gradient of another batch.
@@ -136,8 +132,8 @@ impl Learner {
         let mut learnt = Learnt::nothing_yet(weights.clone());
         let needs = Needs { direct: model.needs().direct && self.home.is_none(), ..model.needs() };
         let mut grads = vec![0.0; weights.params.len()];
-        let Self { data, task, train, optimiser, home, fetch, remote, sampler } = self;
-        let (home, remote) = (home.as_deref(), remote.as_ref());
+        let Self { data, task, train, optimiser, home, fetch, sampler } = self;
+        let home = home.as_deref();
         let train = left_over(train, steps.without);
         // A part may hold no examples; it then has nothing to say.
         if train.is_empty() || steps.until.is_reached(&learnt) {
@@ -155,10 +151,6 @@ impl Learner {
                     task.batch(sampler, data, examples, &pace.fanout, needs, &mut random)
                 }
             };
-            let batch = match remote {
-                Some(remote) => batch.with_remote(remote),
-                None => batch,
-            };
             (batch, random.random::<u64>())
         };
         let mut next = Some(Sampled::request(sample(0), fetch));
@@ -174,11 +166,10 @@ impl Learner {
             // The work of a step is known before it is taken, and so is whether there is a next one.
             let following = (!steps.until.is_reached(&learnt)).then_some(learnt.steps);
             let mut take_step = || {
-                let pass = Pass::Learn { dropout_seed };
-                let loss = model.gradient(&mut learnt.weights, data, &batch, pass, &mut grads);
+                let weights = &mut learnt.weights;
+                let loss = model.gradient(weights, data, &batch, dropout_seed, &mut grads);
                 learnt.loss += loss;
                 let squared = vector::norm_squared(&grads);
-                learnt.gradient_squared += squared;
                 if let Some(most) = pace.clip {
                     shorten(&mut grads, squared, most);
                 }
@@ -190,7 +181,6 @@ impl Learner {
             (next, ()) = rayon::join(draw_next, &mut take_step);
         }
         learnt.loss /= f64::from(learnt.steps);
-        learnt.gradient_squared /= f64::from(learnt.steps);
         learnt
     }
 
@@ -205,22 +195,6 @@ impl Learner {
     ) -> Batch<'a> {
         let random = &mut neighbour_stream(name);
         self.task.batch(&mut self.sampler, data, examples, fanout, model.needs(), random)
-    }
-
-    /// The gradient over some nodes, without learning from it, and the work that it took.
-    pub fn gradient(
-        &mut self,
-        model: &Model,
-        weights: &Weights,
-        nodes: Vec<u32>,
-        fanout: &Fanout,
-        name: (u64, &str),
-    ) -> (Vec<f32>, Work) {
-        let data = self.data.clone();
-        let batch = self.look_at(&data, model, nodes, fanout, name);
-        let mut grads = vec![0.0; weights.params.len()];
-        model.gradient(&mut weights.clone(), &data, &batch, Pass::Probe, &mut grads);
-        (grads, model.work(&batch, true))
     }
 }
 

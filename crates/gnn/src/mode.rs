@@ -21,9 +21,6 @@ pub enum Mode {
     Ggs,
     /// As psgd-pa, and each part stores copies of some nodes around it.
     PsgdSa,
-    /// As psgd-pa, and each worker adds what its remote neighbours contributed when the server last
-    /// looked.
-    PsgdSums,
     /// The server's steps alone.
     ServerOnly,
 }
@@ -45,8 +42,6 @@ pub enum Sees {
     Part,
     /// Its part and copies of some remote neighbours.
     PartAndCopies,
-    /// Its part and the sums over remote neighbours, as last known.
-    PartAndSums,
     /// All of it, but features of remote nodes must be fetched in every step.
     WholeByFetching,
 }
@@ -62,14 +57,13 @@ pub enum Corrects {
 }
 
 impl Mode {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 7] = [
         Self::Single,
         Self::PsgdPa,
         Self::Llcg,
         Self::LlcgStale,
         Self::Ggs,
         Self::PsgdSa,
-        Self::PsgdSums,
         Self::ServerOnly,
     ];
 
@@ -81,7 +75,6 @@ impl Mode {
             Self::LlcgStale => "llcg-stale",
             Self::Ggs => "ggs",
             Self::PsgdSa => "psgd-sa",
-            Self::PsgdSums => "psgd-sums",
             Self::ServerOnly => "server-only",
         }
     }
@@ -94,7 +87,6 @@ impl Mode {
             Self::LlcgStale => (Some(Sees::Part), Corrects::Meanwhile),
             Self::Ggs => (Some(Sees::WholeByFetching), Corrects::Never),
             Self::PsgdSa => (Some(Sees::PartAndCopies), Corrects::Never),
-            Self::PsgdSums => (Some(Sees::PartAndSums), Corrects::Never),
             Self::ServerOnly => (None, Corrects::Average),
         };
         Does { workers, corrects }

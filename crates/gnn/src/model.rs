@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::layer::{Layer, Norm};
-use crate::sample::{Needs, Roots};
+use crate::sample::Needs;
 
-pub use pass::{Inference, Pass, Stage};
+pub use pass::{Inference, Stage};
 
 /// What a user says of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,10 +30,8 @@ pub struct Spec {
     /// Of graph convolution: symmetric, or the mean with the node itself.
     pub norm: Norm,
     pub batch_norm: bool,
-    #[serde(default)]
     pub layer_norm: bool,
     /// Layers between rows of one width add their input to their output.
-    #[serde(default)]
     pub residual: bool,
     pub dropout: f32,
     /// Steps of propagation.
@@ -42,13 +40,28 @@ pub struct Spec {
     pub alpha: f32,
     /// Of models of links: the power that the lengths of output rows are raised to. By 1 the products that links are
     /// ranked by are plain products, by 0 cosines.
-    #[serde(default = "unchanged")]
     pub length_power: f32,
 }
 
-/// Lengths as they are.
-fn unchanged() -> f32 {
-    1.0
+impl Default for Spec {
+    /// Two layers of GraphSAGE, for a graph of which nothing is known.
+    fn default() -> Self {
+        Self {
+            layers: vec![Kind::Sage; 2],
+            inputs: 1,
+            hidden: 64,
+            outputs: 1,
+            heads: 1,
+            norm: Norm::Symmetric,
+            batch_norm: false,
+            layer_norm: false,
+            residual: false,
+            dropout: 0.0,
+            steps: 2,
+            alpha: 0.2,
+            length_power: 1.0,
+        }
+    }
 }
 
 /// The kind of a layer.
@@ -102,15 +115,6 @@ impl Kind {
             Self::Linear => "linear",
             Self::Embedding => "embedding",
             Self::Light => "light",
-        }
-    }
-
-    /// Hops of neighbours that a layer of this kind takes; a propagation takes `steps`.
-    pub fn hops(self, steps: usize) -> usize {
-        match self {
-            Self::Sage | Self::Gcn | Self::Gat | Self::Gatv2 | Self::Gin => 1,
-            Self::Propagate | Self::Light => steps,
-            Self::Linear | Self::Embedding => 0,
         }
     }
 
@@ -236,22 +240,18 @@ impl Model {
     }
 
     pub fn needs(&self) -> Needs {
-        let roots = |stage: &Stage| match &stage.layer {
-            Layer::Gcn(layer) => (layer.norm == Norm::Symmetric).then_some(Roots::WithSelf),
-            Layer::Propagate(layer) => (layer.norm == Norm::Symmetric).then_some(Roots::WithSelf),
-            Layer::Light(_) => Some(Roots::WithoutSelf),
-            _ => None,
-        };
-        let direct = match self.stages.first().map(|stage| &stage.layer) {
-            Some(Layer::Sage(_) | Layer::Gin(_)) => true,
-            Some(Layer::Gcn(layer)) => layer.norm == Norm::Mean,
-            _ => false,
-        };
+        let reads = || self.stages.iter().map(|stage| stage.layer.reads());
         Needs {
-            hops: self.stages.iter().map(|stage| stage.layer.hops()).sum(),
-            roots: self.stages.iter().find_map(roots),
-            direct,
+            hops: reads().map(|reads| reads.hops).sum(),
+            roots: reads().find_map(|reads| reads.roots),
+            direct: reads().next().is_some_and(|first| first.from_table),
         }
+    }
+
+    /// Whether no layer would ignore the weights of edges.
+    pub fn reads_edge_weights(&self) -> bool {
+        let mut reads = self.stages.iter().map(|stage| stage.layer.reads());
+        reads.all(|reads| reads.hops == 0 || reads.edge_weights)
     }
 
     /// The rows that nodes have among the parameters, if they have any.

@@ -39,7 +39,7 @@ impl Normalised {
 
 impl Normalisation {
     /// Normalises in place, and moves the running statistics of a batch norm if they are given.
-    pub fn learn(&self, params: &[f32], stats: Option<&mut [f32]>, y: &mut [f32]) -> Normalised {
+    pub fn learn(&self, params: &[f32], stats: &mut [f32], y: &mut [f32]) -> Normalised {
         match self {
             Self::Batch(norm) => norm.learn(params, stats, y),
             Self::Layer(norm) => norm.learn(params, y),

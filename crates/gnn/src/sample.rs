@@ -11,8 +11,7 @@ use hither_kernels::spmm::{Csr, Own};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
-use crate::layer::{ParamMatrix, Rows};
-use crate::remote::RemoteSums;
+use crate::layer::Rows;
 use crate::task::Goal;
 use crate::{Dataset, Features, Graph};
 
@@ -54,15 +53,6 @@ pub struct Hop<'a> {
     pub roots: Cow<'a, [f32]>,
     /// Inputs and targets are the same nodes and every edge stands both ways.
     pub symmetric: bool,
-    /// What neighbours contribute that are not among the inputs.
-    remote: Option<RemoteHop<'a>>,
-}
-
-/// Stored sums over the remote neighbours of a hop's targets.
-struct RemoteHop<'a> {
-    sums: Rows<'a>,
-    /// The number of neighbours of each target, remote ones included.
-    degrees: Cow<'a, [u32]>,
 }
 
 impl<'a> Hop<'a> {
@@ -87,7 +77,6 @@ impl<'a> Hop<'a> {
             degrees: None,
             roots: Cow::Borrowed(roots.map_or(&[], |roots| roots.of_graph(graph))),
             symmetric: false,
-            remote: None,
         }
     }
 }
@@ -132,30 +121,6 @@ impl Hop<'_> {
     /// Neighbours of a target in this hop.
     pub fn drawn(&self, target: usize) -> usize {
         (self.offsets[target + 1] - self.offsets[target]) as usize
-    }
-
-    /// The number of neighbours of each target, remote ones included, where sums over these are stored.
-    pub fn remote_degrees(&self) -> Option<&[u32]> {
-        self.remote.as_ref().map(|remote| &remote.degrees[..])
-    }
-
-    /// The stored sums over remote neighbours, one row per target.
-    pub fn remote_sums(&self) -> Option<&Rows<'_>> {
-        self.remote.as_ref().map(|remote| &remote.sums)
-    }
-
-    /// Adds what remote neighbours contribute to `y`, through the matrix that local ones go through.
-    pub fn add_remote(&self, weight: &ParamMatrix, params: &[f32], y: &mut [f32]) {
-        if let Some(sums) = self.remote_sums() {
-            sums.project(Own::prefix(self.targets()), weight, params, None, y, true);
-        }
-    }
-
-    /// Adds their part of the matrix's gradient.
-    pub fn add_remote_gradient(&self, weight: &ParamMatrix, dy: &[f32], grads: &mut [f32]) {
-        if let Some(sums) = self.remote_sums() {
-            sums.weight_gradient(Own::prefix(self.targets()), weight, dy, grads);
-        }
     }
 
     /// Neighbours of a target in the graph.
@@ -218,7 +183,6 @@ impl<'a> Batch<'a> {
             degrees: None,
             roots: Cow::Borrowed(needs.roots.map_or(&[], |roots| roots.of_graph(graph))),
             symmetric: true,
-            remote: None,
         };
         Self {
             input: Rows::all(&data.features),
@@ -226,28 +190,6 @@ impl<'a> Batch<'a> {
             goal: Goal::Labels { rows: Cow::Borrowed(nodes), nodes: Cow::Borrowed(nodes) },
             sources: vec![],
         }
-    }
-}
-
-impl<'a> Batch<'a> {
-    /// Lets every hop add the stored sums over remote neighbours.
-    pub fn with_remote(mut self, remote: &'a RemoteSums) -> Self {
-        let RemoteSums { degrees, layers } = remote;
-        // Targets of a hop are the first of the nodes that the hop before it has as targets.
-        let nodes = match self.hops.first() {
-            Some(Hop { own: Some(own), .. }) => own.clone(),
-            _ => self.sources.clone(),
-        };
-        for (hop, sums) in self.hops.iter_mut().zip(layers) {
-            hop.remote = Some(if hop.symmetric {
-                RemoteHop { sums: sums.borrow(), degrees: Cow::Borrowed(degrees) }
-            } else {
-                let nodes = &nodes[..hop.targets()];
-                let degrees = nodes.iter().map(|node| degrees[*node as usize]).collect();
-                RemoteHop { sums: sums.pick(nodes), degrees: Cow::Owned(degrees) }
-            });
-        }
-        self
     }
 }
 
@@ -383,7 +325,6 @@ impl Drawn {
             degrees: Some(self.degrees),
             roots: Cow::Borrowed(&[]),
             symmetric: false,
-            remote: None,
         }
     }
 
@@ -397,7 +338,6 @@ impl Drawn {
             degrees: Some(self.degrees),
             roots: Cow::Owned(roots),
             symmetric: false,
-            remote: None,
         }
     }
 }

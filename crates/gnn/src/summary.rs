@@ -20,7 +20,7 @@ impl Trainer {
             mode: settings.mode.name().into(),
             model: kinds.join(","),
             parameters: self.model.params_len() as u64,
-            parts: self.train_of_parts.len() as u32,
+            parts: self.parts as u32,
             partition: partition.into(),
             cut_share,
             rounds: settings.rounds,

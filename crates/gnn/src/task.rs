@@ -66,6 +66,14 @@ impl Task {
         }
     }
 
+    /// Other examples that tell the same as these: the other ends of edges between nodes of one kind.
+    pub fn mirrors(&self, data: &Dataset, examples: &[u32]) -> Vec<u32> {
+        match self {
+            Self::Nodes => vec![],
+            Self::Links(_) => pairs::mirrors(data, examples),
+        }
+    }
+
     /// The step that learns from these examples.
     pub fn batch<'a>(
         &self,

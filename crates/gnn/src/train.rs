@@ -7,20 +7,18 @@
 use std::sync::Arc;
 
 use hither_core::Seconds;
-use hither_core::record::train::{Drift, Machine, Round, Times, Work, Works};
+use hither_core::record::train::{Machine, Round, Times, Work, Works};
 
 use crate::average::{PartRows, add_change, average, between};
-use crate::correct::{Budget, Judge, ServerSteps, harms, last_kept};
-use crate::drift::{Part, Probe};
+use crate::correct::{Budget, Judge, ServerSteps, Spent, harms, last_kept};
 use crate::full_batch::FullBatch;
 use crate::local::{Learner, Learnt, Pace, Steps};
+use crate::mode::Corrects;
 pub use crate::mode::Mode;
-use crate::mode::{Corrects, Sees};
 use crate::model::{Model, Weights};
 use crate::optim::{self, Optimiser};
 use crate::partition::Partition;
-use crate::remote::{HiddenSums, Remote};
-use crate::sample::Batch;
+use crate::sample::{Batch, Fanout};
 use crate::schedule::Schedule;
 use crate::task::{Scores, Task};
 use crate::transport::{Answer, Order, Threads, Workers};
@@ -49,8 +47,6 @@ pub struct Settings {
     pub decay: f32,
     /// Rounds from one evaluation to the next.
     pub evaluate_every: u32,
-    /// Drift is measured in the first so many rounds, and from then on once in as many; 0: never.
-    pub probe_every: u32,
     /// Evaluations without a better one after which to stop.
     pub patience: Option<u32>,
     /// Share of all nodes that psgd-sa copies to each part.
@@ -88,7 +84,8 @@ impl Settings {
         let whole = || Batch::whole(data, &data.split.train, model.needs());
         let takes_whole_steps = self.task == Task::Nodes && is_possible();
         let whole_step = takes_whole_steps.then(|| model.work(&whole(), true));
-        Budget { share: self.server_share, machine: self.machine, whole_step }
+        let (share, machine) = (self.server_share, self.machine);
+        Budget { share, machine, whole_step, spent: Spent::default() }
     }
 
     /// Training nodes of each of the server's steps after some rounds; none: all, on the whole graph.
@@ -102,17 +99,36 @@ impl Settings {
     }
 
     /// K·ρ^(r−1)
-    fn local_steps(&self, round: u32) -> u32 {
+    pub fn local_steps(&self, round: u32) -> u32 {
         let growth = self.rho.powi(round as i32 - 1);
         let steps = (f64::from(self.local_steps) * growth).round();
         steps.clamp(1.0, f64::from(u32::MAX)) as u32
     }
+}
 
-    /// Whether drift is measured: only cut edges cause any, and it changes fastest in the beginning.
-    fn is_probed(&self, round: u32) -> bool {
-        let every = self.probe_every;
-        let is_due = round <= every || round.is_multiple_of(every);
-        self.mode.does().workers == Some(Sees::Part) && is_due
+impl Default for Settings {
+    fn default() -> Self {
+        let pace = Pace { batch: Some(256), fanout: Fanout::AtMost(10), rate: 0.01, clip: None };
+        Self {
+            task: Task::Nodes,
+            mode: Mode::Single,
+            rounds: 50,
+            local_steps: 10,
+            rho: 1.0,
+            local: pace.clone(),
+            server: pace,
+            schedule: Schedule::Constant,
+            server_steps: ServerSteps::Auto,
+            server_share: 1.0,
+            machine: Machine { sums_per_s: 4e10, products_per_s: 8e10, link_bytes_per_s: 1.25e9 },
+            optimiser: optim::Method::Adam,
+            decay: 0.0,
+            evaluate_every: 1,
+            patience: None,
+            copies: 0.1,
+            updates: Updates::Fp32,
+            seed: 0,
+        }
     }
 }
 
@@ -133,23 +149,23 @@ pub struct Trainer {
     pub data: Arc<Dataset>,
     pub workers: Box<dyn Workers>,
     pub server: Learner,
-    budget: Budget,
+    pub(crate) budget: Budget,
+    /// Of the rows of all rounds, as they are written.
+    pub(crate) rows_hash: Fnv,
+    /// What all rounds sent, in bytes.
+    pub sent_bytes: u64,
     /// The global model, θ̄ in the paper.
     pub global: Weights,
     pub best: Option<Best>,
     pub rounds: Vec<Round>,
-    /// Each part's training nodes, by their numbers in the whole graph.
-    pub(crate) train_of_parts: Vec<Vec<u32>>,
+    /// Parts of the graph.
+    pub(crate) parts: usize,
     /// Tells one partition from another.
     pub(crate) partition_hash: u64,
     /// Sent once, before the first round.
     pub setup_bytes: u64,
-    /// The edges between parts, in modes that store sums over remote neighbours.
-    pub(crate) remote: Option<Remote>,
     /// The rows of nodes that each part has, in models that have a row per node.
     pub(crate) rows: Option<PartRows>,
-    /// A resumed run: its workers lack the sums of the last refresh.
-    pub(crate) sums_are_lost: bool,
 }
 
 impl Trainer {
@@ -161,12 +177,10 @@ impl Trainer {
         partition: &Partition,
     ) -> Self {
         let model = Arc::new(model);
-        let stores_sums = settings.mode.does().workers == Some(Sees::PartAndSums);
-        let remote = stores_sums.then(|| Remote::new(&data, partition));
-        let threads = Threads::new(&settings, &model, &data, partition, remote.as_ref());
+        let threads = Threads::new(&settings, &model, &data, partition);
         let (setup_bytes, rows) = (threads.setup_bytes, threads.rows());
         let trainer = Self::with_workers(settings, model, data, partition, Box::new(threads));
-        Self { setup_bytes, remote, rows, ..trainer }
+        Self { setup_bytes, rows, ..trainer }
     }
 
     /// A trainer whose workers are elsewhere: each has what its mode sees of its part of `partition`.
@@ -177,23 +191,19 @@ impl Trainer {
         partition: &Partition,
         workers: Box<dyn Workers>,
     ) -> Self {
-        let mut train_of_parts = vec![vec![]; partition.parts];
-        for node in &data.split.train {
-            train_of_parts[partition.of[*node as usize] as usize].push(*node);
-        }
         Self {
             global: model.start(settings.seed),
-            train_of_parts,
-            partition_hash: fnv(&partition.of),
+            parts: partition.parts,
+            partition_hash: Fnv::of(&partition.of).0,
             server: settings.learner(&model, data.clone()),
             budget: settings.budget(&model, &data),
             best: None,
             rounds: vec![],
             setup_bytes: 0,
+            sent_bytes: 0,
+            rows_hash: Fnv::default(),
             workers,
-            remote: None,
             rows: None,
-            sums_are_lost: false,
             settings,
             model,
             data,
@@ -203,28 +213,23 @@ impl Trainer {
     /// Whether all rounds are done, or nothing has become better for long.
     pub fn is_done(&self) -> bool {
         let round = self.rounds.len() as u32;
-        let stale = |patience| {
+        let stale = |patience: u32| {
             let since = self.best.as_ref().map_or(0, |best| round - best.round);
-            since >= patience * self.settings.evaluate_every
+            u64::from(since) >= u64::from(patience) * u64::from(self.settings.evaluate_every)
         };
         round >= self.settings.rounds || self.settings.patience.is_some_and(stale)
     }
 
     /// One round. `clock` gives the seconds since some moment.
-    pub fn round(&mut self, clock: &dyn Fn() -> Seconds) -> Result<Round, Error> {
+    pub fn round(&mut self, clock: &dyn Fn() -> Seconds) -> Result<(), Error> {
         let round = self.rounds.len() as u32 + 1;
         let start = self.global.clone();
         let mut watch = Watch { clock, since: clock() };
         let (model, data) = (self.model.clone(), self.data.clone());
         let mut judge = self.judge(round, &model, &data);
 
-        let sums = self.refresh_sums(&start);
-        let (answers, meanwhile) =
-            self.learn_locally(round, &start, sums.as_ref(), judge.as_ref())?;
+        let (answers, meanwhile) = self.learn_locally(round, &start, judge.as_ref())?;
         let local_s = watch.lap();
-
-        let (drift, probe) = self.measure_drift(round, &start, &answers).unzip();
-        let probe_s = watch.lap();
 
         let kept = self.average(&start, &answers, judge.as_mut());
         let slowest = self.slowest(&answers);
@@ -238,14 +243,11 @@ impl Trainer {
         let works = Works {
             workers: answers.iter().map(|answer| answer.learnt.work).sum(),
             slowest,
-            server: corrected.as_ref().map_or(Work::default(), |corrected| corrected.work)
-                + sums.as_ref().map_or(Work::default(), |sums| sums.work),
+            server: corrected.as_ref().map_or(Work::default(), |corrected| corrected.work),
             judge: judge.map_or(Work::default(), |judge| judge.work),
-            probe: probe.unwrap_or_default(),
             evaluate: evaluated,
         };
-        let sums_bytes = sums.map_or(0, |sums| sums.bytes);
-        let bytes = self.bytes(&answers, sums_bytes);
+        let bytes = self.bytes(&answers);
         let row = Round {
             round,
             local_steps: if answers.is_empty() { 0 } else { self.settings.local_steps(round) },
@@ -258,20 +260,32 @@ impl Trainer {
             further: scores.into_iter().flat_map(|scores| scores.further).collect(),
             bytes,
             gain,
-            drift,
-            left_out: self.left_out(&answers),
-            path: self.critical_path(&answers, &works, &bytes, sums_bytes),
+            path: self.critical_path(&answers, &works, &bytes),
             work: works,
             time: Times {
                 local_s,
                 exposed_s: self.workers.exposed_s(),
                 server_s,
-                probe_s,
                 evaluate_s: watch.lap(),
             },
         };
-        self.rounds.push(row.clone());
-        Ok(row)
+        self.note(&row);
+        self.rounds.push(row);
+        Ok(())
+    }
+
+    /// Goes on after rounds that an earlier process trained.
+    pub(crate) fn take_rounds(&mut self, rounds: Vec<Round>) {
+        rounds.iter().for_each(|row| self.note(row));
+        self.rounds = rounds;
+    }
+
+    /// Counts a round in what later ones depend on.
+    fn note(&mut self, row: &Round) {
+        self.budget.note(row);
+        self.sent_bytes += row.bytes.total();
+        // A row that cannot be written has no hash; writing it fails too, and says why.
+        let _ = serde_json::to_writer(&mut self.rows_hash, row);
     }
 
     /// Nodes of each of the server's steps in this round, if it takes any.
@@ -287,37 +301,18 @@ impl Trainer {
         is_due.then(|| Judge::draw(&mut self.server, model, data, settings.seed, round))
     }
 
-    /// Computes the sums over remote neighbours anew, if the budget pays for it or the workers have
-    /// none.
-    fn refresh_sums(&mut self, start: &Weights) -> Option<Refreshed> {
-        let Self { model, data, remote, rounds, budget, .. } = self;
-        let remote = remote.as_mut()?;
-        if budget.refreshes(rounds) {
-            let (of_parts, work) = remote.refresh(model, start, data);
-            self.sums_are_lost = false;
-            return Some(Refreshed { of_parts, work, bytes: remote.refresh_bytes(model) });
-        }
-        let at = remote.at.clone().filter(|_| std::mem::take(&mut self.sums_are_lost))?;
-        // An uninterrupted run has these sums already: they cost nothing.
-        let (of_parts, _) = remote.refresh(model, &at, data);
-        Some(Refreshed { of_parts, work: Work::default(), bytes: 0 })
-    }
-
     /// Every worker takes its steps from the global model. A server that does not wait for the
     /// average corrects meanwhile.
     fn learn_locally(
         &mut self,
         round: u32,
         start: &Weights,
-        sums: Option<&Refreshed>,
         judge: Option<&Judge>,
     ) -> Result<(Vec<Answer>, Option<Learnt>), Error> {
         let Self { settings, model, workers, server, rounds, budget, .. } = self;
-        let steps = settings.local_steps(round);
-        let sums = sums.map(|sums| &sums.of_parts[..]);
-        let order = Order { round, steps, start, probe: settings.is_probed(round), sums };
+        let order = Order { round, steps: settings.local_steps(round), start };
         let mut corrected = None;
-        let judged = judge.map(|judge| &judge.nodes[..]);
+        let judged = judge.map(|judge| &judge.held_out[..]);
         let mut meanwhile = || {
             if settings.mode.does().corrects == Corrects::Meanwhile {
                 let correction = Correction { settings, model, past: rounds, budget, judged };
@@ -343,13 +338,7 @@ impl Trainer {
         };
     }
 
-    /// Parts whose workers did not answer in time.
-    fn left_out(&self, answers: &[Answer]) -> Vec<u32> {
-        let has_answered = |part: &u32| answers.iter().any(|answer| answer.part as u32 == *part);
-        (0..self.workers.parts().len() as u32).filter(|part| !has_answered(part)).collect()
-    }
-
-    /// The weight of each answer in the average: its share of the training nodes.
+    /// The weight of each answer in the average: its share of the training nodes. All are 0 if there are none.
     fn shares(&self, answers: &[Answer]) -> Vec<f32> {
         let nodes = |answer: &Answer| self.workers.parts()[answer.part].train_nodes;
         let total: usize = answers.iter().map(nodes).sum();
@@ -363,40 +352,14 @@ impl Trainer {
         works.max_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or_default()
     }
 
-    /// How far the workers' gradients are from the whole graph's, if they measured it.
-    fn measure_drift(
-        &mut self,
-        round: u32,
-        start: &Weights,
-        answers: &[Answer],
-    ) -> Option<(Drift, Work)> {
-        let shares = self.shares(answers);
-        let answered = answers.iter().zip(&shares).map(|(answer, share)| {
-            let Answer { part: number, probed, .. } = answer;
-            let train = &self.train_of_parts[*number][..];
-            Some(Part { train, number: *number, share: *share, probed: probed.as_ref()? })
-        });
-        let parts: Option<Vec<Part>> = answered.collect();
-        let parts = parts.filter(|parts| !parts.is_empty())?;
-        let squares = answers.iter().zip(&shares);
-        let squares = squares.map(|(a, share)| a.learnt.gradient_squared * f64::from(*share));
-        let probe = Probe {
-            model: &self.model,
-            weights: start,
-            seed: self.settings.seed,
-            round,
-            fanout: self.settings.local.seen(),
-        };
-        Some(probe.server_half(&parts, &mut self.server, squares.sum()))
-    }
-
     /// Averages the workers' models and moves the global model there, as far as a judgement of this
     /// round or an earlier one found it worth going. Returns the share of the way.
     fn average(&mut self, start: &Weights, answers: &[Answer], judge: Option<&mut Judge>) -> f64 {
-        if answers.is_empty() {
+        // Parts without training nodes have learnt nothing.
+        if self.shares(answers).iter().all(|share| *share == 0.0) {
             return 1.0;
         }
-        let average = self.workers.reduced().unwrap_or_else(|| self.average_of(start, answers));
+        let average = self.average_of(start, answers);
         let kept = match judge {
             Some(judge) => judge.choose_kept(start, &average),
             None => last_kept(&self.rounds),
@@ -433,7 +396,7 @@ impl Trainer {
         let corrected = match settings.mode.does().corrects {
             Corrects::Never => return (None, None),
             Corrects::Average => {
-                let judged = judge.as_ref().map(|judge| &judge.nodes[..]);
+                let judged = judge.as_ref().map(|judge| &judge.held_out[..]);
                 let correction = Correction { settings, model, past: rounds, budget, judged };
                 let corrected = correction.take(server, global, Some(slowest));
                 *global = corrected.weights.clone();
@@ -485,7 +448,10 @@ impl Trainer {
             return None;
         }
         let scores = self.settings.task.scores(&self.model, &self.global, &self.data);
-        let is_better = |best: &Best| scores.valid.is_none() || scores.valid > best.valid;
+        // Of models that score alike at the top, the one that learnt longest counts.
+        let is_perfect = scores.valid.is_some_and(|valid| valid >= 1.0);
+        let is_better =
+            |best: &Best| scores.valid.is_none() || scores.valid > best.valid || is_perfect;
         if self.best.as_ref().is_none_or(is_better) {
             let Scores { valid, test, .. } = scores;
             self.best = Some(Best { round, valid, test, weights: self.global.clone() });
@@ -524,18 +490,37 @@ impl Correction<'_> {
     }
 }
 
-/// New sums over remote neighbours, one entry per part, and what they cost.
-struct Refreshed {
-    of_parts: Vec<HiddenSums>,
-    work: Work,
-    bytes: u64,
+/// FNV-1a.
+#[derive(Clone, Copy)]
+pub(crate) struct Fnv(pub u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
 }
 
-/// FNV-1a.
-fn fnv(numbers: &[u32]) -> u64 {
-    let step =
-        |hash: u64, number: &u32| (hash ^ u64::from(*number)).wrapping_mul(0x0000_0100_0000_01b3);
-    numbers.iter().fold(0xcbf2_9ce4_8422_2325, step)
+impl Fnv {
+    fn add(&mut self, number: u64) {
+        self.0 = (self.0 ^ number).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+
+    fn of(numbers: &[u32]) -> Self {
+        let mut hash = Self::default();
+        numbers.iter().for_each(|number| hash.add(u64::from(*number)));
+        hash
+    }
+}
+
+impl std::io::Write for Fnv {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        bytes.iter().for_each(|byte| self.add(u64::from(*byte)));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Tells how long things take.

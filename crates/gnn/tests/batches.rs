@@ -6,7 +6,7 @@ use common::{Fixture, apart, spec};
 use hither_core::seed;
 use hither_gnn::generate::{self, Family};
 use hither_gnn::layer::{Backward, Norm};
-use hither_gnn::model::{Kind, Model, Pass, Spec, Weights};
+use hither_gnn::model::{Kind, Model, Spec, Weights};
 use hither_gnn::sample::{Batch, Fanout, Needs, Sampler, draw};
 use hither_gnn::{Dataset, Features};
 use proptest::prelude::*;
@@ -45,7 +45,7 @@ fn dense(data: &Dataset) -> Dataset {
 
 fn gradient(model: &Model, weights: &Weights, data: &Dataset, batch: &Batch) -> (f64, Vec<f32>) {
     let mut grads = vec![0.0; weights.params.len()];
-    let loss = model.gradient(&mut weights.clone(), data, batch, Pass::Probe, &mut grads);
+    let loss = model.gradient(&mut weights.clone(), data, batch, 0, &mut grads);
     (loss, grads)
 }
 

@@ -13,6 +13,5 @@ mod partition;
 mod partition_real;
 mod parts;
 mod pytorch;
-mod remote;
 mod train;
 mod transport;

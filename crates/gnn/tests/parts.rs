@@ -7,7 +7,6 @@ use hither_core::record::train::Machine;
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::dataset::UNLABELLED;
 use hither_gnn::generate::{self, Family};
-use hither_gnn::layer::Norm;
 use hither_gnn::load::{self, Options};
 use hither_gnn::local::Pace;
 use hither_gnn::model::{Kind, Model, Spec};
@@ -164,7 +163,6 @@ fn settings(mode: Mode) -> Settings {
         optimiser: Method::Adam,
         decay: 0.0,
         evaluate_every: 1,
-        probe_every: 2,
         patience: None,
         copies: 0.1,
         updates: Updates::Fp32,
@@ -192,23 +190,13 @@ fn training_on_parts_from_disk_changes_no_bit() {
         hidden: 16,
         outputs: data.labels.count(),
         heads: 2,
-        norm: Norm::Symmetric,
         batch_norm: true,
-        layer_norm: false,
-        residual: false,
         dropout: 0.3,
-        steps: 1,
-        alpha: 0.2,
-        length_power: 1.0,
+        ..Spec::default()
     };
     for mode in Mode::ALL {
         let trained = |data: &Arc<Dataset>, partition: &Partition| {
-            let mut spec = spec.clone();
-            if mode == Mode::PsgdSums {
-                // Attention has no sums that could be stored.
-                spec.layers[2] = Kind::Gcn;
-            }
-            let model = Model::new(spec).expect("a model");
+            let model = Model::new(spec.clone()).expect("a model");
             let mut trainer = Trainer::new(settings(mode), model, data.clone(), partition);
             while !trainer.is_done() {
                 trainer.round(&|| 0.0).expect("a round");

@@ -4,10 +4,9 @@ use crate::common;
 
 use common::{Fixture, apart};
 use hither_data::Checkpoint;
-use hither_gnn::layer::Norm;
 use hither_gnn::links::metric::LinkMetric;
 use hither_gnn::links::pairs::{Loss, NegativesBy, Pairs};
-use hither_gnn::model::{Kind, Model, Pass, Spec, Weights};
+use hither_gnn::model::{Kind, Model, Spec, Weights};
 use hither_gnn::optim::{Method, Optimiser};
 use hither_gnn::sample::Batch;
 use hither_gnn::task::{Goal, Objective};
@@ -45,7 +44,7 @@ fn logits_and_gradients_are_those_of_pytorch() {
         let (data, model) = (&fixture.data, &fixture.model);
         let batch = Batch::whole(data, &data.split.train, model.needs());
         let mut grads = vec![0.0; weights.params.len()];
-        let pass = Pass::Learn { dropout_seed: 0 };
+        let pass = 0;
         let loss = model.gradient(&mut weights, data, &batch, pass, &mut grads);
         let expected = fixture.numbers("loss")[0];
         assert!((loss as f32 - expected).abs() <= CLOSE, "{name}: loss {loss}, not {expected}");
@@ -68,7 +67,7 @@ fn three_steps_lead_where_pytorch_gets_to() {
             let mut grads = vec![0.0; weights.params.len()];
             let mut optimiser = Optimiser::new(method, 5e-4, grads.len());
             for _ in 0..3 {
-                let pass = Pass::Learn { dropout_seed: 0 };
+                let pass = 0;
                 model.gradient(&mut weights, data, &batch, pass, &mut grads);
                 optimiser.step(rate, &mut weights.params, &grads);
             }
@@ -105,15 +104,8 @@ fn links_have_the_embeddings_losses_and_gradients_of_pytorch() {
         inputs: nodes,
         hidden: dim,
         outputs: dim,
-        heads: 1,
-        norm: Norm::Symmetric,
-        batch_norm: false,
-        layer_norm: false,
-        residual: false,
-        dropout: 0.0,
         steps: said("layers").parse().expect("a number"),
-        alpha: 0.0,
-        length_power: 1.0,
+        ..Spec::default()
     };
     let model = Model::new(spec).expect("a model");
     let mut weights = Weights { params: numbers("param.embedding.weight"), stats: vec![] };
@@ -135,7 +127,7 @@ fn links_have_the_embeddings_losses_and_gradients_of_pytorch() {
         let mut batch = Batch::whole(&data, &[], model.needs());
         batch.goal = Goal::Links(pairs);
         let mut grads = vec![0.0; weights.params.len()];
-        let found = model.gradient(&mut weights, &data, &batch, Pass::Probe, &mut grads);
+        let found = model.gradient(&mut weights, &data, &batch, 0, &mut grads);
         let expected = numbers(&format!("loss_{name}"))[0];
         assert!((found as f32 - expected).abs() <= CLOSE, "{name}: loss {found}, not {expected}");
         let off = apart(&grads, &numbers(&format!("grad_{name}")));

@@ -7,16 +7,11 @@ use hither_core::record::train::{Machine, Round, Work};
 use hither_core::seed;
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::generate::{self, Family};
-use hither_gnn::layer::Norm;
 use hither_gnn::local::Pace;
 use hither_gnn::model::{Kind, Model, Spec};
-use hither_gnn::optim::Method;
 use hither_gnn::partition::{self, Partition};
 use hither_gnn::sample::{Fanout, Sampler, draw};
-use hither_gnn::schedule::Schedule;
-use hither_gnn::task::Task;
 use hither_gnn::train::{Mode, Settings, Trainer};
-use hither_gnn::update::Updates;
 use hither_gnn::{Dataset, Error, Features, checkpoint, save};
 
 fn graph(family: Family, nodes: usize) -> (Arc<Dataset>, Partition) {
@@ -38,25 +33,16 @@ fn graph(family: Family, nodes: usize) -> (Arc<Dataset>, Partition) {
 fn settings(mode: Mode) -> Settings {
     let pace = Pace { batch: Some(64), fanout: Fanout::AtMost(5), rate: 0.01, clip: None };
     Settings {
-        task: Task::Nodes,
         mode,
         rounds: 4,
         local_steps: 3,
         rho: 1.2,
         local: pace.clone(),
         server: pace,
-        schedule: Schedule::Constant,
-        server_steps: ServerSteps::Auto,
-        server_share: 1.0,
         machine: Machine { sums_per_s: 1e9, products_per_s: 1e10, link_bytes_per_s: 1e9 },
-        optimiser: Method::Adam,
-        decay: 0.0,
         evaluate_every: 2,
-        probe_every: 2,
-        patience: None,
-        copies: 0.1,
-        updates: Updates::Fp32,
         seed: 7,
+        ..Settings::default()
     }
 }
 
@@ -66,15 +52,9 @@ fn model(data: &Dataset) -> Model {
         inputs: data.features.dim(),
         hidden: 16,
         outputs: data.labels.count(),
-        heads: 1,
-        norm: Norm::Symmetric,
         batch_norm: true,
-        layer_norm: false,
-        residual: false,
         dropout: 0.3,
-        steps: 1,
-        alpha: 0.2,
-        length_power: 1.0,
+        ..Spec::default()
     })
     .expect("a model")
 }
@@ -120,7 +100,7 @@ fn a_run_that_was_interrupted_ends_like_one_that_was_not() {
             run(&mut first, stop);
             checkpoint::write(&mut first, &path).expect("written");
             let mut second = trainer(settings(mode));
-            checkpoint::restore(&mut second, &path).expect("restored");
+            checkpoint::restore(&mut second, &path, first.rounds.clone()).expect("restored");
             assert_eq!(second.rounds, first.rounds);
             run(&mut second, 4);
             assert_eq!(second.global, whole.global, "{} after round {stop}", mode.name());
@@ -140,19 +120,20 @@ fn a_checkpoint_of_another_run_is_refused() {
     run(&mut first, 1);
     checkpoint::write(&mut first, &path).expect("written");
     let more_rounds = Settings { rounds: 9, ..settings(Mode::Llcg) };
-    checkpoint::restore(&mut trainer(more_rounds), &path).expect("more rounds are fine");
+    checkpoint::restore(&mut trainer(more_rounds), &path, first.rounds.clone())
+        .expect("more rounds are fine");
     for other in [
         Settings { seed: 8, ..settings(Mode::Llcg) },
         Settings { local_steps: 5, ..settings(Mode::Llcg) },
         settings(Mode::PsgdPa),
     ] {
-        let refused = checkpoint::restore(&mut trainer(other), &path);
+        let refused = checkpoint::restore(&mut trainer(other), &path, first.rounds.clone());
         assert!(matches!(refused, Err(Error::Resume { .. })), "{refused:?}");
     }
     // Bytes that were lost are noticed.
     let bytes = std::fs::read(&path).expect("bytes");
     std::fs::write(&path, &bytes[..bytes.len() / 2]).expect("written");
-    assert!(checkpoint::restore(&mut trainer(settings(Mode::Llcg)), &path).is_err());
+    assert!(checkpoint::restore(&mut trainer(settings(Mode::Llcg)), &path, first.rounds).is_err());
 }
 
 #[test]
@@ -172,25 +153,10 @@ fn bytes_are_those_that_a_network_would_carry() {
         assert_eq!((bytes.model_down_bytes, bytes.model_up_bytes), (models, models));
         match mode {
             Mode::Ggs => {}
-            // The second layer's sums: 16 numbers per node with neighbours in other parts.
-            Mode::PsgdSums => {
-                assert_eq!(bytes.features_down_bytes, 4 * 16 * boundary(&trainer.data));
-                assert_eq!(bytes.requests_up_bytes, 0);
-            }
             _ => assert_eq!((bytes.features_down_bytes, bytes.requests_up_bytes), (0, 0)),
         }
-        let is_set_up = matches!(mode, Mode::PsgdSa | Mode::PsgdSums);
-        assert_eq!(trainer.setup_bytes > 0, is_set_up);
+        assert_eq!(trainer.setup_bytes > 0, mode == Mode::PsgdSa);
     }
-}
-
-/// Nodes of [`trainer`]'s graph with neighbours in other parts.
-fn boundary(data: &Dataset) -> u64 {
-    let (_, Partition { of, .. }) = graph(Family::NoisyFeatures, 1500);
-    let is_cut = |node: u32, other: &u32| of[*other as usize] != of[node as usize];
-    let has_cut =
-        |node: &u32| data.graph.neighbours(*node).iter().any(|other| is_cut(*node, other));
-    (0..data.graph.nodes() as u32).filter(has_cut).count() as u64
 }
 
 /// Without sampling, each step fetches all nodes of other parts within two hops of the part's
@@ -282,7 +248,7 @@ fn the_critical_path_is_the_slowest_worker_the_transfers_and_the_waiting() {
     let path = |mode: Mode| {
         let settings = Settings { server_steps: ServerSteps::Fixed(3), ..settings(mode) };
         let machine = settings.machine;
-        let mut trainer = trainer(Settings { probe_every: 0, ..settings });
+        let mut trainer = trainer(settings);
         run(&mut trainer, 1);
         let Round { work, path, bytes, .. } = trainer.rounds[0].clone();
         let models = machine.transfer_s(bytes.model_down_bytes + bytes.model_up_bytes);
@@ -299,51 +265,6 @@ fn the_critical_path_is_the_slowest_worker_the_transfers_and_the_waiting() {
     assert_eq!((single.workers_s, single.server_s), (whole, 0.0));
     let (fetching, slowest, _) = path(Mode::Ggs);
     assert!(fetching.workers_s > slowest, "fetching takes time");
-}
-
-/// κ is known where the partition follows the graph's components.
-#[test]
-fn without_cut_edges_there_is_no_drift_from_them() {
-    let family = generate::Settings::for_family(Family::NoisyFeatures, 1200, 3);
-    let apart = generate::Settings { communities: 4, leaving: 0.0, ..family };
-    let data = Arc::new(generate::generate(&apart).expect("a graph"));
-    let drift = |partition: &Partition| {
-        let settings = Settings { rounds: 1, probe_every: 1, ..settings(Mode::PsgdPa) };
-        let plain = Spec { batch_norm: false, ..model(&data).spec };
-        let model = Model::new(plain).expect("a model");
-        let mut trainer = Trainer::new(settings, model, data.clone(), partition);
-        run(&mut trainer, 1);
-        trainer.rounds[0].drift.expect("measured")
-    };
-    let none = drift(&Partition { of: components(&data), parts: 4 });
-    assert!(none.kappa_a < 1e-5, "{none:?}");
-    assert!(none.kappa_x > 0.0, "parts are as different as communities");
-    let random = (0..data.graph.nodes() as u32).map(|node| node % 4).collect();
-    let cut = drift(&Partition { of: random, parts: 4 });
-    assert!(cut.kappa_a > 1e-3, "{cut:?}");
-}
-
-/// Four parts, none of which has an edge to another.
-fn components(data: &Dataset) -> Vec<u32> {
-    let mut of = vec![u32::MAX; data.graph.nodes()];
-    let mut found = 0;
-    for start in 0..data.graph.nodes() as u32 {
-        if of[start as usize] != u32::MAX {
-            continue;
-        }
-        let mut open = vec![start];
-        of[start as usize] = found % 4;
-        while let Some(node) = open.pop() {
-            for other in data.graph.neighbours(node) {
-                if of[*other as usize] == u32::MAX {
-                    of[*other as usize] = found % 4;
-                    open.push(*other);
-                }
-            }
-        }
-        found += 1;
-    }
-    of
 }
 
 #[test]
@@ -401,7 +322,7 @@ fn a_stale_correction_keeps_variances_positive() {
     }
 }
 
-/// Nodes to probe are drawn from the stream of a name; neighbours drawn from the same stream would
+/// Nodes to look at are drawn from the stream of a name; neighbours drawn from the same stream would
 /// follow from the nodes.
 #[test]
 fn neighbours_are_drawn_from_a_stream_of_their_own() {
@@ -414,18 +335,4 @@ fn neighbours_are_drawn_from_a_stream_of_their_own() {
     let batch = sampler.batch(&data, nodes.clone(), &fanout, model.needs(), &mut again);
     let own = trainer.server.look_at(&data, model, nodes, &fanout, name);
     assert_ne!(model.loss(weights, &data, &own), model.loss(weights, &data, &batch));
-}
-
-/// A worker that sees its whole part in every step draws nothing, whatever the fanout says.
-#[test]
-fn drawing_costs_nothing_where_nothing_is_drawn() {
-    let bias = |batch| {
-        let mut settings = settings(Mode::PsgdPa);
-        settings.local.batch = batch;
-        let mut trainer = trainer(settings);
-        run(&mut trainer, 1);
-        trainer.rounds[0].drift.expect("measured in the first round").bias_squared
-    };
-    assert_eq!(bias(None), 0.0);
-    assert!(bias(Some(64)) > 0.0);
 }

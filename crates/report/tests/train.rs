@@ -3,7 +3,7 @@
 use crate::opened;
 use crate::train_record as record;
 
-use hither_core::record::train::{Bytes, ClassScore, CriticalPath, Drift, RunRecord, Work, Works};
+use hither_core::record::train::{Bytes, ClassScore, CriticalPath, RunRecord, Work, Works};
 use hither_report::train::table;
 use record::{MODES, run, runs};
 
@@ -243,20 +243,13 @@ fn long_runs_give_a_small_page() {
 fn bare() -> Vec<RunRecord> {
     let mut all = runs(&["psgd-pa", "single"], 2, 12);
     for row in all.iter_mut().flat_map(|run| &mut run.rounds) {
-        (row.valid, row.test, row.drift) = (None, None, None);
+        (row.valid, row.test) = (None, None);
         (row.time, row.bytes) = Default::default();
     }
     for run in &mut all {
         run.summary.bytes = Bytes::default();
         (run.summary.test, run.summary.valid) = (f64::NAN, None);
     }
-    let drift = Drift {
-        kappa_a: f64::NAN,
-        kappa_x: f64::INFINITY,
-        bias_squared: -1.0,
-        local_squared: f64::NAN,
-    };
-    all[0].rounds[3].drift = Some(drift);
     all[0].rounds[4].loss = f64::NAN;
     all[1].rounds.clear();
     all[1].summary.rounds = 0;

@@ -8,7 +8,7 @@ use hither_dlrm::embeddings::Embeddings;
 use super::{said, table_bytes, write_tables};
 use crate::Common;
 use crate::outputs::{Force, Kind, OutputDir};
-use crate::train::store::EMBEDDINGS;
+use hither_gnn::run::EMBEDDINGS;
 
 /// Make a model of a trained graph's embeddings: one table per kind of node
 #[derive(Debug, clap::Args)]

@@ -7,6 +7,7 @@ use anyhow::bail;
 use hither_data::Output;
 use hither_gnn::links::top;
 use hither_gnn::model::Inference;
+use hither_gnn::run::field;
 use hither_gnn::save::{self, Trained};
 use hither_gnn::{Dataset, Features};
 use hither_report::plural;
@@ -14,7 +15,6 @@ use hither_report::plural;
 use super::{Args, listed};
 use crate::Common;
 use crate::scores::{ScoreFormat, ScoreWriter};
-use crate::train::predictions::field;
 
 /// Predicts links of a graph: of the nodes that `--nodes` lists, or of all that can have some.
 pub fn run(

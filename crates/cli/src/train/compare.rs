@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use hither_core::record::train::RunRecord;
+use hither_gnn::config::{StepCount, TrainBy, TrainConfig};
 use hither_gnn::correct::ServerSteps;
+use hither_gnn::run::figures::Outcome;
+use hither_gnn::run::folder::{REPORT, SUMMARY, write_json};
 use hither_gnn::train::Mode;
 use hither_report::plural;
 use serde::Serialize;
@@ -13,21 +16,29 @@ use serde_json::{Map, Value, json};
 
 use super::args::TrainArgs;
 use super::case::TrainingCase;
-use super::drive::Job;
-use super::figures::Outcome;
+use super::drive::{Job, Place};
 use super::stop::StopRequest;
-use super::store::{self, REPORT, RunStore, SUMMARY, write_json};
-use super::{dry_run, existing, note_unsaved, note_unvalidated, say_rest, unused};
+use super::{dry_run, note_unsaved, note_unvalidated, say_rest};
 use crate::{Common, outputs};
 
 /// Train in several modes on the same splits, partitions and seeds, and compare the results
 #[derive(Debug, clap::Args)]
+#[command(allow_negative_numbers = true)]
 #[command(after_help = "\
 Examples:
   hither train compare tolokers.npz -o compared/
   hither train compare flickr.npz --modes single,psgd-pa,llcg,ggs,server-only \\
       --model gcn --runs 5 --server-batch 64 -o compared/
   hither train compare flickr.npz … -o compared/ --resume
+
+Modes:
+  single       one machine with the whole graph; it takes the batches of all workers together
+  llcg         local steps, averaging, correction
+  llcg-stale   as llcg, but the server corrects the model of the round before
+  psgd-pa      local steps and averaging, no correction
+  psgd-sa      as psgd-pa, with copies of some remote neighbours (--copies)
+  ggs          workers sample the whole graph and fetch remote features
+  server-only  the server's steps alone
 
 Every mode takes the same number of rounds and local steps. server-only takes as many server steps \
 as llcg did, round by round: what llcg scores beyond it comes from the workers. DIR/MODE holds each \
@@ -40,14 +51,14 @@ pub struct Args {
     #[arg(default_value = "single,psgd-pa,llcg,ggs,server-only")]
     modes: Vec<String>,
     #[command(flatten)]
-    train: TrainArgs,
+    pub(super) train: TrainArgs,
 }
 
 /// One mode, its runs so far, and the directory that keeps them.
 struct Entry {
     mode: Mode,
     runs: Vec<RunRecord>,
-    store: Option<RunStore>,
+    place: Option<Place>,
 }
 
 /// The content of summary.json, and the output of `--json`.
@@ -69,40 +80,47 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let modes = modes(&args.modes)?;
     let train = &args.train;
     train.check(&modes)?;
-    unused::note(train, &modes, common);
     let pool = common.pool()?;
-    if train.run.dry_run {
-        return pool.install(|| dry_run::run(train, &modes, common));
+    if train.output.dry_run {
+        let config = |case: &TrainingCase<'_>, mode: Mode| config(case, mode, &modes);
+        return pool.install(|| dry_run::run(train, &modes, &config, common));
     }
-    let mut asked = train.asked(Value::Null);
-    asked.remove("mode");
-    asked.insert("modes".into(), json!(modes));
-    let (mut top, mut entries) = open(train, &modes, &asked)?;
+    let (mut top, mut entries) = open(train, &modes)?;
+    let stop = StopRequest::if_kept(&top, common)?;
     common.say(&format!("seed {}", train.run.seed));
     note_unsaved(train, common);
-    let mut pending = Pending::new(&entries, train.run.runs);
-    pending.say(common, modes.len(), train.run.runs);
-    for run in 1..=train.run.runs {
-        if entries.iter().all(|entry| entry.runs.len() >= run as usize) {
-            continue;
+    let settings = pool.install(|| -> anyhow::Result<Map<String, Value>> {
+        let mut first = Some(TrainingCase::open(train, 1, common)?);
+        let mut settings = Map::new();
+        if let Some(case) = &first {
+            common.note_changes(&case.data);
+            note_unvalidated(&case.data, common);
+            settings = compare(train, case, &modes, &mut top, &mut entries)?;
         }
-        pool.install(|| {
-            let case = TrainingCase::open(train, train.run.seed + u64::from(run) - 1, common)?;
-            if pending.is_first {
-                common.note_changes(&case.data);
-                note_unvalidated(&case.data, common);
+        let mut pending = Pending::new(&entries, train.output.runs);
+        pending.say(common, modes.len(), train.output.runs);
+        for run in 1..=train.output.runs {
+            if entries.iter().all(|entry| entry.runs.len() >= run as usize) {
+                continue;
             }
-            run_all(train, &case, run, &mut top, &mut entries, &mut pending, common)
-        })?;
-    }
+            let case = match first.take().filter(|_| run == 1) {
+                Some(case) => case,
+                None => TrainingCase::open(train, run, common)?,
+            };
+            let all = All { train, case: &case, run, stop: &stop, common };
+            all.run(&mut top, &mut entries, &mut pending)?;
+        }
+        Ok(settings)
+    })?;
     let runs: Vec<RunRecord> = entries.iter().flat_map(|entry| entry.runs.clone()).collect();
-    let document = Document { settings: &asked, modes: compared(&entries) };
-    if let Some(dir) = &train.run.output {
+    let document = Document { settings: &settings, modes: compared(&entries) };
+    if let Some(dir) = &train.output.output {
         write_json(&dir.join(SUMMARY), &document)?;
-        store::write_report(dir, &asked, &runs)?;
+        let page = hither_report::train::page(&runs, std::slice::from_ref(&settings));
+        outputs::write_file(&dir.join(REPORT), page.as_bytes())?;
         common.say(&format!("wrote {}", dir.join(REPORT).display()));
     }
-    match train.run.json {
+    match train.output.json {
         true => outputs::print_json(&document)?,
         false => outputs::print(&hither_report::train::table(&runs))?,
     }
@@ -161,34 +179,55 @@ impl Pending {
 }
 
 /// The directory of the comparison, and one in it for each mode.
-fn open(
-    train: &TrainArgs,
-    modes: &[Mode],
-    asked: &Map<String, Value>,
-) -> anyhow::Result<(Option<RunStore>, Vec<Entry>)> {
-    let Some(dir) = &train.run.output else {
-        let entry = |mode: &Mode| Entry { mode: *mode, runs: vec![], store: None };
-        return Ok((None, modes.iter().map(entry).collect()));
-    };
-    let existing = existing(train);
-    let top = RunStore::open(dir, asked.clone(), existing)?;
+fn open(train: &TrainArgs, modes: &[Mode]) -> anyhow::Result<(Option<Place>, Vec<Entry>)> {
+    let (dir, existing) = (train.output.output.as_deref(), train.existing());
+    let top = dir.map(|dir| Place::open(dir, existing)).transpose()?;
     let open = |mode: &Mode| {
-        let place = dir.join(mode.name());
-        let store = RunStore::open(&place, asked_of(train, *mode, modes), existing)?;
-        let mut runs = store.done.clone();
-        runs.truncate(train.run.runs as usize);
-        Ok(Entry { mode: *mode, runs, store: Some(store) })
+        let place = dir.map(|dir| Place::open(&dir.join(mode.name()), existing)).transpose()?;
+        Ok(Entry { mode: *mode, runs: vec![], place })
     };
-    let entries: anyhow::Result<Vec<Entry>> = modes.iter().map(open).collect();
-    Ok((Some(top), entries?))
+    Ok((top, modes.iter().map(open).collect::<anyhow::Result<_>>()?))
 }
 
-fn asked_of(train: &TrainArgs, mode: Mode, modes: &[Mode]) -> Map<String, Value> {
-    let mut asked = train.asked(json!(mode));
-    if let (Mode::ServerOnly, Some(model)) = (mode, model_of_server_only(modes)) {
-        asked.insert("server-steps".into(), json!({ "like": model }));
+/// Compares the settings with those that are there, and takes over finished runs. Returns the settings of the whole.
+fn compare(
+    train: &TrainArgs,
+    case: &TrainingCase<'_>,
+    modes: &[Mode],
+    top: &mut Option<Place>,
+    entries: &mut [Entry],
+) -> anyhow::Result<Map<String, Value>> {
+    let existing = train.existing();
+    let mut settings = Map::new();
+    for Entry { mode, runs, place } in entries {
+        let Some(place) = place else { continue };
+        let asked = train.settings(&config(case, *mode, modes)?, &case.data);
+        settings.extend(asked.clone());
+        *runs = place.compare(asked, existing)?;
+        runs.truncate(train.output.runs as usize);
     }
-    asked
+    settings.remove("mode");
+    settings.insert("modes".into(), json!(modes));
+    if let Some(top) = top {
+        // What a mode alone has is compared in its own directory.
+        let mut asked = train.settings(&train.config(Mode::Single)?, &case.data);
+        asked.remove("mode");
+        asked.insert("modes".into(), json!(modes));
+        top.compare(asked, existing)?;
+    }
+    Ok(settings)
+}
+
+/// What a mode is asked for in a comparison with others.
+fn config(case: &TrainingCase<'_>, mode: Mode, modes: &[Mode]) -> anyhow::Result<TrainConfig> {
+    let mut config = match mode {
+        Mode::Single => case.together()?,
+        mode => case.config(mode)?,
+    };
+    if let (TrainBy::ServerOnly(server), Some(_)) = (&mut config.by, model_of_server_only(modes)) {
+        server.server_steps = StepCount::Like;
+    }
+    Ok(config)
 }
 
 /// The mode whose server steps server-only repeats.
@@ -196,42 +235,49 @@ fn model_of_server_only(modes: &[Mode]) -> Option<Mode> {
     [Mode::Llcg, Mode::LlcgStale].into_iter().find(|mode| modes.contains(mode))
 }
 
-/// Runs all modes with one seed, server-only last.
-fn run_all(
-    train: &TrainArgs,
-    case: &TrainingCase<'_>,
+/// All modes with one seed.
+struct All<'a> {
+    train: &'a TrainArgs,
+    case: &'a TrainingCase<'a>,
     run: u32,
-    top: &mut Option<RunStore>,
-    entries: &mut [Entry],
-    pending: &mut Pending,
-    common: &Common,
-) -> anyhow::Result<()> {
-    let modes: Vec<Mode> = entries.iter().map(|entry| entry.mode).collect();
-    let mut order: Vec<usize> = (0..entries.len()).collect();
-    order.sort_by_key(|at| modes[*at] == Mode::ServerOnly);
-    for at in order {
-        if entries[at].runs.len() >= run as usize {
-            continue;
+    stop: &'a StopRequest,
+    common: &'a Common,
+}
+
+impl All<'_> {
+    /// Runs them, server-only last.
+    fn run(
+        &self,
+        top: &mut Option<Place>,
+        entries: &mut [Entry],
+        pending: &mut Pending,
+    ) -> anyhow::Result<()> {
+        let Self { train, case, run, stop, common } = *self;
+        let modes: Vec<Mode> = entries.iter().map(|entry| entry.mode).collect();
+        let mut order: Vec<usize> = (0..entries.len()).collect();
+        order.sort_by_key(|at| modes[*at] == Mode::ServerOnly);
+        for at in order {
+            if entries[at].runs.len() >= run as usize {
+                continue;
+            }
+            let mode = modes[at];
+            let like = model_of_server_only(&modes).filter(|_| mode == Mode::ServerOnly);
+            let model = entries.iter().find(|entry| Some(entry.mode) == like);
+            let steps = model.and_then(|entry| entry.runs.get(run as usize - 1));
+            let steps = steps.map(|record| ServerSteps::like(&record.rounds));
+            let config = config(case, mode, &modes)?;
+            let job = Job { args: train, case, config, run, steps, crew: None, stop: stop.clone() };
+            let ready = job.ready()?;
+            // All directories before the first round, so that a killed comparison is recognised.
+            let places = entries.iter_mut().filter_map(|entry| entry.place.as_mut());
+            top.iter_mut().chain(places).try_for_each(Place::prepare)?;
+            let Entry { runs, place, .. } = &mut entries[at];
+            let start = Instant::now();
+            runs.push(job.run(ready, place.as_mut(), common)?);
+            pending.finish_one(start.elapsed(), common);
         }
-        let mode = modes[at];
-        let like = model_of_server_only(&modes).filter(|_| mode == Mode::ServerOnly);
-        let model = entries.iter().find(|entry| Some(entry.mode) == like);
-        let steps = match model.and_then(|entry| entry.runs.get(run as usize - 1)) {
-            Some(record) => ServerSteps::like(&record.rounds),
-            None => train.server.server_steps.clone(),
-        };
-        let stop = StopRequest::default();
-        let job = Job { args: train, case, mode, run, steps, crew: None, stop };
-        let ready = job.ready()?;
-        // All directories before the first round, so that a killed comparison is recognised.
-        let stores = entries.iter_mut().filter_map(|entry| entry.store.as_mut());
-        top.iter_mut().chain(stores).try_for_each(RunStore::prepare)?;
-        let Entry { runs, store, .. } = &mut entries[at];
-        let start = Instant::now();
-        runs.push(job.run(ready, store.as_mut(), common)?);
-        pending.finish_one(start.elapsed(), common);
+        Ok(())
     }
-    Ok(())
 }
 
 fn compared(entries: &[Entry]) -> Vec<Compared> {

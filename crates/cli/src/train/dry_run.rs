@@ -2,14 +2,16 @@
 
 use std::process::ExitCode;
 
+use hither_gnn::config::TrainConfig;
 use hither_gnn::correct::ServerSteps;
+use hither_gnn::run::Run;
 use hither_gnn::train::{Mode, Trainer};
 use hither_gnn::update::Updates;
 use serde::Serialize;
 
 use super::args::TrainArgs;
 use super::case::TrainingCase;
-use super::drive::{Job, Ready};
+use super::drive::Job;
 use super::stop::StopRequest;
 use crate::{Common, outputs};
 
@@ -29,7 +31,7 @@ struct DryRun {
     rounds: u32,
     runs: u32,
     /// Of a worker in the first round and in the last.
-    local_steps: [f64; 2],
+    local_steps: [u32; 2],
     /// Of the server in all rounds of a run; `None` if its budget decides.
     server_steps: Option<u64>,
     /// The server's budget per round, as a share of one worker's work.
@@ -44,35 +46,39 @@ struct DryRun {
     output_bytes: u64,
 }
 
-pub fn run(args: &TrainArgs, modes: &[Mode], common: &Common) -> anyhow::Result<ExitCode> {
-    let case = TrainingCase::open(args, args.run.seed, common)?;
-    let planned: Vec<DryRun> =
-        modes.iter().map(|mode| plan(args, &case, *mode)).collect::<anyhow::Result<_>>()?;
-    match args.run.json {
+/// What a mode is asked for.
+type Config<'a> = &'a dyn Fn(&TrainingCase<'_>, Mode) -> anyhow::Result<TrainConfig>;
+
+pub fn run(
+    args: &TrainArgs,
+    modes: &[Mode],
+    config: Config,
+    common: &Common,
+) -> anyhow::Result<ExitCode> {
+    let case = TrainingCase::open(args, 1, common)?;
+    let planned: Vec<DryRun> = modes
+        .iter()
+        .map(|mode| plan(args, &case, config(&case, *mode)?))
+        .collect::<anyhow::Result<_>>()?;
+    match args.output.json {
         true => outputs::print_json(&planned)?,
         false => outputs::print(&planned.iter().map(shown).collect::<Vec<_>>().join("\n"))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn plan(args: &TrainArgs, case: &TrainingCase<'_>, mode: Mode) -> anyhow::Result<DryRun> {
-    let steps = match &args.server.server_steps {
-        ServerSteps::Auto => ServerSteps::Fixed(1),
-        steps => steps.clone(),
-    };
-    let stop = StopRequest::default();
-    let job = Job { args, case, mode, run: 1, steps, crew: None, stop };
-    let Ready { trainer, cut, cut_share } = job.ready()?;
-    let both_ways = || {
-        let form = trainer.settings.updates();
-        trainer.models_bytes(Updates::Fp32) + trainer.models_bytes(form)
-    };
+fn plan(args: &TrainArgs, case: &TrainingCase<'_>, config: TrainConfig) -> anyhow::Result<DryRun> {
+    let mode = config.by.mode();
+    let (crew, stop) = (None, StopRequest::default());
+    let job = Job { args, case, config, run: 1, steps: None, crew, stop };
+    let Run { trainer, cut, .. } = job.ready()?;
+    let settings = &trainer.settings;
+    let both_ways =
+        || trainer.models_bytes(Updates::Fp32) + trainer.models_bytes(settings.updates());
     let model_bytes_per_round = if mode.is_distributed() { both_ways() } else { 0 };
-    let growth = |round: u32| args.local.rho.powi(round as i32 - 1);
-    let first = f64::from(args.local.local_steps);
-    let server_steps = match &args.server.server_steps {
+    let server_steps = match settings.server_steps {
         _ if !mode.corrects() => Some(0),
-        ServerSteps::Fixed(steps) => Some(u64::from(*steps) * u64::from(args.run.rounds)),
+        ServerSteps::Fixed(steps) => Some(u64::from(steps) * u64::from(settings.rounds)),
         _ => None,
     };
     Ok(DryRun {
@@ -85,13 +91,13 @@ fn plan(args: &TrainArgs, case: &TrainingCase<'_>, mode: Mode) -> anyhow::Result
         mode: mode.name(),
         parameters: trainer.global.params.len(),
         parts: trainer.workers.parts().len().max(1),
-        partition: cut,
-        cut_share,
-        rounds: args.run.rounds,
-        runs: args.run.runs,
-        local_steps: [first, (first * growth(args.run.rounds)).round()],
+        partition: cut.name,
+        cut_share: cut.share,
+        rounds: settings.rounds,
+        runs: args.output.runs,
+        local_steps: [1, settings.rounds].map(|round| settings.local_steps(round)),
         server_steps,
-        server_share: args.server.server_share,
+        server_share: settings.server_share,
         model_bytes_per_round,
         setup_bytes: trainer.setup_bytes,
         dataset_bytes: trainer.data.bytes(),

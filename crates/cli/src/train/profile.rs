@@ -6,11 +6,28 @@ use hither_core::Seconds;
 use hither_core::record::train::{RunRecord, Times};
 use hither_gnn::mode::Mode;
 use hither_sched::job::{Measured, Profile};
-
-use super::ranks::RankReport;
+use serde::Serialize;
 
 /// Smallest compute time that the scheduler accepts.
 const COMPUTE_MIN_S: f64 = 1e-9;
+
+/// One rank of a job, in ranks.json: figures from the start, or resumption, of the run.
+#[derive(Debug, Default, Serialize)]
+pub struct RankReport {
+    pub rank: usize,
+    /// Numbers of its parts; none: the server.
+    pub parts: Vec<usize>,
+    pub host: String,
+    /// The switches above the host and the host, as far as Slurm says.
+    pub place: String,
+    /// The graph, features and labels that it works on. They are mapped, not copied.
+    pub data_bytes: u64,
+    /// The most memory that was in use, with the pages of mapped files; `null` if the rank did not say.
+    pub peak_bytes: Option<u64>,
+    pub busy_s: Seconds,
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+}
 
 /// What the job of a run is called: modes differ in what they send. Traces are CSV, so names must not hold
 /// commas.
@@ -84,8 +101,7 @@ mod tests {
 
     /// Two rounds, each with 1 s of local steps and 2 s of server steps.
     fn record(mode: Mode) -> RunRecord {
-        let time =
-            Times { local_s: 1.0, exposed_s: 0.25, server_s: 2.0, probe_s: 0.5, evaluate_s: 0.5 };
+        let time = Times { local_s: 1.0, exposed_s: 0.25, server_s: 2.0, evaluate_s: 0.5 };
         let bytes = Bytes { model_down_bytes: 400, model_up_bytes: 400, ..Bytes::default() };
         let round = |round: u32| Round {
             round,
@@ -97,10 +113,8 @@ mod tests {
             valid: None,
             test: None,
             further: Default::default(),
-            left_out: vec![],
             bytes,
             gain: None,
-            drift: None,
             work: Works::default(),
             path: CriticalPath::default(),
             time,
@@ -122,8 +136,7 @@ mod tests {
             rounds: 2,
             seed: 0,
         };
-        let total =
-            Times { local_s: 2.0, exposed_s: 0.5, server_s: 4.0, probe_s: 1.0, evaluate_s: 1.0 };
+        let total = Times { local_s: 2.0, exposed_s: 0.5, server_s: 4.0, evaluate_s: 1.0 };
         let summary = Summary {
             mode: mode.name().into(),
             seed: 0,

@@ -2,7 +2,6 @@
 //! ranks were killed. Built with the feature `mpi` only.
 
 mod kills;
-mod left_out;
 mod network;
 
 use std::fs;

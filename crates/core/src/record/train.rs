@@ -39,7 +39,6 @@ pub struct Round {
     pub kept: f64,
     pub server_steps: u32,
     /// Training nodes of each of the server's steps; `None`: all, on the whole graph.
-    #[serde(default)]
     pub server_batch: Option<usize>,
     /// Mean loss over the round's local steps, or the server's if there were none.
     pub loss: f64,
@@ -53,16 +52,8 @@ pub struct Round {
     pub bytes: Bytes,
     /// Share by which the server's steps lowered the loss of held-back training nodes, below 0 if they
     /// raised it; `None` in rounds that did not compare.
-    #[serde(default)]
     pub gain: Option<f64>,
-    /// `None` in rounds that measured no drift.
-    pub drift: Option<Drift>,
-    /// Parts whose workers were late or lost, so that the average is without them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left_out: Vec<u32>,
-    #[serde(default)]
     pub work: Works,
-    #[serde(default)]
     pub path: CriticalPath,
     #[serde(flatten)]
     pub time: Times,
@@ -75,7 +66,7 @@ pub struct Bytes {
     pub model_down_bytes: u64,
     /// Models from workers.
     pub model_up_bytes: u64,
-    /// Features of nodes that other workers hold, or sums over these nodes.
+    /// Features of nodes that other workers hold.
     pub features_down_bytes: u64,
     /// Ids of the nodes whose features were requested.
     pub requests_up_bytes: u64,
@@ -149,12 +140,10 @@ pub struct Works {
     pub workers: Work,
     /// Local steps of the worker that takes longest.
     pub slowest: Work,
-    /// The server's steps, or its refresh of stored sums.
+    /// The server's steps.
     pub server: Work,
     /// Comparing losses to decide what is kept.
     pub judge: Work,
-    /// Measuring drift, on workers and server.
-    pub probe: Work,
     /// Scoring on the whole graph; it is in no critical path, because nobody waits for scores.
     pub evaluate: Work,
 }
@@ -165,7 +154,6 @@ impl Works {
         self.slowest += other.slowest;
         self.server += other.server;
         self.judge += other.judge;
-        self.probe += other.probe;
         self.evaluate += other.evaluate;
     }
 
@@ -220,19 +208,6 @@ impl CriticalPath {
     }
 }
 
-/// How far the workers' gradients at the global model differ from those of the whole graph.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Drift {
-    /// κA: gradient error caused by cut edges; the largest over workers.
-    pub kappa_a: f64,
-    /// κX: gradient error caused by parts with other data than the whole; the largest over workers.
-    pub kappa_x: f64,
-    /// σ²: squared gradient error caused by sampling neighbours; mean over workers.
-    pub bias_squared: f64,
-    /// Mean squared norm of the local gradients.
-    pub local_squared: f64,
-}
-
 /// Wall-clock times: the only figures that differ between equal runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Times {
@@ -240,11 +215,8 @@ pub struct Times {
     pub local_s: Seconds,
     /// The part of `local_s` in which neither a worker nor the server computed: messages between
     /// processes that nothing hides.
-    #[serde(default)]
     pub exposed_s: Seconds,
     pub server_s: Seconds,
-    /// Time spent measuring drift.
-    pub probe_s: Seconds,
     pub evaluate_s: Seconds,
 }
 
@@ -253,12 +225,11 @@ impl Times {
         self.local_s += other.local_s;
         self.exposed_s += other.exposed_s;
         self.server_s += other.server_s;
-        self.probe_s += other.probe_s;
         self.evaluate_s += other.evaluate_s;
     }
 
     pub fn total(&self) -> Seconds {
-        self.local_s + self.server_s + self.probe_s + self.evaluate_s
+        self.local_s + self.server_s + self.evaluate_s
     }
 }
 
@@ -275,9 +246,7 @@ pub struct Summary {
     pub server_steps: u64,
     /// Traffic of the whole run.
     pub bytes: Bytes,
-    #[serde(default)]
     pub work: Works,
-    #[serde(default)]
     pub path: CriticalPath,
     pub time: Times,
     /// Test nodes by class. Empty if a node can have several labels, or if the run kept no files.

@@ -11,7 +11,9 @@ use rayon::prelude::*;
 use super::heads::{
     GatherGradient, Heads, TASK_ROWS, WeightedEdges, each_row, leaky, leaky_slope, softmax,
 };
-use super::{Backward, Forward, ForwardCache, InputGradient, ParamMatrix, Rows, add_to_rows};
+use super::{
+    Backward, Forward, ForwardCache, InputGradient, ParamMatrix, Reads, Rows, add_to_rows,
+};
 use crate::sample::Hop;
 
 /// h = x · Wᵀ; y = Σ softmax(leaky(a · hⱼ + b · hᵢ)) hⱼ, over neighbours j of i and i itself.
@@ -49,6 +51,10 @@ impl Scored {
 }
 
 impl Attention {
+    pub fn reads(&self) -> Reads {
+        Reads { hops: 1, transposes: true, ..Reads::default() }
+    }
+
     pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop, keep: bool) -> Forward {
         let width = self.heads.width();
         let mut projected = stale(x.count() * width);

@@ -4,7 +4,7 @@ use hither_kernels::memory::stale;
 use hither_kernels::spmm::{self, Csr, Gather};
 
 use super::mean::plain;
-use super::{Backward, InputGradient, Rows};
+use super::{Backward, InputGradient, Reads, Rows};
 use crate::model::Table;
 
 /// y = the rows of a table that the node's features name: for a node without features, its own row.
@@ -14,6 +14,10 @@ pub struct Embedding {
 }
 
 impl Embedding {
+    pub fn reads(&self) -> Reads {
+        Reads::default()
+    }
+
     pub fn forward(&self, params: &[f32], x: &Rows) -> Vec<f32> {
         let (csr, values) = sparse(x);
         let mut y = stale(x.count() * self.table.dim);

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use super::heads::{
     GatherGradient, Heads, TASK_ROWS, WeightedEdges, each_row, leaky, leaky_slope, softmax,
 };
-use super::{Backward, Forward, ForwardCache, InputGradient, Linear, Rows, add_to_rows};
+use super::{Backward, Forward, ForwardCache, InputGradient, Linear, Reads, Rows, add_to_rows};
 use crate::sample::Hop;
 
 /// l = x · Wₗᵀ + bₗ, r = x · Wᵣᵀ + bᵣ; y = Σ softmax(a · leaky(lⱼ + rᵢ)) lⱼ, over neighbours j of i and i itself.
@@ -42,6 +42,10 @@ impl Scored {
 }
 
 impl Gatv2 {
+    pub fn reads(&self) -> Reads {
+        Reads { hops: 1, transposes: true, ..Reads::default() }
+    }
+
     pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop, keep: bool) -> Forward {
         let width = self.heads.width();
         let sources = self.source.forward(params, x);

@@ -7,8 +7,10 @@ use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
 use super::mean::{Norm, project_first};
-use super::{Backward, Forward, ForwardCache, InputGradient, ParamMatrix, Rows, add_to_rows};
-use crate::sample::Hop;
+use super::{
+    Backward, Forward, ForwardCache, InputGradient, ParamMatrix, Reads, Rows, add_to_rows,
+};
+use crate::sample::{Hop, Roots};
 
 /// y = Â x · Wᵀ + b
 #[derive(Clone, Debug)]
@@ -19,6 +21,12 @@ pub struct Gcn {
 }
 
 impl Gcn {
+    pub fn reads(&self) -> Reads {
+        let roots = (self.norm == Norm::Symmetric).then_some(Roots::WithSelf);
+        let from_table = self.norm == Norm::Mean;
+        Reads { hops: 1, roots, from_table, by_row: true, edge_weights: true, ..Reads::default() }
+    }
+
     pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop, keep: bool) -> Forward {
         let outputs = self.bias.len();
         let scales = self.norm.scales(hop);
@@ -29,7 +37,6 @@ impl Gcn {
             let mut y = scales.forward(&projected, outputs);
             reuse(projected);
             add_to_rows(&mut y, bias);
-            hop.add_remote(&self.weight, params, &mut y);
             return (y, ForwardCache::Nothing);
         }
         let Rows::Dense { values, dim } = x else { unreachable!("sparse rows are projected") };
@@ -39,14 +46,12 @@ impl Gcn {
             let (means, all) = (Rows::dense(means, *dim), Own::prefix(targets.len()));
             means.project(all, &self.weight, params, Some(bias), y, false);
         });
-        hop.add_remote(&self.weight, params, &mut y);
         (y, cache)
     }
 
     pub fn backward(&self, pass: Backward, grads: &mut [f32]) -> InputGradient {
         let Backward { hops: [hop, ..], dy, .. } = pass else { unreachable!("a layer of one hop") };
         vector::add_column_sums(dy, self.bias.len(), &mut grads[self.bias.clone()]);
-        hop.add_remote_gradient(&self.weight, dy, grads);
         self.norm.scales(hop).backward_through(&self.weight, pass, grads)
     }
 }

@@ -3,7 +3,7 @@
 use hither_kernels::memory::reuse;
 use hither_kernels::vector;
 
-use super::{Backward, Forward, ForwardCache, Gcn, InputGradient, Linear, Rows};
+use super::{Backward, Forward, ForwardCache, Gcn, InputGradient, Linear, Reads, Rows};
 use crate::sample::Hop;
 
 /// y = relu((x + Σ x of neighbours) · W₁ᵀ + b₁) · W₂ᵀ + b₂
@@ -29,6 +29,10 @@ impl Halfway {
 }
 
 impl Gin {
+    pub fn reads(&self) -> Reads {
+        Reads { hops: 1, from_table: true, by_row: true, edge_weights: true, ..Reads::default() }
+    }
+
     pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop, keep: bool) -> Forward {
         let (mut hidden, cache) = self.sum.forward(params, x, hop, keep);
         vector::relu_dropout(&mut hidden, None);

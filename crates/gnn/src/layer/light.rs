@@ -5,8 +5,8 @@ use hither_kernels::memory::{reuse, zeros};
 use hither_kernels::vector;
 
 use super::mean::Norm;
-use super::{Backward, InputGradient, Rows};
-use crate::sample::Hop;
+use super::{Backward, InputGradient, Reads, Rows};
+use crate::sample::{Hop, Roots};
 
 /// Some steps of propagation, and the mean over them and the start.
 #[derive(Clone, Debug)]
@@ -15,6 +15,11 @@ pub struct Light {
 }
 
 impl Light {
+    pub fn reads(&self) -> Reads {
+        let roots = Some(Roots::WithoutSelf);
+        Reads { hops: self.steps, roots, edge_weights: true, ..Reads::default() }
+    }
+
     const NORM: Norm = Norm::SymmetricNeighbours;
 
     /// The share of each step, and of the start.

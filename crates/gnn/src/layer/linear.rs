@@ -6,7 +6,7 @@ use hither_kernels::memory::stale;
 use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
-use super::{Backward, InputGradient, ParamMatrix, Rows};
+use super::{Backward, InputGradient, ParamMatrix, Reads, Rows};
 
 /// y = x · Wᵀ + b, without neighbours.
 #[derive(Clone, Debug)]
@@ -16,6 +16,10 @@ pub struct Linear {
 }
 
 impl Linear {
+    pub fn reads(&self) -> Reads {
+        Reads { by_row: true, ..Reads::default() }
+    }
+
     pub fn forward(&self, params: &[f32], x: &Rows) -> Vec<f32> {
         self.forward_first(params, x, x.count())
     }

@@ -43,38 +43,29 @@ impl Norm {
     pub fn scales<'a>(self, hop: &'a Hop<'a>) -> Scales<'a> {
         let targets = 0..hop.targets();
         let stand_for = |i| hop.degree(i) as f32 / hop.drawn(i).max(1) as f32;
-        let (source, target, own) = match (self, hop.remote_degrees()) {
-            (Self::Neighbours, None) => {
+        let (source, target, own) = match self {
+            Self::Neighbours => {
                 let share = |i: usize| match hop.strength(i) {
                     0.0 => 1.0,
                     strength => 1.0 / strength,
                 };
                 (None, targets.map(share).collect(), None)
             }
-            // Local neighbours are some of all; the others' sum is added with the same factor.
-            (Self::Neighbours, Some(all)) => {
-                (None, targets.map(|i| stand_for(i) / all[i].max(1) as f32).collect(), None)
-            }
-            (Self::Mean, None) => {
+            Self::Mean => {
                 let shares: Vec<f32> = targets.map(|i| 1.0 / (1.0 + hop.strength(i))).collect();
                 (None, shares.clone(), Some(shares))
             }
-            (Self::Mean, Some(all)) => {
-                let share = |i: usize| 1.0 / (1 + all[i]) as f32;
-                let target = targets.clone().map(|i| stand_for(i) * share(i)).collect();
-                (None, target, Some(targets.map(share).collect()))
-            }
-            (Self::Sum, _) => (
+            Self::Sum => (
                 None,
                 targets.clone().map(stand_for).collect(),
                 Some(targets.map(|_| 1.0).collect()),
             ),
-            (Self::Symmetric, _) => {
+            Self::Symmetric => {
                 let target = targets.clone().map(|i| hop.root(i) * stand_for(i)).collect();
                 let own = targets.map(|i| hop.root(i) * hop.root(i)).collect();
                 (Some(&hop.roots[..]), target, Some(own))
             }
-            (Self::SymmetricNeighbours, _) => {
+            Self::SymmetricNeighbours => {
                 let target = targets.map(|i| hop.root(i) * stand_for(i)).collect();
                 (Some(&hop.roots[..]), target, None)
             }

@@ -28,7 +28,6 @@ pub use heads::Heads;
 pub use light::Light;
 pub use linear::Linear;
 pub use mean::Norm;
-pub(crate) use mean::plain;
 pub use propagate::Propagate;
 pub use rows::Rows;
 pub use sage::Sage;
@@ -38,7 +37,7 @@ use hither_kernels::gemm::{Matrix as View, product};
 use hither_kernels::memory::{reuse, stale};
 use rayon::prelude::*;
 
-use crate::sample::Hop;
+use crate::sample::{Hop, Roots};
 
 /// A layer of any kind.
 #[derive(Clone, Debug)]
@@ -52,6 +51,23 @@ pub enum Layer {
     Linear(Linear),
     Embedding(Embedding),
     Light(Light),
+}
+
+/// What a layer reads of the graph, and how. The rest of training asks nothing else of its kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// Hops of neighbours.
+    pub hops: usize,
+    /// The factors of nodes in symmetric normalisation, if it has one.
+    pub roots: Option<Roots>,
+    /// As the first layer it can read rows straight from the table of features, by node.
+    pub from_table: bool,
+    /// As the last layer it can compute the outputs of some nodes from the rows of all.
+    pub by_row: bool,
+    /// Weights of edges. A layer with hops that does not read them takes no graph that has some.
+    pub edge_weights: bool,
+    /// Its backward pass transposes the graph, whose entries must then be numbered with 32 bits.
+    pub transposes: bool,
 }
 
 /// What a forward pass leaves for the backward pass.
@@ -129,29 +145,23 @@ fn add_to_rows(rows: &mut [f32], bias: &[f32]) {
 }
 
 impl Layer {
-    /// Hops of neighbours that the layer reads.
-    pub fn hops(&self) -> usize {
+    pub fn reads(&self) -> Reads {
         match self {
-            Self::Sage(_) | Self::Gcn(_) | Self::Attention(_) | Self::Gatv2(_) | Self::Gin(_) => 1,
-            Self::Propagate(layer) => layer.steps,
-            Self::Light(layer) => layer.steps,
-            Self::Linear(_) | Self::Embedding(_) => 0,
+            Self::Sage(layer) => layer.reads(),
+            Self::Gcn(layer) => layer.reads(),
+            Self::Attention(layer) => layer.reads(),
+            Self::Gatv2(layer) => layer.reads(),
+            Self::Gin(layer) => layer.reads(),
+            Self::Propagate(layer) => layer.reads(),
+            Self::Linear(layer) => layer.reads(),
+            Self::Embedding(layer) => layer.reads(),
+            Self::Light(layer) => layer.reads(),
         }
     }
 
-    /// The factors of neighbours, if the layer is a weighted sum over one hop.
-    pub fn norm(&self) -> Option<Norm> {
-        match self {
-            Self::Sage(_) => Some(Norm::Neighbours),
-            Self::Gcn(layer) => Some(layer.norm),
-            Self::Attention(_)
-            | Self::Gatv2(_)
-            | Self::Gin(_)
-            | Self::Propagate(_)
-            | Self::Linear(_)
-            | Self::Embedding(_)
-            | Self::Light(_) => None,
-        }
+    /// Hops of neighbours that the layer reads.
+    pub fn hops(&self) -> usize {
+        self.reads().hops
     }
 
     /// Without `keep` the cache is empty, and no backward pass can follow.

@@ -4,8 +4,8 @@ use hither_kernels::memory::{reuse, zeros};
 use hither_kernels::vector;
 
 use super::mean::Norm;
-use super::{Backward, InputGradient, Rows};
-use crate::sample::Hop;
+use super::{Backward, InputGradient, Reads, Rows};
+use crate::sample::{Hop, Roots};
 
 /// Some steps of personalised propagation.
 #[derive(Clone, Debug)]
@@ -17,6 +17,11 @@ pub struct Propagate {
 }
 
 impl Propagate {
+    pub fn reads(&self) -> Reads {
+        let roots = (self.norm == Norm::Symmetric).then_some(Roots::WithSelf);
+        Reads { hops: self.steps, roots, edge_weights: true, ..Reads::default() }
+    }
+
     /// Targets of a hop are the first of its inputs, so each step's share of the start is the
     /// first rows of the input.
     pub fn forward(&self, x: &Rows, hops: &[Hop]) -> Vec<f32> {

@@ -7,7 +7,7 @@ use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
 use super::mean::{Norm, project_first};
-use super::{Backward, Forward, ForwardCache, InputGradient, ParamMatrix, Rows};
+use super::{Backward, Forward, ForwardCache, InputGradient, ParamMatrix, Reads, Rows};
 use crate::sample::Hop;
 
 /// y = mean(x of neighbours) · Wₗᵀ + x · Wᵣᵀ + b
@@ -21,6 +21,10 @@ pub struct Sage {
 }
 
 impl Sage {
+    pub fn reads(&self) -> Reads {
+        Reads { hops: 1, from_table: true, by_row: true, edge_weights: true, ..Reads::default() }
+    }
+
     pub fn forward(&self, params: &[f32], x: &Rows, hop: &Hop, keep: bool) -> Forward {
         let outputs = self.bias.len();
         let scales = Norm::Neighbours.scales(hop);
@@ -33,7 +37,6 @@ impl Sage {
             x.project(all, &self.neighbours, params, None, &mut projected, false);
             scales.add_forward(&projected, outputs, &mut y);
             reuse(projected);
-            hop.add_remote(&self.neighbours, params, &mut y);
             return (y, ForwardCache::Nothing);
         }
         let Rows::Dense { values, dim } = x else { unreachable!("sparse rows are projected") };
@@ -43,7 +46,6 @@ impl Sage {
             let (means, all) = (Rows::dense(means, *dim), Own::prefix(targets.len()));
             means.project(all, &self.neighbours, params, None, y, true);
         });
-        hop.add_remote(&self.neighbours, params, &mut y);
         (y, cache)
     }
 
@@ -53,7 +55,6 @@ impl Sage {
         };
         vector::add_column_sums(dy, self.bias.len(), &mut grads[self.bias.clone()]);
         x.weight_gradient(hop.own(), &self.own, dy, grads);
-        hop.add_remote_gradient(&self.neighbours, dy, grads);
         let scales = Norm::Neighbours.scales(hop);
         let mut dx = scales.backward_through(&self.neighbours, pass, grads);
         if let Some(dx) = &mut dx {

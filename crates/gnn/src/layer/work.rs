@@ -64,14 +64,12 @@ impl Layer {
             Self::Gcn(layer) => {
                 let hop = &hops[0];
                 convolve(x, hop, entries(hop) + hop.targets(), layer.bias.len(), passes)
-                    + remote(hop, layer.bias.len(), passes)
             }
             Self::Sage(layer) => {
                 let (hop, outputs) = (&hops[0], layer.bias.len());
                 let own = Work::products(hop.targets(), x.dim, outputs);
                 convolve(x, hop, entries(hop), outputs, passes)
                     + repeat(x.project(hop.targets(), outputs), own, passes)
-                    + remote(hop, outputs, passes)
             }
             Self::Embedding(layer) => {
                 let project = x.project(x.count, layer.table.dim);
@@ -121,12 +119,6 @@ fn entries(hop: &Hop) -> usize {
     (offsets[offsets.len() - 1] - offsets[0]) as usize
 }
 
-/// Stored sums through the layer's matrix, and their part of its gradient.
-fn remote(hop: &Hop, outputs: usize, passes: Passes) -> Work {
-    let Some(sums) = hop.remote_sums() else { return Work::default() };
-    repeat(Shape::from_rows(sums).project(hop.targets(), outputs), Work::default(), passes)
-}
-
 /// A product with parameters: forward, for their gradient, and for that of the input.
 fn repeat(project: Work, input_gradient: Work, passes: Passes) -> Work {
     match passes {
@@ -154,7 +146,6 @@ fn convolve(x: Shape, hop: &Hop, summed: usize, outputs: usize, passes: Passes) 
 #[cfg(test)]
 mod tests {
     use crate::generate::{self, Family};
-    use crate::layer::Norm;
     use crate::model::{Kind, Model, Spec};
     use crate::sample::Batch;
 
@@ -173,15 +164,7 @@ mod tests {
             inputs: 12,
             hidden: 16,
             outputs: 8,
-            heads: 1,
-            norm: Norm::Symmetric,
-            batch_norm: false,
-            layer_norm: false,
-            residual: false,
-            dropout: 0.0,
-            steps: 1,
-            alpha: 0.0,
-            length_power: 1.0,
+            ..Spec::default()
         };
         let model = Model::new(spec).expect("a model");
         let batch = Batch::whole(&data, &[], model.needs());

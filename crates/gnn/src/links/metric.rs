@@ -92,7 +92,7 @@ pub fn scores(objective: &Objective, data: &Dataset, outputs: &Inference) -> Sco
             [metric, companion].map(|metric| ranking_score(metric, held, &ranked))
         }
         LinkMetric::Mrr | LinkMetric::Hits(_) => {
-            let ranks = ranks(objective.seed, name, data, outputs, held);
+            let ranks = ranks(objective.seed, name, data, outputs, held, known);
             [metric, companion].map(|metric| rank_score(metric, &ranks))
         }
     };
@@ -132,10 +132,22 @@ fn ranking_score(metric: LinkMetric, held: &Held, ranked: &Ranked) -> f64 {
     total / held.sources.len().max(1) as f64
 }
 
-/// The rank of each held-out edge among nodes that its source is not linked to, from 1; equal ones count half.
-fn ranks(seed: u64, set: &str, data: &Dataset, outputs: &Inference, held: &Held) -> Vec<f64> {
+/// The rank of each held-out edge among nodes that its source is not linked to, from 1; equal ones count
+/// half. Links are those of the graph, the held-out ones, and those that are `known` besides.
+pub fn ranks(
+    seed: u64,
+    set: &str,
+    data: &Dataset,
+    outputs: &Inference,
+    held: &Held,
+    known: &[&Held],
+) -> Vec<f64> {
     let dim = outputs.classes;
     let row = |node: u32| &outputs.logits[node as usize * dim..(node as usize + 1) * dim];
+    // Between nodes of one kind an edge is held out from one end, but links both.
+    let is_held_in = |held: &Held, u: u32, v: u32| {
+        held.of(u).binary_search(&v).is_ok() || held.of(v).binary_search(&u).is_ok()
+    };
     let edges = held.iter().flat_map(|(source, targets)| targets.iter().map(move |t| (source, *t)));
     let edges: Vec<(u32, u32)> = edges.collect();
     let blocks = edges.par_chunks(BLOCK).enumerate().flat_map_iter(|(block, edges)| {
@@ -144,7 +156,10 @@ fn ranks(seed: u64, set: &str, data: &Dataset, outputs: &Inference, held: &Held)
             let score = dot(row(*source), row(*target));
             let mut rank = 1.0;
             for _ in 0..AMONG {
-                let other = data.draw_unlinked(*source, NegativesBy::Nodes, &mut random);
+                let is_held =
+                    |node| known.iter().chain([&held]).any(|held| is_held_in(held, *source, node));
+                let by = NegativesBy::Nodes;
+                let other = data.draw_unlinked(*source, by, is_held, &mut random);
                 let other = dot(row(*source), row(other));
                 rank += if other > score {
                     1.0

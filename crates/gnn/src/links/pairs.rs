@@ -19,6 +19,9 @@ use crate::task::{Goal, Objective};
 const BLOCK: usize = 256;
 /// Draws of an unlinked node before a linked one is taken, for nodes that are linked to nearly all.
 const TRIES: usize = 32;
+/// Largest exponent, below that of a cosine of 1, at which the softmax keeps its digits: `vector::exp` is
+/// 0 below −87.
+const DEPTH_MAX: f32 = 60.0;
 
 /// How linked nodes are told from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +91,24 @@ pub fn examples(data: &Dataset) -> u32 {
     u32::try_from(all).unwrap_or(u32::MAX)
 }
 
+/// The same edges seen from their other ends, where those are examples too: between nodes of one kind.
+pub fn mirrors(data: &Dataset, examples: &[u32]) -> Vec<u32> {
+    if data.links.as_ref().is_some_and(|links| links.users.is_some()) {
+        return vec![];
+    }
+    let mirror = |at: &u32| {
+        let target = data.graph.targets()[*at as usize];
+        data.place_of(target, source_of(data, *at))
+    };
+    examples.iter().filter_map(mirror).collect()
+}
+
+/// The node whose row holds this entry of the graph.
+fn source_of(data: &Dataset, at: u32) -> u32 {
+    let after = data.graph.offsets().partition_point(|start| *start <= u64::from(at));
+    after as u32 - 1
+}
+
 /// Draws negatives for some edges, and the neighbours that the model reads: with all neighbours, the
 /// whole graph at once.
 pub fn batch<'a>(
@@ -139,15 +160,10 @@ impl Pairs {
         place: &mut [u32],
         random: &mut Pcg64Mcg,
     ) -> Self {
-        let graph = &data.graph;
-        let source = |at: &u32| {
-            let after = graph.offsets().partition_point(|start| *start <= u64::from(*at));
-            after as u32 - 1
-        };
         let mut pairs = Self {
             objective: *objective,
-            sources: examples.iter().map(source).collect(),
-            targets: examples.iter().map(|at| graph.targets()[*at as usize]).collect(),
+            sources: examples.iter().map(|at| source_of(data, *at)).collect(),
+            targets: examples.iter().map(|at| data.graph.targets()[*at as usize]).collect(),
             negatives: vec![],
             linked_ends: vec![],
             linked: vec![],
@@ -173,7 +189,7 @@ impl Pairs {
                 let by = objective.negatives_by;
                 for source in &pairs.sources {
                     for _ in 0..objective.negatives {
-                        pairs.negatives.push(data.draw_unlinked(*source, by, random));
+                        pairs.negatives.push(data.draw_unlinked(*source, by, |_| false, random));
                     }
                 }
             }
@@ -283,13 +299,16 @@ impl Pairs {
         for place in &self.linked[start..self.linked_ends[edge]] {
             row[*place as usize] = f32::NEG_INFINITY;
         }
+        // No cosine is above 1. At low temperatures all may be so far below it that their exponentials vanish:
+        // then the largest one is the bound.
+        let largest = row.iter().copied().fold(cosine, f32::max);
+        let bound = if (1.0 - largest) * sharpness < DEPTH_MAX { 1.0 } else { largest };
         row.iter_mut().for_each(|cosine| *cosine *= sharpness);
-        // No cosine is above 1, so that this bounds them all.
-        let others = vector::exp_sum(row, sharpness);
-        let linked = ((cosine - 1.0) * sharpness).exp();
+        let others = vector::exp_sum(row, bound * sharpness);
+        let linked = ((cosine - bound) * sharpness).exp();
         let sum = others + linked;
         row.iter_mut().for_each(|share| *share /= sum);
-        let loss = f64::from(sum).ln() - f64::from((cosine - 1.0) * sharpness);
+        let loss = f64::from(sum).ln() - f64::from((cosine - bound) * sharpness);
         (loss, linked / sum)
     }
 
@@ -373,15 +392,22 @@ impl Dataset {
         users.unwrap_or(0) as u32..self.graph.nodes() as u32
     }
 
-    /// A node that `source` is not linked to in the graph.
-    pub fn draw_unlinked(&self, source: u32, by: NegativesBy, random: &mut Pcg64Mcg) -> u32 {
+    /// A node that `source` is not linked to, in the graph or by an edge outside it.
+    pub fn draw_unlinked(
+        &self,
+        source: u32,
+        by: NegativesBy,
+        is_linked_outside: impl Fn(u32) -> bool,
+        random: &mut Pcg64Mcg,
+    ) -> u32 {
         let mut node = 0;
         for _ in 0..TRIES {
             node = match by {
                 NegativesBy::Nodes => random.random_range(self.candidates()),
                 NegativesBy::Links => self.draw_target(random),
             };
-            if node != source && !self.is_linked(source, node) {
+            let is_linked = node == source || self.place_of(source, node).is_some();
+            if !is_linked && !is_linked_outside(node) {
                 break;
             }
         }
@@ -393,10 +419,13 @@ impl Dataset {
         self.graph.targets()[random.random_range(0..examples(self)) as usize]
     }
 
-    fn is_linked(&self, source: u32, node: u32) -> bool {
+    /// The place of an edge among the entries of the graph's rows.
+    fn place_of(&self, source: u32, node: u32) -> Option<u32> {
         // Rows are in the order of the user's files.
         let number = |node: &u32| self.original_number(*node);
-        self.graph.neighbours(source).binary_search_by_key(&number(&node), number).is_ok()
+        let row = self.graph.neighbours(source);
+        let at = row.binary_search_by_key(&number(&node), number).ok()?;
+        Some(self.graph.offsets()[source as usize] as u32 + at as u32)
     }
 }
 

@@ -24,15 +24,6 @@ pub struct Stage {
     pub outputs: usize,
 }
 
-/// How a pass treats what depends on learning.
-#[derive(Clone, Copy, Debug)]
-pub enum Pass {
-    /// Batch norms by the batch, and dropout drawn from this seed.
-    Learn { dropout_seed: u64 },
-    /// Batch norms by the batch but without dropout: gradients to compare with each other.
-    Probe,
-}
-
 /// What the forward pass of a stage leaves for its backward pass.
 struct Trace {
     cache: ForwardCache,
@@ -78,18 +69,18 @@ impl Stage {
 }
 
 impl Model {
-    /// The mean loss over the batch; its gradient is put into `grads`. Running statistics of
-    /// batch norms move if this is learning.
+    /// The mean loss over the batch; its gradient is put into `grads`. Batch norms go by the batch, and their
+    /// running statistics move.
     pub fn gradient(
         &self,
         weights: &mut Weights,
         data: &Dataset,
         batch: &Batch,
-        pass: Pass,
+        dropout_seed: u64,
         grads: &mut [f32],
     ) -> f64 {
         grads.fill(0.0);
-        let mut traces = self.forward(weights, batch, pass);
+        let mut traces = self.forward(weights, batch, dropout_seed);
         let Some(Trace { mut cache, output: logits, .. }) = traces.pop() else { return 0.0 };
         let mut dy = zeros(logits.len());
         let loss = batch.goal.gradient(data, &logits, self.spec.outputs, &mut dy);
@@ -121,7 +112,8 @@ impl Model {
             let stage = &self.stages[index - 1];
             past = stage.residual.then(|| copy(&dy));
             if stage.activate {
-                let scale = self.dropout(index - 1, pass).map_or(1.0, |d| 1.0 / (1.0 - d.rate));
+                let scale =
+                    self.dropout(index - 1, dropout_seed).map_or(1.0, |d| 1.0 / (1.0 - d.rate));
                 let activated = before.activated.as_ref().unwrap_or(&before.output);
                 vector::relu_dropout_backward(activated, scale, &mut dy);
             }
@@ -137,7 +129,7 @@ impl Model {
     }
 
     /// What each stage leaves for the backward pass, the last one's output included.
-    fn forward(&self, weights: &mut Weights, batch: &Batch, pass: Pass) -> Vec<Trace> {
+    fn forward(&self, weights: &mut Weights, batch: &Batch, dropout_seed: u64) -> Vec<Trace> {
         let mut traces: Vec<Trace> = Vec::with_capacity(self.stages.len());
         let mut hops = &batch.hops[..];
         for (index, stage) in self.stages.iter().enumerate() {
@@ -145,12 +137,12 @@ impl Model {
             hops = later;
             let input = self.input_of(index, batch, &traces);
             let (mut y, cache) = stage.layer.forward(&weights.params, &input, here, true);
-            let normalised = stage.normalisation.as_ref().map(|norm| {
-                let stats = matches!(pass, Pass::Learn { .. }).then_some(&mut weights.stats[..]);
-                norm.learn(&weights.params, stats, &mut y)
-            });
+            let normalised = stage
+                .normalisation
+                .as_ref()
+                .map(|norm| norm.learn(&weights.params, &mut weights.stats, &mut y));
             if stage.activate {
-                vector::relu_dropout(&mut y, self.dropout(index, pass));
+                vector::relu_dropout(&mut y, self.dropout(index, dropout_seed));
             }
             let activated = stage.residual.then(|| copy(&y));
             stage.add_input(&input, &mut y);
@@ -186,19 +178,15 @@ impl Model {
         }
     }
 
-    fn dropout(&self, index: usize, pass: Pass) -> Option<Dropout> {
-        match pass {
-            Pass::Learn { dropout_seed } if self.spec.dropout > 0.0 => {
-                let seed = dropout_seed.wrapping_add((index as u64) << 48);
-                Some(Dropout { seed, rate: self.spec.dropout })
-            }
-            _ => None,
-        }
+    fn dropout(&self, index: usize, dropout_seed: u64) -> Option<Dropout> {
+        let rate = self.spec.dropout;
+        let seed = dropout_seed.wrapping_add((index as u64) << 48);
+        (rate > 0.0).then_some(Dropout { seed, rate })
     }
 
     /// The mean loss over the batch, as it counts when the model is used.
     pub fn loss(&self, weights: &Weights, data: &Dataset, batch: &Batch) -> f64 {
-        let logits = self.outputs(weights, batch, |_, _| {}).logits;
+        let logits = self.outputs(weights, batch).logits;
         batch.goal.loss(data, &logits, self.spec.outputs)
     }
 
@@ -206,7 +194,7 @@ impl Model {
     /// embeddings (the input of the last layer) and the outputs.
     pub fn infer(&self, weights: &Weights, data: &Dataset) -> Inference {
         let batch = Batch::whole(data, &[], self.needs());
-        let mut outputs = self.outputs(weights, &batch, |_, _| {});
+        let mut outputs = self.outputs(weights, &batch);
         self.change_lengths(&mut outputs.logits);
         outputs
     }
@@ -256,9 +244,7 @@ impl Model {
                 .for_each(|(before, _)| reuse(before));
         }
         let input = hidden.as_ref().map_or(batch.input.borrow(), |(x, dim)| Rows::dense(x, *dim));
-        let is_by_row =
-            matches!(last.layer, Layer::Sage(_) | Layer::Gcn(_) | Layer::Gin(_) | Layer::Linear(_));
-        if !is_by_row || input.is_sparse() {
+        if !last.layer.reads().by_row || input.is_sparse() {
             let all = last.output(weights, &input, hops);
             let rows = Rows::dense(&all, classes).pick(nodes);
             let Rows::Dense { values, .. } = rows else { unreachable!("rows of a dense table") };
@@ -297,7 +283,7 @@ impl Model {
         let (mut logits, mut embeddings) = (vec![], None);
         for seeds in nodes.chunks(at_once.max(1)) {
             let batch = sampler.batch(data, seeds.to_vec(), &Fanout::All, self.needs(), random);
-            let mut outputs = self.outputs(weights, &batch, |_, _| {});
+            let mut outputs = self.outputs(weights, &batch);
             logits.append(&mut outputs.logits);
             if let Some(rows) = outputs.embeddings {
                 // Rows of the neighbours follow those of the nodes themselves.
@@ -310,25 +296,7 @@ impl Model {
         Inference { embeddings, logits, classes: self.spec.outputs }
     }
 
-    /// As [`Model::infer`], but shows the input of every layer instead of the outputs. Returns the
-    /// work that it takes.
-    pub fn infer_seeing(
-        &self,
-        weights: &Weights,
-        data: &Dataset,
-        see: impl FnMut(usize, &Rows),
-    ) -> Work {
-        let batch = Batch::whole(data, &[], self.needs());
-        self.outputs(weights, &batch, see);
-        self.work(&batch, false)
-    }
-
-    fn outputs(
-        &self,
-        weights: &Weights,
-        batch: &Batch,
-        mut see: impl FnMut(usize, &Rows),
-    ) -> Inference {
+    fn outputs(&self, weights: &Weights, batch: &Batch) -> Inference {
         let mut embeddings: Option<Vec<f32>> = None;
         let mut hops = &batch.hops[..];
         let mut outputs = vec![];
@@ -340,7 +308,6 @@ impl Model {
                 (Some(values), Some(dim)) => Rows::dense(values, dim),
                 _ => batch.input.borrow(),
             };
-            see(index, &input);
             let y = stage.output(weights, &input, here);
             if index + 1 == self.stages.len() {
                 outputs = y;

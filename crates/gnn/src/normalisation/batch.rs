@@ -23,7 +23,7 @@ pub struct BatchNorm {
 
 impl BatchNorm {
     /// Normalises by the rows given, in place, and moves the running statistics towards theirs.
-    pub fn learn(&self, params: &[f32], stats: Option<&mut [f32]>, y: &mut [f32]) -> Normalised {
+    pub fn learn(&self, params: &[f32], stats: &mut [f32], y: &mut [f32]) -> Normalised {
         let dim = self.scale.len();
         let rows = (y.len() / dim).max(1) as f64;
         let sums = column_sums(y, dim, |value, _| f64::from(value));
@@ -31,14 +31,12 @@ impl BatchNorm {
         let squares = column_sums(y, dim, |value, at| f64::from(value - mean[at]).powi(2));
         let inverse: Vec<f32> =
             squares.iter().map(|sum| 1.0 / ((sum / rows) as f32 + EPSILON).sqrt()).collect();
-        if let Some(stats) = stats {
-            // The running variance is the unbiased one; of a single row there is none.
-            let unbiased = (rows - 1.0).max(1.0);
-            let towards = |stat: &mut f32, value: f32| *stat += MOMENTUM * (value - *stat);
-            stats[self.mean.clone()].iter_mut().zip(&mean).for_each(|(s, m)| towards(s, *m));
-            let variances = stats[self.variance.clone()].iter_mut().zip(&squares);
-            variances.for_each(|(stat, sum)| towards(stat, (sum / unbiased) as f32));
-        }
+        // The running variance is the unbiased one; of a single row there is none.
+        let unbiased = (rows - 1.0).max(1.0);
+        let towards = |stat: &mut f32, value: f32| *stat += MOMENTUM * (value - *stat);
+        stats[self.mean.clone()].iter_mut().zip(&mean).for_each(|(s, m)| towards(s, *m));
+        let variances = stats[self.variance.clone()].iter_mut().zip(&squares);
+        variances.for_each(|(stat, sum)| towards(stat, (sum / unbiased) as f32));
         let (scale, shift) = (&params[self.scale.clone()], &params[self.shift.clone()]);
         let mut normalised = stale(y.len());
         let blocks = y.par_chunks_mut(BLOCK_ROWS * dim);

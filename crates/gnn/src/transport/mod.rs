@@ -2,11 +2,10 @@
 //!
 //! [`Workers`] is all that the trainer knows of where workers run. [`Threads`] has them in this
 //! process, [`Processes`] in others, each of which has some of them in threads. Only the messages of
-//! [`wire`] are sent: the options and the parts are the same on both sides from the start.
+//! [`wire`] are sent: what a run is asked for, orders and answers. Parts are on both sides from the start.
 
-mod gather;
 pub mod mpi;
-mod patience;
+mod pauses;
 #[cfg(feature = "mpi")]
 mod pending;
 mod processes;
@@ -14,8 +13,6 @@ mod threads;
 pub mod wire;
 mod worker;
 
-pub use gather::{Gather, Reduction};
-pub use patience::{Lost, Patience, Straggler};
 pub use processes::{Channel, Framed, Home, Processes, serve};
 pub use threads::Threads;
 pub use worker::Worker;
@@ -26,10 +23,8 @@ use std::path::Path;
 use hither_core::Seconds;
 
 use crate::Error;
-use crate::drift::Probed;
 use crate::local::Learnt;
 use crate::model::Weights;
-use crate::remote::HiddenSums;
 use crate::update::Change;
 
 /// What every worker is told in a round.
@@ -41,10 +36,6 @@ pub struct Order<'a> {
     pub steps: u32,
     /// The global model, from which the steps begin.
     pub start: &'a Weights,
-    /// Whether to measure the worker's half of the drift.
-    pub probe: bool,
-    /// New sums over remote neighbours, one entry per part; `None`: the old ones hold.
-    pub sums: Option<&'a [HiddenSums]>,
 }
 
 /// What a worker gives back.
@@ -52,13 +43,10 @@ pub struct Order<'a> {
 pub struct Answer {
     /// The number of its part.
     pub part: usize,
-    /// Its model is empty if it was added up on the way ([`Workers::reduced`]), and has no parameters if `change` has
-    /// them.
+    /// The model has no parameters if `change` has them.
     pub learnt: Learnt,
     /// The change of the parameters since the order, if that is sent in place of the parameters.
     pub change: Option<Change>,
-    /// `None` unless the order asked for it.
-    pub probed: Option<Probed>,
 }
 
 /// What the server knows of a part before the first round.
@@ -111,31 +99,19 @@ pub trait Workers: Send {
     fn parts(&self) -> &[PartFacts];
 
     /// Gives the order to every worker, does `meanwhile` on the server's side, and returns the
-    /// answers in the order of the parts. The average is taken over the answers that came: a lost
-    /// worker is one that is missing here.
+    /// answers in the order of the parts.
     fn round(
         &mut self,
         order: &Order,
         meanwhile: &mut (dyn FnMut() + Send),
     ) -> Result<Vec<Answer>, Error>;
 
-    /// The average of the models of the last round, once, if they were added up on the way.
-    fn reduced(&mut self) -> Option<Weights> {
-        None
-    }
-
     /// Has every worker write its state to its own file in `folder`. `run` names the run, `round` the last
-    /// finished round. Returns the parts of workers that are late or lost, which have written nothing.
-    fn save(&mut self, folder: &Path, run: &str, round: u32) -> Result<Vec<usize>, Error>;
+    /// finished round.
+    fn save(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error>;
 
-    /// Has every worker read the state that it wrote after `round`. Those of `absent` parts begin anew.
-    fn restore(
-        &mut self,
-        folder: &Path,
-        run: &str,
-        round: u32,
-        absent: &[usize],
-    ) -> Result<(), Error>;
+    /// Has every worker read the state that it wrote after `round`.
+    fn restore(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error>;
 
     /// The time of the last round in which neither the slowest process nor the server computed.
     fn exposed_s(&self) -> Seconds {

@@ -1,12 +1,13 @@
 //! Ranks of an MPI job as processes of a run: rank 0 is the server, the others hold parts.
 //!
 //! Messages go point to point, in the order of the ranks, so that the model has the same bytes as in one process.
-//! [`Sum`] is the exception, for those who ask for it: the library adds models up on the way, in an order of its own.
-//! Without the feature `mpi` everything here is still there, and [`World::join`] says what is missing. No call waits
-//! inside MPI, so that a rank that is slow or gone holds nobody up.
+//! Without the feature `mpi` only [`Launch`] is here. No call waits inside MPI, so that other threads can use it
+//! meanwhile.
 
 use std::env;
 use std::ops::Range;
+
+use crate::Error;
 
 /// What the launcher (mpirun or srun) says of this process before MPI has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +20,24 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// `None` if this process was started alone.
-    pub fn from_env() -> Option<Self> {
-        Self::from_vars(|name| env::var(name).ok())
+    /// `None` if this process was started alone. An error if a launcher started several that this program cannot join:
+    /// each would train by itself, and write to the same files.
+    pub fn from_env() -> Result<Option<Self>, Error> {
+        let var = |name: &str| env::var(name).ok();
+        let launch = Self::from_vars(var);
+        if launch.is_none() && Self::is_foreign(var) {
+            return Err(Error::Settings(
+                "the launcher of another MPI library started several copies (PMI_SIZE is set); hither joins jobs of \
+                 Open MPI's mpirun and of srun --mpi=pmix"
+                    .into(),
+            ));
+        }
+        Ok(launch)
+    }
+
+    /// Whether the launcher of MPICH or Intel MPI started several processes.
+    fn is_foreign(var: impl Fn(&str) -> Option<String>) -> bool {
+        var("PMI_SIZE").and_then(|size| size.parse::<usize>().ok()).is_some_and(|size| size > 1)
     }
 
     fn from_vars(var: impl Fn(&str) -> Option<String>) -> Option<Self> {
@@ -63,170 +79,47 @@ fn first_count(tasks_per_node: &str) -> usize {
     digits.parse().unwrap_or(1)
 }
 
-#[cfg(not(feature = "mpi"))]
-pub use absent::{LifeSigns, Rank, RowExchange, Sum, World};
 #[cfg(feature = "mpi")]
 pub use exchange::RowExchange;
 #[cfg(feature = "mpi")]
-pub use present::{LifeSigns, Rank, Sum, World};
+pub use present::{Rank, World};
 
 #[cfg(feature = "mpi")]
 mod exchange;
 
-/// What stands here without the feature: callers need no conditions.
-#[cfg(not(feature = "mpi"))]
-mod absent {
-    use std::collections::BTreeSet;
-    use std::convert::Infallible;
-    use std::io;
-    use std::ops::Range;
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    use crate::Error;
-    use crate::fetch::{Carrier, HeldRows};
-    use crate::transport::{Channel, PeerTraffic, Reduction};
-
-    /// No MPI job: [`World::join`] never returns one.
-    pub struct World(Infallible);
-
-    /// No rank.
-    pub struct Rank(Infallible);
-
-    /// No sums.
-    pub struct Sum(Infallible);
-
-    /// No rows from other ranks.
-    pub struct RowExchange(Infallible);
-
-    impl World {
-        pub fn join() -> Result<Self, Error> {
-            Err(Error::Settings(
-                "this hither was built without MPI, but mpirun or srun started several copies of it; \
-                 build it with `cargo build --release --features mpi`, or start one copy"
-                    .into(),
-            ))
-        }
-
-        pub fn ranks(&self) -> usize {
-            match self.0 {}
-        }
-
-        pub fn host(&self) -> String {
-            match self.0 {}
-        }
-
-        pub fn channel(&self, _rank: usize) -> Rank {
-            match self.0 {}
-        }
-
-        pub fn sum(&self, _rank: usize) -> Sum {
-            match self.0 {}
-        }
-
-        pub fn life_signs(&self, _to: Range<usize>) -> LifeSigns {
-            match self.0 {}
-        }
-
-        pub fn lost(&self) -> BTreeSet<usize> {
-            match self.0 {}
-        }
-
-        pub fn leave(self) {
-            match self.0 {}
-        }
-
-        pub fn exchange(&self, _held: Arc<HeldRows>) -> Result<RowExchange, Error> {
-            match self.0 {}
-        }
-    }
-
-    /// Nobody to tell.
-    pub struct LifeSigns(Infallible);
-
-    impl LifeSigns {
-        pub fn send(self, _pause: impl FnMut() -> bool) {
-            match self.0 {}
-        }
-    }
-
-    impl Rank {
-        pub fn watched(self, _silence_max: Option<Duration>) -> Self {
-            match self.0 {}
-        }
-    }
-
-    impl RowExchange {
-        pub fn carrier(&self) -> Box<dyn Carrier> {
-            match self.0 {}
-        }
-
-        pub fn traffic(&self) -> PeerTraffic {
-            match self.0 {}
-        }
-    }
-
-    impl Reduction for Sum {
-        fn sum(&mut self, _own: Vec<f32>) -> io::Result<Vec<f32>> {
-            match self.0 {}
-        }
-    }
-
-    impl Channel for Rank {
-        fn send(&mut self, _message: &[u8]) -> io::Result<()> {
-            match self.0 {}
-        }
-
-        fn receive(&mut self) -> io::Result<Vec<u8>> {
-            match self.0 {}
-        }
-    }
-}
-
 #[cfg(feature = "mpi")]
 mod present {
-    use std::collections::{BTreeSet, VecDeque};
-    use std::ops::Range;
+    use std::collections::VecDeque;
     use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-    use std::time::{Duration, Instant};
     use std::{io, mem, thread};
 
     use mpi::Threading;
     use mpi::environment::{self, Universe};
-    use mpi::request::{Request, StaticScope};
     use mpi::topology::SimpleCommunicator;
     use mpi::traits::*;
 
     use super::RowExchange;
     use crate::Error;
     use crate::fetch::HeldRows;
-    use crate::transport::patience::Pauses;
+    use crate::transport::Channel;
+    use crate::transport::pauses::Pauses;
     use crate::transport::pending::Pending;
-    use crate::transport::{Channel, Reduction};
 
     /// Bytes per call: MPI counts in 32 bits, with a sign.
     const PIECE_BYTES: usize = 1 << 30;
     /// Messages, each after its length.
     const MESSAGE: i32 = 0;
-    /// Signs of life, which may come between a message's length and its bytes.
-    const BEAT: i32 = 70;
 
     /// MPI takes calls of several threads, but only one at a time.
     fn library() -> MutexGuard<'static, ()> {
         static ONE: Mutex<()> = Mutex::new(());
-        unpoisoned(&ONE)
-    }
-
-    fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+        ONE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The MPI job. It ends for this rank when this is dropped, which waits for all others.
     pub struct World {
         universe: Option<Universe>,
         ranks: usize,
-        /// Ranks that were given up.
-        lost: Arc<Mutex<BTreeSet<usize>>>,
         threading: Threading,
     }
 
@@ -246,7 +139,7 @@ mod present {
                 );
             }
             let ranks = universe.world().size() as usize;
-            Ok(Self { universe: Some(universe), ranks, lost: Arc::default(), threading })
+            Ok(Self { universe: Some(universe), ranks, threading })
         }
 
         /// Number of ranks.
@@ -260,23 +153,7 @@ mod present {
 
         /// Messages to and from another rank.
         pub fn channel(&self, rank: usize) -> Rank {
-            let (outbox, inbox) = (VecDeque::new(), None);
-            Rank { rank: rank as i32, outbox, inbox, silence_max: None, lost: self.lost.clone() }
-        }
-
-        /// Sums over the vectors of all ranks, for the server; this is rank `rank`.
-        pub fn sum(&self, rank: usize) -> Sum {
-            Sum { is_server: rank == 0 }
-        }
-
-        /// Signs of life of this rank for some others.
-        pub fn life_signs(&self, to: Range<usize>) -> LifeSigns {
-            LifeSigns { to: to.map(|rank| rank as i32).collect() }
-        }
-
-        /// Ranks that were given up.
-        pub fn lost(&self) -> BTreeSet<usize> {
-            unpoisoned(&self.lost).clone()
+            Rank { rank: rank as i32, outbox: VecDeque::new(), inbox: None }
         }
 
         /// Ends MPI for this rank without waiting for the others: one of them is lost.
@@ -303,38 +180,6 @@ mod present {
                 // The others wait for messages that will not come: ending in order would wait for them.
                 SimpleCommunicator::world().abort(2);
             }
-            if !self.lost().is_empty() {
-                // MPI would wait for the lost rank.
-                mem::forget(self.universe.take());
-            }
-        }
-    }
-
-    /// Tells other ranks that this one lives.
-    pub struct LifeSigns {
-        to: Vec<i32>,
-    }
-
-    impl LifeSigns {
-        /// Sends a sign after every `pause`, until that says that it was the last. Waits for no other rank: while
-        /// the last sign to it is on its way, it is sent no other.
-        pub fn send(self, mut pause: impl FnMut() -> bool) {
-            static SIGN: [u8; 1] = [0];
-            let mut beats: Vec<(i32, Option<Request<'static, [u8]>>)> =
-                self.to.into_iter().map(|rank| (rank, None)).collect();
-            while pause() {
-                let _one = library();
-                let world = SimpleCommunicator::world();
-                for (rank, beat) in &mut beats {
-                    *beat = beat.take().and_then(|beat| beat.test().err());
-                    if beat.is_none() {
-                        let to = world.process_at_rank(*rank);
-                        *beat = Some(to.immediate_send_with_tag(StaticScope, &SIGN[..], BEAT));
-                    }
-                }
-            }
-            // The sign lives for ever, so that nobody has to wait for the last ones.
-            beats.into_iter().for_each(mem::forget);
         }
     }
 
@@ -344,33 +189,6 @@ mod present {
         /// Pieces that are on their way.
         outbox: VecDeque<Pending<Arc<[u8]>>>,
         inbox: Option<Inbox>,
-        /// Silence after which it is no longer waited for.
-        silence_max: Option<Duration>,
-        lost: Arc<Mutex<BTreeSet<usize>>>,
-    }
-
-    /// Adds vectors up by a reduction of MPI. Use it as long as the [`World`] lives.
-    pub struct Sum {
-        is_server: bool,
-    }
-
-    impl Reduction for Sum {
-        fn sum(&mut self, own: Vec<f32>) -> io::Result<Vec<f32>> {
-            let mut pending = {
-                let _one = library();
-                let world = SimpleCommunicator::world();
-                Pending::sum(&world.process_at_rank(0), self.is_server, own)
-            };
-            let mut pauses = Pauses::new();
-            loop {
-                let one = library();
-                if pending.is_done() {
-                    return Ok(pending.take());
-                }
-                drop(one);
-                pauses.pause();
-            }
-        }
     }
 
     /// A message that arrives.
@@ -381,29 +199,15 @@ mod present {
     }
 
     impl Rank {
-        /// Lets sending and receiving fail after so long without a sign of life.
-        pub fn watched(self, silence_max: Option<Duration>) -> Self {
-            Self { silence_max, ..self }
-        }
-
-        /// Looks until something is found, or the other rank is silent for too long.
+        /// Looks until something is found.
         fn wait_for<T>(
             &mut self,
             mut look: impl FnMut(&mut Self) -> io::Result<Option<T>>,
         ) -> io::Result<T> {
-            let (mut pauses, mut heard) = (Pauses::new(), Instant::now());
+            let mut pauses = Pauses::new();
             loop {
                 if let Some(found) = look(self)? {
                     return Ok(found);
-                }
-                if let Some(most) = self.silence_max {
-                    if self.is_heard() {
-                        heard = Instant::now();
-                    }
-                    if heard.elapsed() > most {
-                        let silent_s = most.as_secs_f64();
-                        return Err(io::Error::other(format!("it is silent for {silent_s} s")));
-                    }
                 }
                 pauses.pause();
             }
@@ -472,22 +276,6 @@ mod present {
                 inbox.piece = Some(Pending::receive(&other, left.min(PIECE_BYTES), MESSAGE));
             }
         }
-
-        fn is_heard(&mut self) -> bool {
-            let _one = library();
-            let world = SimpleCommunicator::world();
-            let other = world.process_at_rank(self.rank);
-            let mut is_heard = false;
-            while other.immediate_probe_with_tag(BEAT).is_some() {
-                other.receive_into_with_tag(&mut [0_u8; 1][..], BEAT);
-                is_heard = true;
-            }
-            is_heard
-        }
-
-        fn give_up(&mut self) {
-            unpoisoned(&self.lost).insert(self.rank as usize);
-        }
     }
 }
 
@@ -519,6 +307,13 @@ mod tests {
         assert_eq!(launch(&slurm[..3]), None);
         assert_eq!(launch(&[]), None);
         assert_eq!(launch(&[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")]), None);
+    }
+
+    #[test]
+    fn ranks_of_another_library_are_not_taken_for_lone_processes() {
+        let is_foreign =
+            |size: &str| Launch::is_foreign(|name| (name == "PMI_SIZE").then(|| size.to_owned()));
+        assert_eq!(["1", "4", "?"].map(is_foreign), [false, true, false]);
     }
 
     #[test]

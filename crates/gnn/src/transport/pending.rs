@@ -9,21 +9,20 @@ use std::ops::Range;
 use std::slice;
 use std::sync::Arc;
 
-use mpi::collective::SystemOperation;
 use mpi::request::{Request, StaticScope};
 use mpi::topology::Process;
 use mpi::traits::*;
 
-/// A piece of a message that is being sent, received or added up, and the memory that it is in.
-pub struct Pending<B, D: ?Sized + 'static = [u8]> {
+/// A piece of a message that is being sent or received, and the memory that it is in.
+pub struct Pending<B> {
     /// `None` once it has completed.
-    request: Option<ManuallyDrop<Request<'static, D>>>,
+    request: Option<ManuallyDrop<Request<'static, [u8]>>>,
     bytes: ManuallyDrop<B>,
 }
 
 // SAFETY: the only field that is not `Send` is MPI's pointer to the request. MPI was started with
 // MPI_THREAD_SERIALIZED, so any thread may use it, and all calls are made under one lock.
-unsafe impl<B: Send, D: ?Sized + 'static> Send for Pending<B, D> {}
+unsafe impl<B: Send> Send for Pending<B> {}
 
 impl Pending<Arc<[u8]>> {
     /// Begins to send some of the bytes.
@@ -55,39 +54,7 @@ impl Pending<Vec<u8>> {
     }
 }
 
-/// What this process adds, and the sum, which is empty but at the root.
-type Summands = (Vec<f32>, Vec<f32>);
-
-impl Pending<Summands, [f32]> {
-    /// Begins to add vectors of all ranks up.
-    pub fn sum(root: &Process<'_>, is_root: bool, own: Vec<f32>) -> Self {
-        let sum = vec![0.0; if is_root { own.len() } else { 0 }];
-        let mut both = ManuallyDrop::new((own, sum));
-        let (own, sum) = &mut *both;
-        // SAFETY: `both` keeps the vectors alive and in place, and nobody touches them until the request has
-        // completed.
-        let (own, sum): (&'static [f32], &'static mut [f32]) = unsafe {
-            (
-                slice::from_raw_parts(own.as_ptr(), own.len()),
-                slice::from_raw_parts_mut(sum.as_mut_ptr(), sum.len()),
-            )
-        };
-        let add = SystemOperation::sum();
-        let request = match is_root {
-            true => root.immediate_reduce_into_root(StaticScope, own, sum, add),
-            false => root.immediate_reduce_into(StaticScope, own, add),
-        };
-        Self { request: Some(ManuallyDrop::new(request)), bytes: both }
-    }
-
-    /// The sum, once. Only of a request that has completed.
-    pub fn take(&mut self) -> Vec<f32> {
-        assert!(self.request.is_none(), "the sum is not complete");
-        mem::take(&mut self.bytes.1)
-    }
-}
-
-impl<B, D: ?Sized + 'static> Pending<B, D> {
+impl<B> Pending<B> {
     /// Whether MPI has finished with the bytes.
     pub fn is_done(&mut self) -> bool {
         let Some(request) = self.request.take() else { return true };
@@ -101,7 +68,7 @@ impl<B, D: ?Sized + 'static> Pending<B, D> {
     }
 }
 
-impl<B, D: ?Sized + 'static> Drop for Pending<B, D> {
+impl<B> Drop for Pending<B> {
     fn drop(&mut self) {
         // A request that nobody waits for keeps its bytes for ever: MPI may still write to them.
         if self.request.is_none() {

@@ -14,7 +14,6 @@ use crate::mode::Sees;
 use crate::model::{Model, Weights};
 use crate::partition::Partition;
 use crate::parts::FetchedGraph;
-use crate::remote::{Remote, RemoteSums};
 use crate::train::Settings;
 use crate::{Dataset, Error, Features, parts};
 
@@ -27,14 +26,12 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Gives each worker what it sees of the dataset. `remote` is needed where that includes sums over
-    /// remote neighbours.
+    /// Gives each worker what it sees of the dataset.
     pub fn new(
         settings: &Settings,
         model: &Arc<Model>,
         data: &Arc<Dataset>,
         partition: &Partition,
-        remote: Option<&Remote>,
     ) -> Self {
         let alone = |part: Dataset| settings.learner(model, Arc::new(part));
         let mut setup_bytes = 0;
@@ -50,17 +47,6 @@ impl Threads {
                 let (parts, bytes) = parts::cut_with_copies(data, partition, count, settings.seed);
                 setup_bytes = bytes;
                 parts.into_iter().map(alone).collect()
-            }
-            Some(Sees::PartAndSums) => {
-                let parts = remote.map(|remote| remote.parts(model, data, partition));
-                let (parts, bytes) = parts.unwrap_or_default();
-                setup_bytes = bytes;
-                let with_sums = |(part, sums): (Dataset, RemoteSums)| {
-                    let mut learner = alone(part);
-                    learner.remote = Some(sums);
-                    learner
-                };
-                parts.into_iter().map(with_sums).collect()
             }
             Some(Sees::WholeByFetching) => parts::homes(data, partition)
                 .into_iter()
@@ -181,19 +167,11 @@ impl Workers for Threads {
         Ok(answers)
     }
 
-    fn save(&mut self, folder: &Path, run: &str, round: u32) -> Result<Vec<usize>, Error> {
-        self.workers.iter().try_for_each(|worker| worker.save(folder, run, round))?;
-        Ok(vec![])
+    fn save(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error> {
+        self.workers.iter().try_for_each(|worker| worker.save(folder, run, round))
     }
 
-    fn restore(
-        &mut self,
-        folder: &Path,
-        run: &str,
-        round: u32,
-        absent: &[usize],
-    ) -> Result<(), Error> {
-        let mut saved = self.workers.iter_mut().filter(|worker| !absent.contains(&worker.part()));
-        saved.try_for_each(|worker| worker.restore(folder, run, round))
+    fn restore(&mut self, folder: &Path, run: &str, round: u32) -> Result<(), Error> {
+        self.workers.iter_mut().try_for_each(|worker| worker.restore(folder, run, round))
     }
 }

@@ -9,7 +9,6 @@ use hither_core::Seconds;
 use hither_core::record::train::{Bytes, Work};
 
 use super::{Answer, Order, PartFacts, PeerTraffic, ProcessFacts};
-use crate::drift::Probed;
 use crate::local::Learnt;
 use crate::model::Weights;
 use crate::update::Change;
@@ -17,18 +16,18 @@ use crate::update::Change;
 /// What the server asks of a process of workers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    /// Make the workers of a run ready. `options` tells runs apart: both sides must have the same.
-    Begin { seed: u64, options: String },
+    /// Make the workers of a run ready, by what the server's front end says of it.
+    Begin { orders: String },
     /// Learn; the fields of an [`Order`].
-    Learn { round: u32, steps: u32, probe: bool, start: Weights },
+    Learn { round: u32, steps: u32, start: Weights },
     /// Write the state after `round` to the workers' files in `folder`.
     Save { folder: String, run: String, round: u32 },
-    /// Read that state back; of `absent` parts there is none.
-    Restore { folder: String, run: String, round: u32, absent: Vec<u32> },
+    /// Read that state back.
+    Restore { folder: String, run: String, round: u32 },
     /// Say how much memory was used.
     Report,
-    /// All runs have ended. The processes end together if all of them are there.
-    Stop { is_whole: bool },
+    /// All runs have ended.
+    Stop,
 }
 
 /// What a process of workers replies.
@@ -55,7 +54,7 @@ pub enum WireError {
     Long(usize),
     #[error("no message has kind {0}")]
     Kind(u8),
-    #[error("a text is not UTF-8, or a flag is none of its values")]
+    #[error("a text is not UTF-8, or a kind of change is unknown")]
     Value,
 }
 
@@ -73,11 +72,10 @@ const REPORTED: u8 = 11;
 
 /// An order as bytes. [`Request::read`] gives [`Request::Learn`] back.
 pub fn write_order(order: &Order) -> Vec<u8> {
-    let Order { round, steps, probe, start, .. } = *order;
+    let Order { round, steps, start } = *order;
     let mut out = Writer(vec![LEARN]);
     out.u32(round);
     out.u32(steps);
-    out.flag(probe);
     out.weights(start);
     out.0
 }
@@ -92,49 +90,32 @@ impl Request {
             out
         };
         match self {
-            Self::Begin { seed, options } => {
+            Self::Begin { orders } => {
                 let mut out = Writer(vec![BEGIN]);
-                out.u64(*seed);
-                out.text(options);
+                out.text(orders);
                 out.0
             }
-            Self::Learn { round, steps, probe, start } => write_order(&Order {
-                round: *round,
-                steps: *steps,
-                probe: *probe,
-                start,
-                sums: None,
-            }),
+            Self::Learn { round, steps, start } => {
+                write_order(&Order { round: *round, steps: *steps, start })
+            }
             Self::Save { folder, run, round } => state(SAVE, folder, run, *round).0,
-            Self::Restore { folder, run, round, absent } => {
-                let mut out = state(RESTORE, folder, run, *round);
-                out.numbers(absent);
-                out.0
-            }
+            Self::Restore { folder, run, round } => state(RESTORE, folder, run, *round).0,
             Self::Report => vec![REPORT],
-            Self::Stop { is_whole } => vec![STOP, u8::from(*is_whole)],
+            Self::Stop => vec![STOP],
         }
     }
 
     pub fn read(bytes: &[u8]) -> Result<Self, WireError> {
         let mut from = Reader(bytes);
         let request = match from.u8()? {
-            BEGIN => Self::Begin { seed: from.u64()?, options: from.text()? },
-            LEARN => Self::Learn {
-                round: from.u32()?,
-                steps: from.u32()?,
-                probe: from.flag()?,
-                start: from.weights()?,
-            },
+            BEGIN => Self::Begin { orders: from.text()? },
+            LEARN => Self::Learn { round: from.u32()?, steps: from.u32()?, start: from.weights()? },
             SAVE => Self::Save { folder: from.text()?, run: from.text()?, round: from.u32()? },
-            RESTORE => Self::Restore {
-                folder: from.text()?,
-                run: from.text()?,
-                round: from.u32()?,
-                absent: from.vector(u32::from_le_bytes)?,
-            },
+            RESTORE => {
+                Self::Restore { folder: from.text()?, run: from.text()?, round: from.u32()? }
+            }
             REPORT => Self::Report,
-            STOP => Self::Stop { is_whole: from.flag()? },
+            STOP => Self::Stop,
             kind => return Err(WireError::Kind(kind)),
         };
         from.end()?;
@@ -222,10 +203,6 @@ impl Writer {
         self.u64(value.to_bits());
     }
 
-    fn flag(&mut self, value: bool) {
-        self.0.push(value.into());
-    }
-
     fn text(&mut self, text: &str) {
         self.u64(text.len() as u64);
         self.0.extend(text.as_bytes());
@@ -273,26 +250,19 @@ impl Writer {
     }
 
     fn answer(&mut self, answer: &Answer) {
-        let Answer { part, learnt, change, probed } = answer;
-        let Learnt { weights, steps, loss, gradient_squared, bytes, work } = learnt;
+        let Answer { part, learnt, change } = answer;
+        let Learnt { weights, steps, loss, bytes, work } = learnt;
         self.u64(*part as u64);
         self.weights(weights);
         self.change(change.as_ref());
         self.u32(*steps);
         self.f64(*loss);
-        self.f64(*gradient_squared);
         let Bytes { model_down_bytes, model_up_bytes, features_down_bytes, requests_up_bytes } =
             bytes;
         for count in [model_down_bytes, model_up_bytes, features_down_bytes, requests_up_bytes] {
             self.u64(*count);
         }
         self.work(work);
-        self.flag(probed.is_some());
-        if let Some(Probed { gradients, bias_squared, work }) = probed {
-            gradients.iter().for_each(|half| self.floats(half));
-            self.f64(*bias_squared);
-            self.work(work);
-        }
     }
 }
 
@@ -325,14 +295,6 @@ impl<'a> Reader<'a> {
 
     fn f64(&mut self) -> Result<f64, WireError> {
         self.u64().map(f64::from_bits)
-    }
-
-    fn flag(&mut self) -> Result<bool, WireError> {
-        match self.u8()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(WireError::Value),
-        }
     }
 
     fn text(&mut self) -> Result<String, WireError> {
@@ -385,7 +347,6 @@ impl<'a> Reader<'a> {
             weights,
             steps: self.u32()?,
             loss: self.f64()?,
-            gradient_squared: self.f64()?,
             bytes: Bytes {
                 model_down_bytes: self.u64()?,
                 model_up_bytes: self.u64()?,
@@ -394,15 +355,7 @@ impl<'a> Reader<'a> {
             },
             work: self.work()?,
         };
-        let mut probed = None;
-        if self.flag()? {
-            probed = Some(Probed {
-                gradients: [self.floats()?, self.floats()?],
-                bias_squared: self.f64()?,
-                work: self.work()?,
-            });
-        }
-        Ok(Answer { part, learnt, change, probed })
+        Ok(Answer { part, learnt, change })
     }
 
     fn work(&mut self) -> Result<Work, WireError> {
@@ -436,49 +389,40 @@ mod tests {
     }
 
     fn request() -> impl Strategy<Value = Request> {
-        let learn = (any::<[u32; 2]>(), any::<bool>(), weights());
+        let learn = (any::<[u32; 2]>(), weights());
         let state = || (".{0,9}", ".{0,9}", any::<u32>());
         prop_oneof![
-            (any::<u64>(), ".{0,9}").prop_map(|(seed, options)| Request::Begin { seed, options }),
-            learn.prop_map(|([round, steps], probe, start)| {
-                Request::Learn { round, steps, probe, start }
-            }),
+            ".{0,9}".prop_map(|orders| Request::Begin { orders }),
+            learn.prop_map(|([round, steps], start)| Request::Learn { round, steps, start }),
             state().prop_map(|(folder, run, round)| Request::Save { folder, run, round }),
-            (state(), vec(any::<u32>(), 0..9)).prop_map(|((folder, run, round), absent)| {
-                Request::Restore { folder, run, round, absent }
-            }),
+            state().prop_map(|(folder, run, round)| Request::Restore { folder, run, round }),
             Just(Request::Report),
-            any::<bool>().prop_map(|is_whole| Request::Stop { is_whole }),
+            Just(Request::Stop),
         ]
     }
 
     fn reply() -> impl Strategy<Value = Reply> {
-        let learnt = (weights(), any::<u32>(), any::<[u64; 6]>(), work()).prop_map(
+        let learnt = (weights(), any::<u32>(), any::<[u64; 5]>(), work()).prop_map(
             |(weights, steps, bits, work)| Learnt {
                 weights,
                 steps,
                 loss: f64::from_bits(bits[0]),
-                gradient_squared: f64::from_bits(bits[1]),
                 bytes: Bytes {
-                    model_down_bytes: bits[2],
-                    model_up_bytes: bits[3],
-                    features_down_bytes: bits[4],
-                    requests_up_bytes: bits[5],
+                    model_down_bytes: bits[1],
+                    model_up_bytes: bits[2],
+                    features_down_bytes: bits[3],
+                    requests_up_bytes: bits[4],
                 },
                 work,
             },
         );
-        let probed = (floats(), floats(), any::<u64>(), work()).prop_map(|(a, b, bits, work)| {
-            Probed { gradients: [a, b], bias_squared: f64::from_bits(bits), work }
-        });
         let change = prop_oneof![
             vec(any::<u16>(), 0..40).prop_map(Change::All),
             (vec(any::<u32>(), 0..40), vec(any::<u16>(), 0..40))
                 .prop_map(|(at, by)| Change::Some { at, by }),
         ];
-        let answer = (any::<u32>(), learnt, option::of(change), option::of(probed)).prop_map(
-            |(part, learnt, change, probed)| Answer { part: part as usize, learnt, change, probed },
-        );
+        let answer = (any::<u32>(), learnt, option::of(change))
+            .prop_map(|(part, learnt, change)| Answer { part: part as usize, learnt, change });
         let facts = (".{0,9}", ".{0,9}", ".{0,9}").prop_map(|(host, place, isa)| ProcessFacts {
             host,
             place,
@@ -540,7 +484,7 @@ mod tests {
     #[test]
     fn a_stated_length_reserves_nothing() {
         // A learn request whose parameters claim to be 2^61 floats.
-        let mut bytes = vec![LEARN, 1, 0, 0, 0, 1, 0, 0, 0, 0];
+        let mut bytes = vec![LEARN, 1, 0, 0, 0, 1, 0, 0, 0];
         bytes.extend((1u64 << 61).to_le_bytes());
         assert_eq!(Request::read(&bytes), Err(WireError::Short));
     }
@@ -549,9 +493,9 @@ mod tests {
     #[test]
     fn the_bytes_of_an_order_are_known() {
         let start = Weights { params: vec![1.0], stats: vec![] };
-        let order = Order { round: 2, steps: 3, start: &start, probe: true, sums: None };
+        let order = Order { round: 2, steps: 3, start: &start };
         let expected = [
-            vec![1, 2, 0, 0, 0, 3, 0, 0, 0, 1],
+            vec![1, 2, 0, 0, 0, 3, 0, 0, 0],
             vec![1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3f],
             vec![0; 8],
         ];

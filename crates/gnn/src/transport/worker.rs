@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Answer, Order};
-use crate::drift::{self, Probed};
 use crate::local::{Learner, Steps, Until};
 use crate::model::{Model, Weights};
 use crate::train::Settings;
@@ -31,10 +30,6 @@ impl Worker {
         Self { part, learner, model, settings, rows: None, residual: vec![0.0; kept] }
     }
 
-    pub(super) fn part(&self) -> usize {
-        self.part
-    }
-
     /// The rows of the whole table that this part's nodes have.
     pub(super) fn rows(&self) -> Option<Vec<u32>> {
         self.rows.clone()
@@ -46,11 +41,8 @@ impl Worker {
         (0..graph.nodes() as u32).map(|node| graph.degree(node) as u32).collect()
     }
 
-    /// Takes the steps of a round, then measures drift if that is asked for.
+    /// Takes the steps of a round.
     pub fn answer(&mut self, order: &Order) -> Answer {
-        if let (Some(sums), Some(remote)) = (order.sums, &mut self.learner.remote) {
-            remote.refresh(sums[self.part].clone());
-        }
         let who = format!("local/{}", self.part);
         let steps = Steps {
             seed: self.settings.seed,
@@ -73,8 +65,7 @@ impl Worker {
         if change.is_some() {
             *params = vec![];
         }
-        let probed = order.probe.then(|| self.probe(order));
-        Answer { part: self.part, learnt, change, probed }
+        Answer { part: self.part, learnt, change }
     }
 
     /// Whether the server's model is of the same shape, or what to do about it.
@@ -87,17 +78,6 @@ impl Worker {
             "the server's model has {theirs} parameters, this worker's {ours}; give all processes the \
              same options and dataset"
         )))
-    }
-
-    fn probe(&mut self, order: &Order) -> Probed {
-        let probe = drift::Probe {
-            model: &self.model,
-            weights: order.start,
-            seed: self.settings.seed,
-            round: order.round,
-            fanout: self.settings.local.seen(),
-        };
-        probe.worker_half(self.part, &mut self.learner)
     }
 
     pub fn save(&self, folder: &Path, run: &str, round: u32) -> Result<(), Error> {

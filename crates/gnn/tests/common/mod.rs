@@ -73,10 +73,9 @@ impl Fixture {
             batch_norm: said("batch_norm") == "true",
             layer_norm: is_said("layer_norm"),
             residual: is_said("residual"),
-            dropout: 0.0,
             steps: number("steps", 5.0) as usize,
             alpha: number("alpha", 0.2),
-            length_power: 1.0,
+            ..Spec::default()
         };
         let model = Model::new(spec).expect("a model");
         Self { file, data, model }
@@ -114,14 +113,8 @@ pub fn spec(layers: &[Kind], data: &Dataset) -> Spec {
         hidden: 6,
         outputs: data.labels.count(),
         heads: 2,
-        norm: Norm::Symmetric,
-        batch_norm: false,
-        layer_norm: false,
-        residual: false,
-        dropout: 0.0,
         steps: 3,
-        alpha: 0.2,
-        length_power: 1.0,
+        ..Spec::default()
     }
 }
 

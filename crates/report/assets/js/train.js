@@ -78,10 +78,8 @@ const Y_SCORE = {
   text: (v) => `${(v * 100).toFixed(2)} %`,
 };
 const Y_LOSS = { name: "loss", scale: { range: around }, axis: { size: 58, values: (_, splits) => splits.map(shorter) }, text: shorter };
-const Y_NORM = { ...Y_LOSS, name: "gradient norm", scale: { range: fromZero } };
 
 let score = "test";
-const NOT_MEASURED = "Not measured: only modes that work on a cut graph have it, with --probe.";
 const CHARTS = [
   { id: "plot-rounds", x: X_ROUNDS, y: Y_SCORE, curve: () => score, none: "No round was evaluated." },
   { id: "plot-bytes", x: X_BYTES, y: Y_SCORE, curve: () => score, places: "bytes", none: "No bytes are sent." },
@@ -90,10 +88,6 @@ const CHARTS = [
   { id: "plot-steps", y: { ...Y_COUNT, name: "steps" }, curve: () => "server_steps", none: "The server takes no steps." },
   { id: "plot-kept", y: { ...Y_SCORE, name: "share kept", scale: { range: fromZero } }, curve: () => "kept", none: "All modes take the whole average." },
   { id: "plot-gain", y: { ...Y_LOSS, name: "share of the loss" }, curve: () => "gain", none: "No correction was judged." },
-  { id: "plot-kappa-a", y: Y_NORM, curve: () => "kappa_a", none: NOT_MEASURED },
-  { id: "plot-kappa-x", y: Y_NORM, curve: () => "kappa_x", none: NOT_MEASURED },
-  { id: "plot-sigma", y: Y_NORM, curve: () => "sigma", none: NOT_MEASURED },
-  { id: "plot-gradient", y: Y_NORM, curve: () => "gradient", none: NOT_MEASURED },
 ].filter((spec) => document.getElementById(spec.id))
   .map((spec) => ({ x: X_ROUNDS, sync: spec.places ? undefined : "rounds", sparse: true, ...spec }));
 

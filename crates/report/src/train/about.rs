@@ -96,7 +96,7 @@ pub fn facts(runs: &[RunRecord]) -> Vec<(&'static str, Vec<String>)> {
 }
 
 /// Settings in the order in which a reader looks for them; others follow.
-const ORDER: [&str; 24] = [
+const ORDER: [&str; 23] = [
     "optimiser",
     "lr",
     "weight-decay",
@@ -118,13 +118,12 @@ const ORDER: [&str; 24] = [
     "server-batch",
     "server-fanout",
     "eval-every",
-    "probe",
     "link-gbit",
     "machine",
 ];
 /// Settings that the page shows in its header or table.
-const ELSEWHERE: [&str; 9] =
-    ["hither", "dataset", "mode", "modes", "model", "parts", "partition", "rounds", "seed"];
+const ELSEWHERE: [&str; 10] =
+    ["hither", "data", "dataset", "mode", "modes", "model", "parts", "partition", "rounds", "seed"];
 
 /// Each setting once, by the name of its flag, with all its values where directories differ.
 pub fn settings(all: &[Map<String, Value>]) -> Vec<(String, String)> {
@@ -180,16 +179,6 @@ pub fn notes(groups: &[ModeGroup], figures: &[Figures]) -> Vec<String> {
                 "{} sends {} MB once, before its first round; only its total includes them.",
                 group.label,
                 megabytes(figures.setup_bytes)
-            ));
-        }
-        let rounds = || group.runs.iter().flat_map(|run| &run.rounds);
-        let incomplete = rounds().filter(|round| !round.left_out.is_empty()).count();
-        if incomplete > 0 {
-            notes.push(format!(
-                "{} left out late or lost workers in {} of {}; the result depends on timing.",
-                group.label,
-                count(incomplete as u64),
-                plural(rounds().count(), "round")
             ));
         }
         let lengths = || group.runs.iter().map(|run| run.summary.rounds);

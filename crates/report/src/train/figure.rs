@@ -281,7 +281,7 @@ const COLUMNS: &[Column] = &[
     Column {
         name: "work, 10⁹",
         meaning: "Billions of multiply–adds of all local and server steps of a run, counted; measuring \
-                  drift and evaluation are left out",
+                  evaluation is left out",
         best: Best::Smallest,
         value: |f| f.work,
         show: Show::Text(|f| f.work.map_or_else(none, billions)),

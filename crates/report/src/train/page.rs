@@ -1,6 +1,6 @@
 //! One self-contained page for training runs.
 
-use hither_core::record::train::{Drift, Round, RunRecord};
+use hither_core::record::train::{Round, RunRecord};
 use minijinja::{Value, context};
 use serde::Serialize;
 use serde_json::Map;
@@ -32,7 +32,7 @@ struct Chart {
     is_in: fn(&ModeData) -> bool,
 }
 
-const CHARTS: [Chart; 8] = [
+const CHARTS: [Chart; 4] = [
     Chart {
         id: "loss",
         title: "Loss",
@@ -59,35 +59,6 @@ const CHARTS: [Chart; 8] = [
         note: "Share by which the server's steps lower the loss of held-back training nodes. Steps that raise \
          it clearly are undone, and none follow until the next comparison.",
         is_in: |g| g.gain.is_some(),
-    },
-    Chart {
-        id: "kappa-a",
-        title: "κA: the cost of cut edges",
-        note: "Distance between the gradient that a worker sees without its cut edges and the gradient with \
-         them; the largest over workers. More rounds do not average this error away; correction does.",
-        is_in: |g| g.kappa_a.is_some(),
-    },
-    Chart {
-        id: "kappa-x",
-        title: "κX: the cost of uneven parts",
-        note: "Distance between the gradient of a worker's nodes with all their neighbours and that of the \
-         whole graph; the largest over workers. It is small where all parts have the same mixture of \
-         nodes.",
-        is_in: |g| g.kappa_x.is_some(),
-    },
-    Chart {
-        id: "sigma",
-        title: "√σ²: the cost of sampling neighbours",
-        note: "Distance between gradients with sampled neighbours and with all neighbours of the part, root \
-         mean square over workers. It is 0 where all neighbours are taken.",
-        is_in: |g| g.sigma.is_some(),
-    },
-    Chart {
-        id: "gradient",
-        title: "‖g local‖: how far workers still move",
-        note: "Norm of the local gradients, root mean square over steps and workers. When it falls to the \
-         size of κA and κX, workers mostly drift apart, and more server steps are needed.",
-        is_in: |g| g.gradient.is_some(),
     },
 ];
 
@@ -118,10 +89,6 @@ struct ModeData {
     server_steps: Option<Curve>,
     kept: Option<Curve>,
     gain: Option<Curve>,
-    kappa_a: Option<Curve>,
-    kappa_x: Option<Curve>,
-    sigma: Option<Curve>,
-    gradient: Option<Curve>,
 }
 
 /// The round whose model was tested, and where it lies on each axis.
@@ -200,10 +167,6 @@ fn group_data(group: &ModeGroup, grid: &RoundGrid) -> ModeData {
         server_steps: of(|row| Some(f64::from(row.server_steps))).filter(|_| steps),
         kept: of(|row| Some(row.kept)).filter(|_| damped),
         gain: of(|row| row.gain),
-        kappa_a: of(|row| drift(row, |d| d.kappa_a)),
-        kappa_x: of(|row| drift(row, |d| d.kappa_x)),
-        sigma: of(|row| drift(row, |d| d.bias_squared.sqrt())),
-        gradient: of(|row| drift(row, |d| d.local_squared.sqrt())),
     }
 }
 
@@ -237,10 +200,6 @@ fn charts(groups: &[ModeData]) -> Vec<Value> {
 fn absent(groups: &[ModeData]) -> String {
     let absent = CHARTS.iter().filter(|chart| !groups.iter().any(chart.is_in));
     absent.map(|chart| chart.title).collect::<Vec<_>>().join("; ")
-}
-
-fn drift(row: &Round, read: fn(&Drift) -> f64) -> Option<f64> {
-    row.drift.as_ref().map(read).filter(|v| v.is_finite())
 }
 
 /// Modes that send no bytes are left out of that chart: zero has no place on a log axis.

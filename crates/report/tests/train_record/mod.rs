@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hither_core::record::train::{
-    Bytes, CriticalPath, Drift, Header, Round, RunRecord, Summary, Times, Work, Works,
+    Bytes, CriticalPath, Header, Round, RunRecord, Summary, Times, Work, Works,
 };
 
 pub const MODES: [&str; 7] =
@@ -83,17 +83,10 @@ fn row(mode: &str, seed: u64, round: u32, rounds: u32) -> Round {
     let learnt = 1.0 - (-pace * f64::from(round) / f64::from(rounds.min(200))).exp();
     let valid = 0.3 + (top - 0.3) * learnt + 0.006 * noise(seed, round);
     let scored = round.is_multiple_of(2) || round == rounds;
-    let cut = matches!(mode, "psgd-pa" | "llcg" | "llcg-stale");
     let corrects = matches!(mode, "llcg" | "llcg-stale" | "server-only");
     let sends = !matches!(mode, "single" | "server-only");
     let model = if sends { 8 * 4 * 83_561 } else { 0 };
     let nodes = if mode == "ggs" { 60_000 + (2_000.0 * noise(seed, round)) as u64 } else { 0 };
-    let drift = |_| Drift {
-        kappa_a: 0.4 + 0.1 * noise(seed + 1, round),
-        kappa_x: 0.25 + 0.05 * noise(seed + 2, round),
-        bias_squared: (0.1 + 0.02 * noise(seed + 3, round)).powi(2),
-        local_squared: (2.0 - 1.7 * learnt + 0.05 * noise(seed + 4, round)).powi(2),
-    };
     Round {
         round,
         local_steps: if mode == "server-only" { 0 } else { 10 },
@@ -104,7 +97,6 @@ fn row(mode: &str, seed: u64, round: u32, rounds: u32) -> Round {
         valid: scored.then_some(valid),
         test: scored.then_some(valid - 0.004),
         further: BTreeMap::new(),
-        left_out: vec![],
         bytes: Bytes {
             model_down_bytes: model,
             model_up_bytes: model,
@@ -123,12 +115,10 @@ fn row(mode: &str, seed: u64, round: u32, rounds: u32) -> Round {
             transfer_s: if sends { 0.004 } else { 0.0 },
             server_s: if corrects { 0.02 } else { 0.0 },
         },
-        drift: (cut && round % 3 == 1).then_some(()).map(drift),
         time: Times {
             local_s: 0.3 + 0.05 * noise(seed + 6, round),
             exposed_s: 0.0,
             server_s: if corrects { 0.08 } else { 0.0 },
-            probe_s: 0.01,
             evaluate_s: 0.1,
         },
     }

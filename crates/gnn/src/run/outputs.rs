@@ -1,29 +1,66 @@
-//! The predicted class of every node, by the names that the dataset gives: `predictions.csv`, and the
-//! scores of each class.
+//! What a finished run leaves: the model, its outputs for every node, and the predicted class of each by the names
+//! that the dataset gives.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use hither_core::record::train::ClassScore;
-use hither_gnn::dataset::UNLABELLED;
-use hither_gnn::model::Inference;
-use hither_gnn::{Dataset, Labels};
+use hither_data::Output;
 
-use crate::outputs::stage;
+use super::{EMBEDDINGS, MODEL, NODES, PREDICTIONS, not_evaluated};
+use crate::dataset::UNLABELLED;
+use crate::model::Inference;
+use crate::train::Trainer;
+use crate::{Dataset, Error, Labels, save};
 
 /// Of larger graphs, outputs of all nodes are written only if they are asked for, and never as CSV.
 pub const NODES_MAX: usize = 1_000_000;
 
+/// Writes the model with the best validation score and its outputs for every node, and returns the scores of each
+/// class. Outputs for the nodes of a large graph are as large as its features: they are written only if `all` asks for
+/// them.
+pub fn write(trainer: &Trainer, place: &Path, all: bool) -> Result<Vec<ClassScore>, Error> {
+    let best = trainer.best.as_ref().ok_or_else(not_evaluated)?;
+    let (model, data) = (&trainer.model, &*trainer.data);
+    save::model(&place.join(MODEL), model, &best.weights, &save::Target::of(data))?;
+    if all || data.graph.nodes() <= NODES_MAX {
+        let outputs = model.infer(&best.weights, data);
+        if data.links.is_some() {
+            save::link_embeddings(&place.join(EMBEDDINGS), data, &outputs)?;
+            write_rows(&place.join(NODES), data)?;
+        } else {
+            save::embeddings(&place.join(EMBEDDINGS), data, &outputs)?;
+            write_predictions(&place.join(PREDICTIONS), data, &outputs)?;
+        }
+    }
+    if data.links.is_some() {
+        return Ok(vec![]);
+    }
+    let tested = model.infer_rows(&best.weights, data, &data.split.test);
+    Ok(class_scores(data, &tested))
+}
+
+/// Writes a file in one step.
+fn write_table(
+    path: &Path,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Error> {
+    let mut out = Output::create(path)?;
+    let failed = |source| Error::Io { action: "write", path: path.into(), source };
+    content(&mut out).map_err(failed)?;
+    Ok(out.commit()?)
+}
+
 /// Writes one row per node, in the order of the user's files, if there is one class per node and not too
 /// many nodes.
-pub fn write(path: &Path, data: &Dataset, outputs: &Inference) -> anyhow::Result<()> {
+pub fn write_predictions(path: &Path, data: &Dataset, outputs: &Inference) -> Result<(), Error> {
     let Labels::Classes { of, count } = &data.labels else { return Ok(()) };
     let nodes = data.graph.nodes();
     if nodes > NODES_MAX {
         return Ok(());
     }
     let sets = sets(data);
-    let staged = stage(path, |out| {
+    write_table(path, |out| {
         out.write_all(b"node,predicted,probability,label,split\n")?;
         let order = data.nodes_in_original_order();
         for place in 0..nodes {
@@ -41,14 +78,13 @@ pub fn write(path: &Path, data: &Dataset, outputs: &Inference) -> anyhow::Result
             writeln!(out, ",{}", sets[node as usize])?;
         }
         Ok(())
-    })?;
-    Ok(staged.commit()?)
+    })
 }
 
 /// Writes which row of the embeddings each node has, by kind and name.
-pub fn write_rows(path: &Path, data: &Dataset) -> anyhow::Result<()> {
+pub fn write_rows(path: &Path, data: &Dataset) -> Result<(), Error> {
     let users = data.links.as_ref().and_then(|links| links.users);
-    let staged = stage(path, |out| {
+    write_table(path, |out| {
         out.write_all(b"table,row,name\n")?;
         let order = data.nodes_in_original_order();
         for place in 0..data.graph.nodes() {
@@ -63,8 +99,7 @@ pub fn write_rows(path: &Path, data: &Dataset) -> anyhow::Result<()> {
             out.write_all(b"\n")?;
         }
         Ok(())
-    })?;
-    Ok(staged.commit()?)
+    })
 }
 
 /// How well the test nodes of each class are classified; `outputs` has their rows. Empty if nodes have several

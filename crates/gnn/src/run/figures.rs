@@ -30,20 +30,15 @@ pub struct Figures {
     pub valid: Option<Spread>,
     pub best_round: Spread,
     /// Bytes per round to the workers and from them, all workers together.
-    #[serde(alias = "down_bytes_a_round")]
     pub down_bytes_per_round: f64,
-    #[serde(alias = "up_bytes_a_round")]
     pub up_bytes_per_round: f64,
     /// Bytes in both directions, of all rounds and of the setup before the first.
     pub total_bytes: f64,
     pub server_steps: f64,
     /// Multiply–adds of all steps, judging included, and the server's share of them.
-    #[serde(default)]
     pub work: f64,
-    #[serde(default)]
     pub server_share: f64,
     /// The critical path of a run, computed from counted work and bytes.
-    #[serde(default)]
     pub path_s: f64,
     pub time_s: f64,
 }

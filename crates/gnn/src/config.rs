@@ -1,0 +1,690 @@
+//! Everything that a training run can be asked for, with its defaults.
+//!
+//! A [`TrainConfig`] is what a user says, and is the same for any graph. [`TrainConfig::prepare`] makes of a graph
+//! what is learnt from it, and [`TrainConfig::resolve`] fills in what follows from it: the [`Plan`] of a run. Nothing
+//! here reads files or knows of command lines.
+
+mod values;
+
+use std::path::PathBuf;
+
+use hither_core::record::train::Machine;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::correct::ServerSteps;
+use crate::layer::Norm;
+use crate::links::Shares;
+use crate::links::metric::LinkMetric;
+use crate::links::pairs::{Loss, NegativesBy};
+use crate::local::Pace;
+use crate::mode::Mode;
+use crate::model::{Kind, Model, Spec};
+use crate::sample::Fanout;
+use crate::schedule::Schedule;
+use crate::task::{Objective, Task};
+use crate::train::Settings;
+use crate::update::Updates;
+use crate::{Dataset, Error, Features, Labels, optim, partition};
+
+pub use values::{Batch, ClassWeights, MetricName, StepCount, TaskName};
+
+/// Workers without further word.
+pub const PARTS: usize = 8;
+/// Upper bound on the local steps of a round; more is a mistake, most likely in `rho`.
+const STEPS_MAX: f64 = 1e7;
+
+/// A training run as it is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrainConfig {
+    pub model: ModelConfig,
+    pub target: TargetConfig,
+    pub steps: StepConfig,
+    pub run: RunConfig,
+    /// Who trains: one machine, or workers with options of their own.
+    pub by: TrainBy,
+}
+
+/// The model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ModelConfig {
+    /// A family, or layers separated by commas; `None`: sage, or lightgcn for user–item graphs.
+    pub model: Option<String>,
+    /// Layers, or steps of propagation; `None`: 2, and 3 for lightgcn.
+    pub layers: Option<usize>,
+    pub hidden: usize,
+    /// Attention heads; `None`: 1.
+    pub heads: Option<usize>,
+    /// How graph convolutions weigh neighbours; `None`: symmetric.
+    pub norm: Option<Norm>,
+    pub batch_norm: bool,
+    pub layer_norm: bool,
+    pub residual: bool,
+    pub dropout: f64,
+    /// Teleport probability of propagation; `None`: 0.2.
+    pub alpha: Option<f64>,
+}
+
+impl Default for ModelConfig {
+    fn default() -> Self {
+        Self {
+            model: None,
+            layers: None,
+            hidden: 64,
+            heads: None,
+            norm: None,
+            batch_norm: false,
+            layer_norm: false,
+            residual: false,
+            dropout: 0.2,
+            alpha: None,
+        }
+    }
+}
+
+/// What is learnt, and what counts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TargetConfig {
+    /// `None`: links for user–item graphs, else the labels of nodes.
+    pub task: Option<TaskName>,
+    /// The score that chooses the model; `None`: the usual one of the dataset.
+    pub metric: Option<MetricName>,
+    /// How classes count in the loss; `None`: by their nodes.
+    pub class_weights: Option<ClassWeights>,
+    /// Loss of links; `None`: softmax.
+    pub loss: Option<Loss>,
+    /// Unlinked nodes per step with softmax, `None`: 2048; else per link, `None`: 1.
+    pub negatives: Option<usize>,
+    /// `None`: all nodes alike.
+    pub negatives_by: Option<NegativesBy>,
+    /// What cosines are divided by in the softmax; `None`: 0.1.
+    pub temperature: Option<f64>,
+    /// Power of the lengths of rows when links are ranked; `None`: 0.5 for user–item graphs with softmax, else 1.
+    pub length_power: Option<f64>,
+    /// Share of the links that validate; `None`: 0.05.
+    pub valid_share: Option<f64>,
+    /// Share of the links that test, if the dataset does not say which; `None`: 0.1.
+    pub test_share: Option<f64>,
+}
+
+/// Steps along gradients.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct StepConfig {
+    /// Steps per round, of each worker in the first.
+    pub local_steps: u32,
+    /// Factor by which they grow per round.
+    pub rho: f64,
+    pub lr: f64,
+    /// `None`: 256, and 8192 for lightgcn.
+    pub batch: Option<Batch>,
+    /// `None`: 10 neighbours of each node, and all for lightgcn.
+    pub fanout: Option<Fanout>,
+    pub optimiser: optim::Method,
+    pub lr_schedule: Schedule,
+    /// Longest gradient of a step.
+    pub clip: Option<f64>,
+    pub weight_decay: f64,
+}
+
+impl Default for StepConfig {
+    fn default() -> Self {
+        Self {
+            local_steps: 10,
+            rho: 1.0,
+            lr: 0.01,
+            batch: None,
+            fanout: None,
+            optimiser: optim::Method::Adam,
+            lr_schedule: Schedule::Constant,
+            clip: None,
+            weight_decay: 0.0,
+        }
+    }
+}
+
+/// How long a run is, and how it is measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RunConfig {
+    pub seed: u64,
+    pub rounds: u32,
+    /// Rounds from one evaluation to the next.
+    pub eval_every: u32,
+    /// Evaluations without a better score after which the run ends.
+    pub patience: Option<u32>,
+    /// Speed of each machine's link, for the computed time.
+    pub link_gbit: f64,
+    /// Speed of one machine, for the computed time and the server's budget: 10⁹ multiply–adds per second in sums over
+    /// neighbours and in matrix products.
+    pub machine: [f64; 2],
+}
+
+impl Default for RunConfig {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            rounds: 50,
+            eval_every: 1,
+            patience: None,
+            link_gbit: 10.0,
+            machine: [40.0, 80.0],
+        }
+    }
+}
+
+/// Who trains.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TrainBy {
+    /// One machine with the whole graph.
+    #[default]
+    Single,
+    /// Workers that average their models.
+    PsgdPa(WorkerConfig),
+    /// The same, and each part stores copies of some nodes around it.
+    PsgdSa(WorkerConfig, CopyConfig),
+    /// Workers that sample the whole graph and fetch remote features.
+    Ggs(WorkerConfig),
+    /// Workers that average their models, and a server that corrects the average.
+    Llcg(WorkerConfig, ServerConfig),
+    /// The same, but the server corrects while workers learn.
+    LlcgStale(WorkerConfig, ServerConfig),
+    /// The server's steps alone.
+    ServerOnly(ServerConfig),
+}
+
+/// Workers and their parts of the graph.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct WorkerConfig {
+    /// `None`: 8, or as the file or the dataset is partitioned.
+    pub parts: Option<usize>,
+    /// `None`: metis, or as the dataset is partitioned.
+    pub partition: Option<partition::Method>,
+    pub partition_file: Option<PathBuf>,
+    /// What workers send back.
+    pub updates: Updates,
+}
+
+/// Copies of remote nodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CopyConfig {
+    /// Share of all nodes that each part stores copies of.
+    pub copies: f64,
+}
+
+impl Default for CopyConfig {
+    fn default() -> Self {
+        Self { copies: 0.1 }
+    }
+}
+
+/// The server's steps on the whole graph.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ServerConfig {
+    pub server_steps: StepCount,
+    /// What automatic steps may cost, as a share of the slowest worker's work.
+    pub server_share: f64,
+    /// `None`: that of the local steps.
+    pub server_lr: Option<f64>,
+    /// `None`: 256, and 8192 for lightgcn.
+    pub server_batch: Option<Batch>,
+    /// `None`: 10 neighbours of each node, and all for lightgcn.
+    pub server_fanout: Option<Fanout>,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            server_steps: StepCount::Auto,
+            server_share: 1.0,
+            server_lr: None,
+            server_batch: None,
+            server_fanout: None,
+        }
+    }
+}
+
+impl TrainBy {
+    pub fn mode(&self) -> Mode {
+        match self {
+            Self::Single => Mode::Single,
+            Self::PsgdPa(_) => Mode::PsgdPa,
+            Self::PsgdSa(..) => Mode::PsgdSa,
+            Self::Ggs(_) => Mode::Ggs,
+            Self::Llcg(..) => Mode::Llcg,
+            Self::LlcgStale(..) => Mode::LlcgStale,
+            Self::ServerOnly(_) => Mode::ServerOnly,
+        }
+    }
+
+    pub fn workers(&self) -> Option<&WorkerConfig> {
+        match self {
+            Self::PsgdPa(workers)
+            | Self::PsgdSa(workers, _)
+            | Self::Ggs(workers)
+            | Self::Llcg(workers, _)
+            | Self::LlcgStale(workers, _) => Some(workers),
+            Self::Single | Self::ServerOnly(_) => None,
+        }
+    }
+
+    pub fn server(&self) -> Option<&ServerConfig> {
+        match self {
+            Self::Llcg(_, server) | Self::LlcgStale(_, server) | Self::ServerOnly(server) => {
+                Some(server)
+            }
+            Self::Single | Self::PsgdPa(_) | Self::PsgdSa(..) | Self::Ggs(_) => None,
+        }
+    }
+
+    fn copies(&self) -> Option<&CopyConfig> {
+        match self {
+            Self::PsgdSa(_, copies) => Some(copies),
+            _ => None,
+        }
+    }
+}
+
+/// What a plan depends on, of a graph that was prepared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Facts {
+    /// Numbers per row of features, and classes or tasks.
+    pub features: usize,
+    pub classes: usize,
+    /// Whether nodes are users and items.
+    pub is_user_item: bool,
+    /// The usual score of links, if these are learnt.
+    pub link_metric: Option<LinkMetric>,
+    /// Whether edges have weights.
+    pub has_weights: bool,
+}
+
+impl Facts {
+    pub fn of(data: &Dataset) -> Self {
+        Self {
+            features: data.features.dim(),
+            classes: data.labels.count(),
+            is_user_item: data.links.as_ref().is_some_and(|links| links.users.is_some()),
+            link_metric: data.links.as_ref().map(LinkMetric::usual),
+            has_weights: data.graph.weights().is_some(),
+        }
+    }
+}
+
+/// What a run does: the configuration, with everything filled in that follows from the graph.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub settings: Settings,
+    pub model: Model,
+}
+
+/// A configuration, with what was said in its place. `said` holds only what differs from the defaults.
+pub fn with_said<C>(said: &impl Serialize) -> Result<C, Error>
+where
+    C: Default + Serialize + DeserializeOwned,
+{
+    let bad = |error: serde_json::Error| Error::Settings(error.to_string());
+    let mut all = serde_json::to_value(C::default()).map_err(bad)?;
+    if let (Value::Object(all), Value::Object(said)) =
+        (&mut all, serde_json::to_value(said).map_err(bad)?)
+    {
+        all.extend(said.into_iter().filter(|(_, value)| !value.is_null()));
+    }
+    serde_json::from_value(all).map_err(bad)
+}
+
+impl TrainConfig {
+    /// Every option by its name, as settings.json keeps them.
+    pub fn options(&self) -> Map<String, Value> {
+        let mut all = Map::new();
+        let mut add = |group: Value| {
+            if let Value::Object(group) = group {
+                all.extend(group);
+            }
+        };
+        let json = |value: serde_json::Result<Value>| value.unwrap_or_default();
+        add(json(serde_json::to_value(&self.model)));
+        add(json(serde_json::to_value(&self.target)));
+        add(json(serde_json::to_value(&self.steps)));
+        add(json(serde_json::to_value(&self.run)));
+        add(json(serde_json::to_value(self.by.workers())));
+        add(json(serde_json::to_value(self.by.copies())));
+        add(json(serde_json::to_value(self.by.server())));
+        all.insert("mode".into(), self.by.mode().name().into());
+        all.retain(|_, value| !value.is_null());
+        all
+    }
+
+    /// Whether links are learnt of a graph, not labels.
+    pub fn learns_links(&self, is_user_item: bool) -> bool {
+        self.target.task.map_or(is_user_item, |task| task == TaskName::Links)
+    }
+
+    fn model_name(&self, is_user_item: bool) -> &str {
+        let usual = if is_user_item { "lightgcn" } else { "sage" };
+        self.model.model.as_deref().unwrap_or(usual)
+    }
+
+    fn layers(&self, name: &str) -> usize {
+        self.model.layers.unwrap_or(if name == "lightgcn" { 3 } else { 2 })
+    }
+
+    /// The kinds of the model's layers.
+    pub fn stack(&self, is_user_item: bool) -> Result<Vec<Kind>, Error> {
+        let name = self.model_name(is_user_item);
+        Kind::stack(name, self.layers(name)).map_err(Error::Settings)
+    }
+
+    /// Makes a graph ready to learn from: holds links out, or takes the score and the weights of classes.
+    pub fn prepare(&self, mut data: Dataset) -> Result<Dataset, Error> {
+        let is_user_item = data.links.as_ref().is_some_and(|links| links.users.is_some());
+        if self.learns_links(is_user_item) {
+            return self.prepare_links(data, is_user_item);
+        }
+        if let Some(MetricName::Nodes(metric)) = self.target.metric {
+            data.metric = metric;
+            data.check()?;
+        }
+        let classes = data.labels.count();
+        let bad = |problem: String| Err(Error::Settings(problem));
+        let weights = match &self.target.class_weights {
+            None => return Ok(data),
+            Some(_) if !matches!(data.labels, Labels::Classes { .. }) => {
+                return bad(format!(
+                    "{} has several labels per node; class-weights need one",
+                    data.name
+                ));
+            }
+            Some(ClassWeights::Balanced) => data.balanced_weights(),
+            Some(ClassWeights::Given(weights)) if weights.len() == classes => Some(weights.clone()),
+            Some(ClassWeights::Given(weights)) => {
+                return bad(format!(
+                    "class-weights has {} numbers, but {} has {classes} classes",
+                    weights.len(),
+                    data.name
+                ));
+            }
+        };
+        data.class_weights = weights.map(Into::into);
+        Ok(data)
+    }
+
+    /// A graph with held-out edges. Models with a row per node take no features.
+    fn prepare_links(&self, mut data: Dataset, is_user_item: bool) -> Result<Dataset, Error> {
+        if data.parts.is_some() {
+            return Err(Error::Settings(format!(
+                "{} is partitioned by its labels; learn links from the graph itself",
+                data.name
+            )));
+        }
+        if self.stack(is_user_item)?.first() == Some(&Kind::Embedding) {
+            data.features = Features::one_hot(data.graph.nodes());
+        } else if data.features.dim() == 0 {
+            return Err(Error::Settings(format!(
+                "{} has no features, which --model {} reads; use lightgcn, or begin with an embedding, such as \
+                 embedding,sage,sage",
+                data.name,
+                self.model_name(is_user_item)
+            )));
+        }
+        let TargetConfig { valid_share, test_share, .. } = self.target;
+        let shares = Shares { valid: valid_share.unwrap_or(0.05), test: test_share.unwrap_or(0.1) };
+        data.hold_out(shares, self.run.seed)?;
+        data.check_links()?;
+        Ok(data)
+    }
+
+    /// Fills in what follows from the graph, and refuses what does not fit together.
+    pub fn resolve(&self, facts: &Facts) -> Result<Plan, Error> {
+        let model = Model::new(self.spec(facts)?)?;
+        self.check(facts, &model)?;
+        let is_light = model.spec.layers.contains(&Kind::Light);
+        let usual_batch = Batch::Of(if is_light { 8192 } else { 256 });
+        let usual_fanout = if is_light { Fanout::All } else { Fanout::AtMost(10) };
+        let Self { steps, run, by, .. } = self;
+        let usual_server = ServerConfig::default();
+        let server = by.server().unwrap_or(&usual_server);
+        let pace = |batch: Option<Batch>, fanout: &Option<Fanout>, rate: f64| Pace {
+            batch: batch.unwrap_or(usual_batch).size(),
+            fanout: fanout.clone().unwrap_or(usual_fanout.clone()),
+            rate: rate as f32,
+            clip: steps.clip.map(|most| most as f32),
+        };
+        let settings = Settings {
+            task: self.task(facts),
+            mode: by.mode(),
+            rounds: run.rounds,
+            local_steps: steps.local_steps,
+            rho: steps.rho,
+            local: pace(steps.batch, &steps.fanout, steps.lr),
+            server: pace(
+                server.server_batch,
+                &server.server_fanout,
+                server.server_lr.unwrap_or(steps.lr),
+            ),
+            schedule: steps.lr_schedule,
+            server_steps: match server.server_steps {
+                StepCount::Auto => ServerSteps::Auto,
+                StepCount::Fixed(steps) => ServerSteps::Fixed(steps),
+                StepCount::Like => ServerSteps::Like(vec![]),
+            },
+            server_share: server.server_share,
+            machine: Machine {
+                sums_per_s: run.machine[0] * 1e9,
+                products_per_s: run.machine[1] * 1e9,
+                link_bytes_per_s: run.link_gbit * 1e9 / 8.0,
+            },
+            optimiser: steps.optimiser,
+            decay: steps.weight_decay as f32,
+            evaluate_every: run.eval_every,
+            patience: run.patience,
+            copies: by.copies().map_or(0.0, |copies| copies.copies),
+            updates: by.workers().map_or(Updates::Fp32, |workers| workers.updates),
+            seed: run.seed,
+        };
+        Ok(Plan { settings, model })
+    }
+
+    fn spec(&self, facts: &Facts) -> Result<Spec, Error> {
+        let model = &self.model;
+        let learns_links = facts.link_metric.is_some();
+        let by_cosines = facts.is_user_item && self.loss() == Loss::Softmax;
+        let usual_power = if by_cosines { 0.5 } else { 1.0 };
+        let name = self.model_name(facts.is_user_item);
+        Ok(Spec {
+            layers: self.stack(facts.is_user_item)?,
+            inputs: facts.features,
+            hidden: model.hidden,
+            outputs: if learns_links { model.hidden } else { facts.classes },
+            heads: model.heads.unwrap_or(1),
+            norm: model.norm.unwrap_or(Norm::Symmetric),
+            batch_norm: model.batch_norm,
+            layer_norm: model.layer_norm,
+            residual: model.residual,
+            dropout: model.dropout as f32,
+            steps: self.layers(name),
+            alpha: model.alpha.unwrap_or(0.2) as f32,
+            length_power: match learns_links {
+                true => self.target.length_power.unwrap_or(usual_power) as f32,
+                false => 1.0,
+            },
+        })
+    }
+
+    fn loss(&self) -> Loss {
+        self.target.loss.unwrap_or(Loss::Softmax)
+    }
+
+    fn task(&self, facts: &Facts) -> Task {
+        let Some(usual) = facts.link_metric else { return Task::Nodes };
+        let target = &self.target;
+        let metric = match target.metric {
+            Some(MetricName::Links(metric)) => metric,
+            _ => usual,
+        };
+        let negatives = if self.loss() == Loss::Softmax { 2048 } else { 1 };
+        Task::Links(Objective {
+            loss: self.loss(),
+            negatives: target.negatives.unwrap_or(negatives),
+            negatives_by: target.negatives_by.unwrap_or(NegativesBy::Nodes),
+            temperature: target.temperature.unwrap_or(0.1) as f32,
+            metric,
+            seed: self.run.seed,
+        })
+    }
+
+    /// Refuses options that the model, the task or the mode does not use, so that nobody believes that they changed
+    /// anything.
+    fn check(&self, facts: &Facts, built: &Model) -> Result<(), Error> {
+        let bad = |problem: String| Err(Error::Settings(problem));
+        let Self { model, steps, run, by, .. } = self;
+        let name = self.model_name(facts.is_user_item);
+        let spec = &built.spec;
+        let has = |kinds: &[Kind]| spec.layers.iter().any(|kind| kinds.contains(kind));
+        let is_light = has(&[Kind::Light]);
+        for (option, is_said, is_used, readers) in [
+            ("heads", model.heads.is_some(), has(&[Kind::Gat, Kind::Gatv2]), "gat and gatv2"),
+            ("alpha", model.alpha.is_some(), has(&[Kind::Propagate]), "appnp"),
+            ("norm", model.norm.is_some(), has(&[Kind::Gcn]), "gcn"),
+            ("batch-norm", model.batch_norm, !is_light, "models with features"),
+            ("layer-norm", model.layer_norm, !is_light, "models with features"),
+            ("residual", model.residual, !is_light, "models with features"),
+        ] {
+            if is_said && !is_used {
+                return bad(format!(
+                    "--{option} is an option of {readers}; --model {name} does not use it"
+                ));
+            }
+        }
+        if !matches!(spec.norm, Norm::Symmetric | Norm::Mean) {
+            return bad("--norm: expected symmetric or mean".into());
+        }
+        if has(&[Kind::Embedding]) && facts.link_metric.is_none() {
+            return bad(format!(
+                "--model {name} has a trained row per node, which learns links only; give --task links, or \
+                 another model"
+            ));
+        }
+        if facts.has_weights && !built.reads_edge_weights() {
+            return bad(format!(
+                "--model {name} does not read weights of edges; use sage, gcn, gin or appnp, or a dataset \
+                 without weights"
+            ));
+        }
+        match facts.link_metric {
+            Some(_) => self.check_links()?,
+            None => self.check_nodes()?,
+        }
+        let hops = built.needs().hops;
+        check_fanout("--fanout", steps.fanout.as_ref(), steps.batch, hops)?;
+        if let Some(server) = by.server() {
+            check_fanout(
+                "--server-fanout",
+                server.server_fanout.as_ref(),
+                server.server_batch,
+                hops,
+            )?;
+            if *by == TrainBy::ServerOnly(server.clone()) && server.server_steps == StepCount::Auto
+            {
+                return bad(
+                    "--mode server-only has no workers whose work would be its budget; give a number of \
+                     --server-steps, or use `train compare` with llcg, whose steps it then takes"
+                        .into(),
+                );
+            }
+        }
+        let last = f64::from(steps.local_steps) * steps.rho.powi(run.rounds as i32 - 1);
+        if last > STEPS_MAX {
+            return bad(format!(
+                "with --rho {} the last of {} rounds would take {last:.0} local steps; lower one of them",
+                steps.rho, run.rounds
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_nodes(&self) -> Result<(), Error> {
+        let TargetConfig { metric, loss, negatives, negatives_by, temperature, .. } = &self.target;
+        let TargetConfig { length_power, valid_share, test_share, .. } = &self.target;
+        if let Some(metric @ MetricName::Links(_)) = metric {
+            return Err(Error::Settings(format!(
+                "--metric {metric} is a score of links; give --task links, or a score of labels"
+            )));
+        }
+        for (option, is_said) in [
+            ("loss", loss.is_some()),
+            ("negatives", negatives.is_some()),
+            ("negatives-by", negatives_by.is_some()),
+            ("temperature", temperature.is_some()),
+            ("length-power", length_power.is_some()),
+            ("valid-share", valid_share.is_some()),
+            ("test-share", test_share.is_some()),
+        ] {
+            if is_said {
+                return Err(Error::Settings(format!(
+                    "--{option} is an option of links, and labels are learnt here; give --task links, or leave it out"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_links(&self) -> Result<(), Error> {
+        let bad = |problem: String| Err(Error::Settings(problem));
+        let target = &self.target;
+        if matches!(self.by.mode(), Mode::PsgdSa | Mode::Ggs) {
+            return bad(format!(
+                "--mode {} learns labels of nodes only; links are learnt by single, psgd-pa, llcg, \
+                 llcg-stale and server-only",
+                self.by.mode().name()
+            ));
+        }
+        if let Some(metric @ MetricName::Nodes(_)) = target.metric {
+            return bad(format!(
+                "--metric {metric} is a score of labels; links have recall@K, ndcg@K, mrr and hits@K"
+            ));
+        }
+        if target.class_weights.is_some() {
+            return bad("--class-weights are of labels; links have no classes".into());
+        }
+        if target.temperature.is_some() && self.loss() != Loss::Softmax {
+            return bad(
+                "--temperature is an option of --loss softmax; leave one of them out".into()
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A list of numbers must have one for each hop of the model, and a full batch takes all neighbours.
+fn check_fanout(
+    flag: &str,
+    fanout: Option<&Fanout>,
+    batch: Option<Batch>,
+    hops: usize,
+) -> Result<(), Error> {
+    let Some(fanout) = fanout else { return Ok(()) };
+    if batch == Some(Batch::Full) && *fanout != Fanout::All {
+        return Err(Error::Settings(format!(
+            "{flag} has no effect with a full batch, which takes all neighbours; leave one of them out"
+        )));
+    }
+    if let Fanout::PerHop(most) = fanout
+        && most.len() != hops
+    {
+        let (given, s) = (most.len(), if hops == 1 { "" } else { "s" });
+        return Err(Error::Settings(format!(
+            "{flag} has {given} numbers, but the model has {hops} graph layer{s}; give one number for \
+             all layers, or one per layer"
+        )));
+    }
+    Ok(())
+}
