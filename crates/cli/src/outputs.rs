@@ -258,7 +258,22 @@ pub fn check_dir(dir: &Path) -> anyhow::Result<()> {
     if dir.exists() && !dir.is_dir() {
         bail!("{} is not a directory; this command writes several files", dir.display());
     }
-    Ok(())
+    check_writable(dir)
+}
+
+/// Refuses a directory that cannot be written to, or made. Called before the work, so that nobody waits for results
+/// that have no place.
+fn check_writable(dir: &Path) -> anyhow::Result<()> {
+    let there = dir.ancestors().find(|place| place.exists() || place.is_symlink());
+    let there = there.filter(|place| !place.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let access = match there.is_dir() {
+        true => rustix::fs::access(there, rustix::fs::Access::WRITE_OK).map_err(io::Error::from),
+        false => Err(io::ErrorKind::NotADirectory.into()),
+    };
+    access.with_context(|| match dir.exists() {
+        true => format!("cannot write to {}", dir.display()),
+        false => format!("cannot make the directory {}", dir.display()),
+    })
 }
 
 fn is_empty(dir: &Path) -> anyhow::Result<bool> {

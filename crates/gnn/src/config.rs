@@ -229,7 +229,8 @@ impl Default for CopyConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ServerConfig {
-    pub server_steps: StepCount,
+    /// `None`: automatic, and an eighth of the local steps for links, where judging has not been worth its work.
+    pub server_steps: Option<StepCount>,
     /// What automatic steps may cost, as a share of the slowest worker's work.
     pub server_share: f64,
     /// `None`: that of the local steps.
@@ -243,7 +244,7 @@ pub struct ServerConfig {
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {
-            server_steps: StepCount::Auto,
+            server_steps: None,
             server_share: 1.0,
             server_lr: None,
             server_batch: None,
@@ -386,6 +387,12 @@ impl TrainConfig {
     /// Makes a graph ready to learn from: holds links out, or takes the score and the weights of classes.
     pub fn prepare(&self, mut data: Dataset) -> Result<Dataset, Error> {
         let is_user_item = data.links.as_ref().is_some_and(|links| links.users.is_some());
+        if is_user_item && self.target.task == Some(TaskName::Nodes) {
+            return Err(Error::Settings(format!(
+                "{} has users and items, and no labels to learn; leave out --task nodes",
+                data.name
+            )));
+        }
         if self.learns_links(is_user_item) {
             return self.prepare_links(data, is_user_item);
         }
@@ -471,7 +478,7 @@ impl TrainConfig {
                 server.server_lr.unwrap_or(steps.lr),
             ),
             schedule: steps.lr_schedule,
-            server_steps: match server.server_steps {
+            server_steps: match self.server_steps(server, facts) {
                 StepCount::Auto => ServerSteps::Auto,
                 StepCount::Fixed(steps) => ServerSteps::Fixed(steps),
                 StepCount::Like => ServerSteps::Like(vec![]),
@@ -517,6 +524,14 @@ impl TrainConfig {
                 false => 1.0,
             },
         })
+    }
+
+    fn server_steps(&self, server: &ServerConfig, facts: &Facts) -> StepCount {
+        let usual = match facts.link_metric {
+            Some(_) => StepCount::Fixed(self.steps.local_steps.div_ceil(8)),
+            None => StepCount::Auto,
+        };
+        server.server_steps.unwrap_or(usual)
     }
 
     fn loss(&self) -> Loss {
@@ -592,8 +607,7 @@ impl TrainConfig {
                 server.server_batch,
                 hops,
             )?;
-            if *by == TrainBy::ServerOnly(server.clone()) && server.server_steps == StepCount::Auto
-            {
+            if by.workers().is_none() && self.server_steps(server, facts) == StepCount::Auto {
                 return bad(
                     "--mode server-only has no workers whose work would be its budget; give a number of \
                      --server-steps, or use `train compare` with llcg, whose steps it then takes"

@@ -20,23 +20,29 @@
 //! spent is kept for later rounds. The paper has neither the budget nor the judgement: it takes the
 //! whole average and a fixed number of steps ([`ServerSteps::Fixed`]).
 
+use std::collections::HashSet;
+
 use hither_core::record::train::{Machine, Round, Work};
 use hither_core::{Seconds, seed};
 use serde::{Deserialize, Serialize};
 
-use crate::Dataset;
 use crate::average::between;
 use crate::local::{Learner, Until};
 use crate::model::{Model, Weights};
 use crate::sample::{Batch, Fanout, draw};
+use crate::task::Task;
+use crate::{Dataset, Graph};
 
 /// Share of the budget that pays for judging.
 const JUDGING: f64 = 0.25;
 /// The loss may rise by this share of itself before corrections count as harmful.
 const TOLERANCE: f64 = 0.03;
-/// Training nodes that a judgement looks at, and the most of all training nodes that it may hold back.
-const JUDGES: usize = 512;
-const JUDGES_SHARE_MAX: usize = 4;
+/// Held-out nodes per check: 512, but at most a quarter of the training nodes.
+const CHECK_NODES: usize = 512;
+const CHECK_FRACTION: f64 = 0.25;
+/// Nodes that a check may read with all their neighbours. Where it would read more, fewer are checked: their features
+/// and hidden rows are in memory at once.
+const CHECK_ROWS_MAX: usize = 1 << 21;
 
 /// Nodes of a server step that halving stops at.
 const BATCH_MIN: usize = 32;
@@ -106,11 +112,6 @@ impl Budget {
     pub fn left_s(&self, slowest: Option<Work>) -> Seconds {
         let now_s = slowest.map_or(0.0, |work| self.share * self.machine.seconds(work));
         (1.0 - JUDGING) * (self.earned_s() + now_s) - self.spent.server_s
-    }
-
-    /// What judging may take now, with what this round's slowest worker is expected to add.
-    pub fn judging_left_s(&self) -> Seconds {
-        JUDGING * self.earned_s() - self.spent.judge_s
     }
 }
 
@@ -203,9 +204,19 @@ impl<'a> Judge<'a> {
         seed: u64,
         round: u32,
     ) -> Self {
-        let count = JUDGES.min(server.train.len() / JUDGES_SHARE_MAX).max(1);
+        let most = (server.train.len() as f64 * CHECK_FRACTION) as usize;
+        let mut count = CHECK_NODES.min(most).max(1);
         let name = format!("judge/{round}");
-        let examples = draw(&server.train, count, &mut seed::stream(seed, &name));
+        let draw = |count| draw(&server.train, count, &mut seed::stream(seed, &name));
+        let mut examples = draw(count);
+        let hops = model.needs().hops;
+        while server.task == Task::Nodes
+            && count > 1
+            && reaches_beyond(&data.graph, &examples, hops, CHECK_ROWS_MAX)
+        {
+            count /= 2;
+            examples = draw(count);
+        }
         // An edge that is left out from one end only would still be learnt from.
         let mut held_out = server.task.mirrors(data, &examples);
         held_out.extend(&examples);
@@ -235,6 +246,25 @@ impl<'a> Judge<'a> {
         self.work += self.model.work(&self.batch, false);
         self.model.loss(weights, self.data, &self.batch)
     }
+}
+
+/// Whether some nodes and their neighbours within so many hops are more than `most`.
+fn reaches_beyond(graph: &Graph, nodes: &[u32], hops: usize, most: usize) -> bool {
+    let mut reached: HashSet<u32> = nodes.iter().copied().collect();
+    let mut outermost = nodes.to_vec();
+    for _ in 0..hops {
+        let mut next = vec![];
+        for neighbour in outermost.iter().flat_map(|node| graph.neighbours(*node)) {
+            if reached.insert(*neighbour) {
+                next.push(*neighbour);
+            }
+            if reached.len() > most {
+                return true;
+            }
+        }
+        outermost = next;
+    }
+    reached.len() > most
 }
 
 /// Where, from 0 to 1, a parabola through the losses at 0, ½ and 1 is lowest.
@@ -296,6 +326,16 @@ mod tests {
             path: CriticalPath::default(),
             time: Times::default(),
         }
+    }
+
+    #[test]
+    fn a_check_of_too_many_neighbours_is_noticed() {
+        // A star: one hop from a leaf is the centre, two hops are all.
+        let edges: Vec<(u32, u32)> = (1..100).map(|leaf| (0, leaf)).collect();
+        let star = Graph::from_edges(100, &edges).expect("a graph");
+        let beyond = |nodes: &[u32], hops| reaches_beyond(&star, nodes, hops, 50);
+        assert_eq!([0, 1, 2].map(|hops| beyond(&[7], hops)), [false, false, true]);
+        assert!(beyond(&[0], 1) && !beyond(&[0], 0));
     }
 
     #[test]

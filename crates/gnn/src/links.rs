@@ -12,7 +12,7 @@ use rand::seq::SliceRandom;
 
 use crate::{Dataset, Error, Features, Graph};
 
-pub use rank::{Ranked, top};
+pub use rank::{Ranked, each_top, top};
 
 /// The edges that are held out of a graph, and who is linked to whom.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use hither_core::record::train::Machine;
 use hither_core::seed;
 use hither_gnn::checkpoint;
-use hither_gnn::correct::ServerSteps;
+use hither_gnn::correct::{Judge, ServerSteps};
 use hither_gnn::links::metric::LinkMetric;
-use hither_gnn::links::pairs::{Loss, NegativesBy};
+use hither_gnn::links::pairs::{Loss, NegativesBy, Pairs};
 use hither_gnn::links::{Held, Shares, top};
 use hither_gnn::local::Pace;
 use hither_gnn::mode::Mode;
@@ -383,5 +383,115 @@ fn the_first_items_are_the_best_unknown_ones() {
         all.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let first: Vec<u32> = ranked.of(place).iter().map(|(item, _)| *item).collect();
         assert_eq!(first, all[..6].iter().map(|(_, item)| *item).collect::<Vec<_>>());
+    }
+}
+
+/// Nodes of one kind, each linked to the next ones.
+fn ring(nodes: u32) -> Dataset {
+    let edges: Vec<(u32, u32)> =
+        (0..nodes).flat_map(|u| [(u, (u + 1) % nodes), (u, (u + 2) % nodes)]).collect();
+    let graph = Graph::from_edges(nodes as usize, &edges).expect("a graph");
+    let labels = Labels::Classes { of: vec![u32::MAX; nodes as usize].into(), count: 0 };
+    let (split, features) = (Split::default(), Features::one_hot(nodes as usize));
+    let mut data = Dataset::new("ring".into(), graph, features, labels, split, Metric::Accuracy);
+    data.hold_out(Shares { valid: 0.1, test: 0.1 }, 3).expect("held out");
+    data
+}
+
+/// Seen from its other end it would still be learnt from, and harm would be judged by what was just trained.
+#[test]
+fn a_link_that_judges_is_held_out_from_both_ends() {
+    let data = ring(300);
+    let mut trainer = trainer(settings(Mode::Single, Loss::Softmax), &data);
+    let model = trainer.model.clone();
+    let judge = Judge::draw(&mut trainer.server, &model, &data, 7, 1);
+    let starts = data.graph.offsets();
+    let ends = |at: u32| {
+        let source = starts.partition_point(|start| *start <= u64::from(at)) as u32 - 1;
+        (source, data.graph.targets()[at as usize])
+    };
+    let held: Vec<(u32, u32)> = judge.held_out.iter().map(|at| ends(*at)).collect();
+    assert!(held.len() > 20 && judge.held_out.is_sorted());
+    for (source, target) in &held {
+        assert!(held.contains(&(*target, *source)), "{target}–{source} is still learnt from");
+    }
+}
+
+/// Node 0 is linked to 1 and 2, its validation link is 3 and its test link 4; all other nodes score lower than 4, and
+/// these four higher. Among the unlinked nodes alone the test link is first.
+#[test]
+fn known_links_are_no_rivals_of_the_test() {
+    const NODES: usize = 60;
+    let edges = [(0, 1), (0, 2), (5, 6)];
+    let graph = Graph::from_edges(NODES, &edges).expect("a graph");
+    let labels = Labels::Classes { of: vec![u32::MAX; NODES].into(), count: 0 };
+    let features = Features::one_hot(NODES);
+    let mut data =
+        Dataset::new("star".into(), graph, features, labels, Split::default(), Metric::Accuracy);
+    let held = |target: u32| Held::from_pairs(vec![(0, target)]);
+    data.links = Some(Links { users: None, valid: held(3), test: held(4) });
+    let scores = |of_others: f32| {
+        let score = |node: usize| match node {
+            0 => 1.0,
+            1..=3 => 9.0,
+            4 => 5.0,
+            _ => of_others,
+        };
+        let logits = (0..NODES).map(score).collect();
+        let outputs = hither_gnn::model::Inference { embeddings: None, logits, classes: 1 };
+        let objective = Objective { metric: LinkMetric::Mrr, ..objective(Loss::Softmax) };
+        hither_gnn::links::metric::scores(&objective, &data, &outputs)
+    };
+    let first = scores(1.0);
+    assert_eq!(first.test, 1.0);
+    assert_eq!(first.further.last(), Some(&("test_hits@10".to_owned(), 1.0)));
+    // Behind all hundred of them, and among equals in the middle.
+    assert_eq!(scores(7.0).test, 1.0 / 101.0);
+    assert_eq!(scores(5.0).test, 1.0 / 51.0);
+}
+
+/// The softmax of any temperature that may be asked for, against double precision.
+#[test]
+fn low_temperatures_give_finite_losses_and_slopes() {
+    let data = shop();
+    let model = lightgcn(&data);
+    let weights = model.start(5);
+    let rows = model.infer(&weights, &data).logits;
+    let row = |node: u32| &rows[node as usize * 8..][..8];
+    let cosine = |a: u32, b: u32| {
+        let dot = |a: &[f32], b: &[f32]| -> f64 {
+            a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+        };
+        let (a, b) = (row(a), row(b));
+        dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+    };
+    for temperature in [0.001_f32, 0.005, 0.01, 0.1, 1.0] {
+        let objective = Objective { temperature, ..objective(Loss::Softmax) };
+        let (sources, targets) = (vec![0, 7, 31], vec![60, 71, 90]);
+        let negatives: Vec<u32> = (60..100).collect();
+        let pairs =
+            Pairs::from_nodes(&objective, &data, sources.clone(), targets.clone(), negatives);
+        let mut expected = 0.0;
+        for (source, target) in sources.iter().zip(&targets) {
+            let near = data.graph.neighbours(*source);
+            let others = (60..100_u32).filter(|node| !near.contains(node));
+            let own = cosine(*source, *target) / f64::from(temperature);
+            let all: Vec<f64> = others
+                .map(|node| cosine(*source, node) / f64::from(temperature))
+                .chain([own])
+                .collect();
+            let largest = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = all.iter().map(|x| (x - largest).exp()).sum();
+            expected += largest + sum.ln() - own;
+        }
+        let mut dy = vec![0.0; rows.len()];
+        let loss = pairs.loss(&rows, 8, Some(&mut dy));
+        let expected = expected / 3.0;
+        assert!(
+            (loss - expected).abs() < 1e-3 * expected.max(1.0),
+            "{temperature}: {loss}, {expected}"
+        );
+        assert!(dy.iter().all(|slope| slope.is_finite()), "{temperature}");
+        assert!(dy.iter().any(|slope| *slope != 0.0), "{temperature}");
     }
 }

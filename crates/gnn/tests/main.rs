@@ -13,5 +13,7 @@ mod partition;
 mod partition_real;
 mod parts;
 mod pytorch;
+mod reference;
+mod run;
 mod train;
 mod transport;

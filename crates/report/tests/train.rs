@@ -297,14 +297,3 @@ fn a_browser_shows_what_is_absent() {
     check("train-bare.html", &page(&bare()), &["--bare"]);
     check("train-none.html", &page(&[]), &["--none"]);
 }
-
-#[test]
-fn rounds_without_some_workers_are_counted() {
-    let mut all = runs(&["llcg"], 2, 10);
-    assert!(!table(&all).contains("late or lost"));
-    all[1].rounds[3].left_out = vec![2];
-    let said =
-        "llcg left out late or lost workers in 1 of 20 rounds; the result depends on timing.";
-    assert!(table(&all).contains(said), "{}", table(&all));
-    assert!(page(&all).contains(said));
-}

@@ -1,11 +1,11 @@
 //! Links that a trained model predicts: the first items of each user, or the first nodes of each node.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use anyhow::bail;
 use hither_data::Output;
-use hither_gnn::links::top;
+use hither_gnn::links::each_top;
 use hither_gnn::model::Inference;
 use hither_gnn::run::field;
 use hither_gnn::save::{self, Trained};
@@ -54,9 +54,19 @@ pub fn run(
     let outputs = pool.install(|| trained.model.infer(&trained.weights, &data));
     match format {
         ScoreFormat::Csv => {
-            let ranked = pool.install(|| top(&data, &outputs, &sources, &[], args.top));
-            let rows = sources.iter().enumerate().map(|(at, source)| (*source, ranked.of(at)));
-            write_csv(output, &data, users.is_some(), rows)?;
+            let head =
+                if users.is_some() { "user,rank,item,score" } else { "source,rank,target,score" };
+            let mut out = Output::create(output)?;
+            let written = pool.install(|| {
+                writeln!(out, "{head}")?;
+                each_top(&data, &outputs, &sources, &[], args.top, |source, first| {
+                    write_rows(&mut out, &data, source, &first)
+                })
+            });
+            written.map_err(|error: io::Error| {
+                anyhow::anyhow!("cannot write {}: {error}", output.display())
+            })?;
+            out.commit()?;
         }
         ScoreFormat::Npy => write_npy(output, &outputs, &sources)?,
         _ => save::link_embeddings(output, &data, &outputs)?,
@@ -65,30 +75,19 @@ pub fn run(
     Ok(())
 }
 
-fn write_csv<'a>(
-    path: &Path,
+fn write_rows(
+    out: &mut Output,
     data: &Dataset,
-    has_users: bool,
-    rows: impl Iterator<Item = (u32, &'a [(u32, f32)])>,
-) -> anyhow::Result<()> {
-    let mut out = Output::create(path)?;
-    let head = if has_users { "user,rank,item,score" } else { "source,rank,target,score" };
-    let written = (|| {
-        writeln!(out, "{head}")?;
-        for (source, first) in rows {
-            for (rank, (node, score)) in (1..).zip(first) {
-                field(&mut out, &data.node_name(source))?;
-                write!(out, ",{rank},")?;
-                field(&mut out, &data.node_name(*node))?;
-                writeln!(out, ",{score:.4}")?;
-            }
-        }
-        Ok(())
-    })();
-    written.map_err(|error: std::io::Error| {
-        anyhow::anyhow!("cannot write {}: {error}", path.display())
-    })?;
-    Ok(out.commit()?)
+    source: u32,
+    first: &[(u32, f32)],
+) -> io::Result<()> {
+    for (rank, (node, score)) in (1..).zip(first) {
+        field(out, &data.node_name(source))?;
+        write!(out, ",{rank},")?;
+        field(out, &data.node_name(*node))?;
+        writeln!(out, ",{score:.4}")?;
+    }
+    Ok(())
 }
 
 /// The embeddings of the sources.

@@ -195,7 +195,7 @@ struct CopyFlags {
 #[serde(rename_all = "kebab-case")]
 struct ServerFlags {
     /// Correction steps per round: a number, or `auto` (limited by --server-share; stops when a check on
-    /// held-out nodes shows harm) [default: auto]
+    /// held-out nodes shows harm) [default: auto; for links an eighth of --local-steps]
     #[arg(long, value_name = "S", hide_short_help = true)]
     server_steps: Option<StepCount>,
     /// Budget of `auto`: the server's work per round, as a share of one worker's [default: 1]

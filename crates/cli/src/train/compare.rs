@@ -225,7 +225,7 @@ fn config(case: &TrainingCase<'_>, mode: Mode, modes: &[Mode]) -> anyhow::Result
         mode => case.config(mode)?,
     };
     if let (TrainBy::ServerOnly(server), Some(_)) = (&mut config.by, model_of_server_only(modes)) {
-        server.server_steps = StepCount::Like;
+        server.server_steps = Some(StepCount::Like);
     }
     Ok(config)
 }

@@ -25,7 +25,7 @@ fn trained(place: &Place, more: &[&str]) -> String {
 #[test]
 fn a_trained_shop_recommends_and_serves_the_same_scores() {
     let place = Place::new();
-    let run = trained(&place, &["--mode", "single", "--parts", "1"]);
+    let run = trained(&place, &[]);
     let summary = json(Path::new(&run).join("summary.json"));
     assert_eq!(summary["runs"][0]["header"]["metric"], "recall@20");
     let first = stdout_of(&["predict", &run, &shop(), "--top", "2"]);
@@ -94,7 +94,7 @@ fn links_are_learnt_over_parts_and_resumed() {
 
 #[test]
 fn without_validation_links_the_last_model_is_kept() {
-    let words = ["train", &shop(), "--mode", "single", "--parts", "1", "--batch", "64"];
+    let words = ["train", &shop(), "--batch", "64"];
     let more = ["--valid-share", "0", "--rounds", "3", "--json"];
     let output = command(&[&words[..], &more].concat()).output().expect("runs");
     let told = String::from_utf8_lossy(&output.stderr);
@@ -123,7 +123,7 @@ fn what_links_do_not_do_is_refused() {
     let place = Place::new();
     let (graph, shop) = (place.graph(), shop());
     refused(&["train", &shop, "--mode", "ggs"], "learns labels of nodes only");
-    refused(&["train", &shop, "--task", "nodes", "--model", "sage"], "use --task links");
+    refused(&["train", &shop, "--task", "nodes", "--model", "sage"], "has users and items");
     refused(&["train", &shop, "--model", "sage"], "has no features");
     refused(&["train", &shop, "--metric", "accuracy"], "is a score of labels");
     refused(&["train", &shop, "--metric", "recall@0"], "recall@K");
@@ -131,7 +131,7 @@ fn what_links_do_not_do_is_refused() {
     refused(&["train", &graph, "--model", "lightgcn"], "give --task links");
     refused(&["train", &graph, "--metric", "mrr"], "is a score of links");
     refused(&["train", &graph, "--class-weights", "1,2"], "2 numbers");
-    let run = trained(&place, &["--mode", "single", "--parts", "1"]);
+    let run = trained(&place, &[]);
     refused(&["predict", &run, &graph], "has a row for each of 66");
     refused(
         &["dataset", "convert", &shop, "-o", place.path("x.graph.safetensors").str()],

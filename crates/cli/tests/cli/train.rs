@@ -68,6 +68,12 @@ impl Place {
                 words.drain(at..at + 2);
             }
         }
+        // What a mode does not use is refused.
+        if ["ggs", "psgd-pa", "psgd-sa"].iter().any(|mode| more.contains(mode))
+            && let Some(at) = words.iter().position(|word| word == "--server-batch")
+        {
+            words.drain(at..at + 2);
+        }
         words.extend(more.iter().map(|word| (*word).to_owned()));
         words
     }
@@ -97,7 +103,7 @@ fn metrics(dir: &Path) -> Vec<Value> {
 fn a_run_writes_its_files() {
     let place = Place::new();
     let out = place.path("out");
-    let table = stdout_of(&place.train(&["--probe", "2", "-o", out.str()]));
+    let table = stdout_of(&place.train(&["-o", out.str()]));
     assert!(table.contains("llcg") && table.contains("3 parts by metis"), "{table}");
 
     let rows = metrics(&out);
@@ -109,9 +115,6 @@ fn a_run_writes_its_files() {
         );
         assert_eq!((&row["round"], &row["local_steps"]), (&round.into(), &3.into()));
         assert!(row["valid"].is_f64() && row["kept"].is_f64());
-        // In the first two rounds, and from then on every second.
-        let is_probed = round <= 2 || round % 2 == 0;
-        assert_eq!(row["drift"]["kappa_a"].is_f64(), is_probed, "round {round}");
         assert!(row["work"]["slowest"]["sums"].as_u64() > Some(0));
         assert!(row["path"]["workers_s"].as_f64() > Some(0.0));
     }
@@ -163,7 +166,7 @@ fn the_scheduler_takes_the_profile() {
 fn threads_do_not_matter() {
     let place = Place::new();
     let (one, two) = (place.path("one"), place.path("two"));
-    for mode in ["llcg", "llcg-stale", "ggs", "psgd-sa", "psgd-sums"] {
+    for mode in ["llcg", "llcg-stale", "ggs", "psgd-sa"] {
         for (out, threads) in [(&one, "1"), (&two, "2")] {
             let more = ["--mode", mode, "--threads", threads, "-o", out.str(), "--force"];
             stdout_of(&place.train(&more));
@@ -340,9 +343,11 @@ fn every_model_and_mode_trains() {
     let models = [("sage", "5,3"), ("gcn", "5"), ("gat", "all"), ("appnp", "3,2"), ("mlp", "1")];
     for (model, fanout) in models {
         let words = ["--model", model, "--fanout", fanout, "--server-fanout", fanout];
-        let more = ["--rounds", "6", "--lr", "0.05", "--heads", "2", "--json", "-o"];
+        let more = ["--rounds", "6", "--lr", "0.05", "--json", "-o"];
+        let heads = if model == "gat" { &["--heads", "2"][..] } else { &[] };
         let out = place.path(model);
-        let document = json_of(&place.train(&[&words[..], &more, &[out.str()]].concat()));
+        let words = [&words[..], heads, &more, &[out.str()]].concat();
+        let document = json_of(&place.train(&words));
         let losses: Vec<f64> =
             metrics(&out).iter().filter_map(|row| row["loss"].as_f64()).collect();
         assert!(losses[5] < 0.9 * losses[0], "{model}: {losses:?}");
@@ -352,11 +357,7 @@ fn every_model_and_mode_trains() {
     }
     let words = ["--modes", "all", "--rounds", "2", "--batch", "full", "--server-batch", "full"];
     let document = json_of(&place.compare(&[&words[..], &["--json"]].concat()));
-    assert_eq!(document["modes"].as_array().map(Vec::len), Some(8));
-    let words = ["--mode", "psgd-sums", "--model", "gat"];
-    let words = place.train(&words);
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    refused(&words, "--model gat does not read");
+    assert_eq!(document["modes"].as_array().map(Vec::len), Some(7));
 }
 
 #[test]
@@ -435,15 +436,117 @@ fn predictions_have_the_names_of_nodes_and_classes() {
 }
 
 #[test]
-fn options_that_change_nothing_are_noted() {
+fn one_machine_trains_unless_workers_are_asked_for() {
     let place = Place::new();
-    let unused = notes(&place.train(&["--mode", "psgd-pa", "--heads", "4", "--server-steps", "2"]));
-    assert!(unused.contains("note: --heads, --server-steps are not used here\n"), "{unused}");
-    let one =
-        notes(&place.compare(&["--modes", "single,psgd-sa", "--copies", "0.2", "--alpha", "0.5"]));
-    assert!(one.contains("note: --alpha is not used here\n"), "{one}");
-    let used = notes(&place.train(&["--model", "gat", "--heads", "2", "--server-steps", "2"]));
-    assert!(!used.contains("not used"), "{used}");
+    let graph = place.graph();
+    let mode = |more: &[&str]| {
+        let words = ["train", &graph, "--rounds", "1", "--json"];
+        let run = json_of(&[&words[..], more].concat())["runs"][0]["header"].clone();
+        (run["mode"].as_str().expect("a mode").to_owned(), run["parts"].as_u64())
+    };
+    assert_eq!(mode(&[]), ("single".into(), Some(1)));
+    assert_eq!(mode(&["--parts", "3"]), ("llcg".into(), Some(3)));
+    assert_eq!(mode(&["--server-steps", "1"]), ("llcg".into(), Some(8)));
+    let parts = place.path("parts");
+    stdout_of(&["partition", &graph, "--parts", "2", "--write", parts.str()]);
+    let words = ["train", parts.str(), "--rounds", "1", "--json"];
+    assert_eq!(json_of(&words)["runs"][0]["header"]["mode"], "llcg");
+    // One machine takes the batch that it is given, whatever workers would take together.
+    let (one, compared) = (place.path("one"), place.path("compared"));
+    let words = ["train", &graph, "--rounds", "2", "--batch", "96", "-o", one.str()];
+    stdout_of(&words);
+    let words = ["train", "compare", &graph, "--rounds", "2", "--batch", "32", "--parts", "3"];
+    stdout_of(&[&words[..], &["--modes", "single,llcg", "-o", compared.str()]].concat());
+    let [one, together] =
+        [one, compared.join("single")].map(|dir| read(dir.join("model.safetensors")));
+    assert!(one == together);
+}
+
+#[test]
+fn options_that_change_nothing_are_refused() {
+    let place = Place::new();
+    let graph = place.graph();
+    let cases: &[(&[&str], &str)] = &[
+        (&["--mode", "single", "--parts", "4"], "--parts is an option of modes with workers"),
+        (&["--mode", "psgd-pa", "--server-steps", "2"], "--server-steps is an option of llcg"),
+        (&["--mode", "psgd-pa", "--server-batch", "2"], "--server-batch is an option of llcg"),
+        (&["--mode", "psgd-pa", "--server-fanout", "2"], "--server-fanout is an option of llcg"),
+        (&["--copies", "0.2"], "--copies is an option of psgd-sa"),
+        (&["--heads", "4"], "--heads is an option of gat"),
+        (&["--alpha", "0.5"], "--alpha is an option of appnp"),
+        (&["--norm", "mean"], "--norm is an option of gcn"),
+        (&["--batch", "full", "--fanout", "3"], "--fanout has no effect with a full batch"),
+        (&["--loss", "bpr"], "--loss is an option of links"),
+        (&["--negatives", "5"], "--negatives is an option of links"),
+        (&["--negatives-by", "links"], "--negatives-by is an option of links"),
+        (&["--temperature", "0.2"], "--temperature is an option of links"),
+        (&["--length-power", "0.2"], "--length-power is an option of links"),
+        (&["--valid-share", "0.2"], "--valid-share is an option of links"),
+        (&["--test-share", "0.2"], "--test-share is an option of links"),
+        (&["--task", "links", "--loss", "bpr", "--temperature", "0.2"], "--loss softmax"),
+        (&["--task", "links", "--model", "lightgcn", "--residual"], "does not use it"),
+        (&["--embeddings"], "--output"),
+        (&["--checkpoint-every", "5"], "--output"),
+    ];
+    for (more, told) in cases.iter().copied() {
+        refused(&[&["train", &graph], more].concat(), told);
+    }
+    // In a comparison it is enough that one mode uses them.
+    notes(&place.compare(&["--modes", "single,psgd-sa", "--copies", "0.2"]));
+    let words = ["--modes", "single,psgd-sa", "--alpha", "0.5"].map(str::to_owned);
+    let words = [&["train", "compare", &graph].map(str::to_owned)[..], &words].concat();
+    refused(&words.iter().map(String::as_str).collect::<Vec<_>>(), "--alpha is an option of appnp");
+}
+
+/// Ctrl-C ends a run as SIGTERM does: with a checkpoint, from which it goes on.
+#[test]
+fn a_run_that_is_interrupted_leaves_a_checkpoint() {
+    let place = Place::new();
+    let graph = place.graph();
+    for (signal, status) in [("INT", 130), ("TERM", 143)] {
+        let out = place.path(signal);
+        let words = ["train", &graph, "--checkpoint-every", "100000", "-o", out.str()];
+        let endless = [&words[..], &["--rounds", "100000"]].concat();
+        let child = command(&endless).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let child = child.expect("the program starts");
+        while read_or_empty(&out.join("metrics.jsonl")).is_empty() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let kill = std::process::Command::new("kill");
+        let sent = { kill }.args([&format!("-{signal}"), &child.id().to_string()]).status();
+        assert!(sent.expect("kill starts").success());
+        let output = child.wait_with_output().expect("it ends");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{told}");
+        assert!(told.contains("stopped as asked after round"), "{told}");
+        let rounds = (metrics(&out).len() + 2).to_string();
+        stdout_of(&[&words[..], &["--rounds", &rounds, "--resume"]].concat());
+        assert_eq!(metrics(&out).len().to_string(), rounds);
+    }
+}
+
+/// A directory that cannot be made is told before the graph is read.
+#[test]
+fn outputs_are_tried_before_the_work() {
+    let place = Place::new();
+    let file = place.path("file");
+    fs::write(&file, "x").expect("written");
+    let absent = place.path("absent.npz");
+    let out = file.join("out");
+    let told = String::from_utf8_lossy(&hither(&["train", absent.str(), "-o", out.str()]).stderr)
+        .into_owned();
+    assert!(told.contains("cannot make the directory"), "{told}");
+}
+
+#[test]
+fn a_score_that_cannot_rise_is_noted_and_the_last_round_kept() {
+    let place = Place::new();
+    let shop = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/shop");
+    let out = place.path("shop");
+    let words = ["train", shop.str(), "--metric", "recall@30", "--rounds", "5", "-o", out.str()];
+    let told = String::from_utf8_lossy(&hither(&words).stderr).into_owned();
+    assert!(told.contains("reached 100 %") && told.contains("the last, 5, is kept"), "{told}");
+    assert_eq!(json(out.join("summary.json"))["best_round"]["mean"], 5.0);
 }
 
 #[test]

@@ -81,7 +81,6 @@ fn flags_that_make_no_sense() {
         (&["--server-fanout", "few"], "or `all`"),
         (&["--server-steps", "-1"], "or `auto`"),
         (&["--server-share", "-1"], "--server-share"),
-        (&["--probe", "0"], "--probe"),
         (&["--link-gbit", "0"], "--link-gbit"),
         (&["--machine", "10"], "two numbers such as 40,80"),
         (&["--mode", "server-only"], "give a number of --server-steps"),

@@ -186,30 +186,6 @@ fn ranks_end_with_the_bytes_of_one_process() {
     }
 }
 
-/// The library adds in an order of its own, so that last bits may differ, and scores hardly.
-#[test]
-fn models_that_mpi_adds_up_score_as_those_that_the_server_adds_up() {
-    let bed = Bed::new(4);
-    for mode in ["llcg", "ggs"] {
-        let (alone, ranks) = (format!("{mode}-alone"), format!("{mode}-ranks"));
-        let more = ["--mode", mode, "--rounds", "6", "--batch-norm"];
-        bed.alone(&bed.train(&alone, &more));
-        for count in [5, 3] {
-            let reduce = ["--gather", "reduce", "--force"];
-            bed.finished(count, &bed.train(&ranks, &[&more[..], &reduce].concat()));
-            let last = |out: &str| -> Value {
-                let text = fs::read_to_string(bed.path(out).join("metrics.jsonl")).expect("rounds");
-                serde_json::from_str(text.lines().last().expect("a round")).expect("JSON")
-            };
-            let (alone, reduced) = (last(&alone), last(&ranks));
-            assert_eq!(alone["model_up_bytes"], reduced["model_up_bytes"]);
-            let [alone, reduced] =
-                [alone, reduced].map(|row| row["loss"].as_f64().expect("a loss"));
-            assert!((alone - reduced).abs() < 1e-3 * alone, "{mode}: {alone} and {reduced}");
-        }
-    }
-}
-
 #[test]
 fn several_runs_follow_each_other_on_the_same_ranks() {
     let bed = Bed::new(4);
@@ -352,13 +328,48 @@ fn what_ranks_cannot_do_is_one_line_and_status_2() {
     refused(3, &["train", str(&whole), "-o", str(&out)], "is not partitioned");
     refused(3, &["train", str(&parts), "--mode", "psgd-sa"], "psgd-sa does not run over MPI");
     refused(4, &["train", str(&parts)], "at most 3");
-    refused(3, &["train", str(&parts), "--lost", "skip"], "mpirun --enable-recovery");
     refused(3, &["train", str(&parts), "--fanout", "5,5,5"], "--fanout has 3 numbers");
-    let reduce = ["train", str(&parts), "--gather", "reduce"];
-    refused(3, &[&reduce[..], &["--straggler", "skip:3"]].concat(), "needs all workers");
-    refused(3, &[&reduce[..], &["--updates", "bf16"]].concat(), "leave --updates at fp32");
     refused(2, &["train", "compare", str(&parts), "-o", str(&out)], "takes one process");
     assert!(!out.exists());
+}
+
+/// A host without the folder, or with another one of the same name, says so through rank 0, and the job ends.
+#[test]
+fn a_folder_that_one_host_lacks_is_one_message_and_a_failed_job() {
+    let bed = Bed::new(2);
+    let [empty, other] = ["empty", "other"].map(|name| bed.path(name));
+    fs::create_dir(&empty).expect("made");
+    fs::create_dir(&other).expect("made");
+    let graph = bed.path("whole.graph.safetensors");
+    let random = ["--method", "random", "--write"];
+    let words = ["partition", str(&graph), "--parts", "2"];
+    bed.alone(&[&words[..], &random, &[str(&other.join("parts"))]].concat());
+    for (dir, expected) in [(&empty, "parts"), (&other, "is not the folder that rank 0 reads")] {
+        let mut command = bed.mpirun(1, &["train", "parts", "--rounds", "2"]);
+        command.current_dir(bed.dir.path());
+        command.args([":", "-wdir", str(dir), "-n", "2", HITHER, "train", "parts"]);
+        let (succeeded, said) = ended(started(&mut command));
+        assert!(!succeeded, "{said}");
+        let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("error:")).collect();
+        assert_eq!(lines.len(), 1, "{said}");
+        assert!(
+            lines[0].contains("the worker of part 0: ") && lines[0].contains(expected),
+            "{said}"
+        );
+    }
+}
+
+/// Only rank 0 has the whole graph to count classes in.
+#[test]
+fn class_weights_and_scores_work_over_ranks() {
+    let bed = Bed::new(3);
+    for mode in ["llcg", "ggs"] {
+        let more = ["--mode", mode, "--rounds", "3", "--class-weights", "balanced"];
+        let more = [&more[..], &["--metric", "f1-macro"]].concat();
+        bed.alone(&bed.train("alone", &[&more[..], &["--force"]].concat()));
+        bed.finished(4, &bed.train("ranks", &[&more[..], &["--force"]].concat()));
+        assert!(bed.model("alone") == bed.model("ranks"), "{mode}");
+    }
 }
 
 /// The script of `hither submit` on a real Slurm of four emulated machines in two racks: it is requeued
