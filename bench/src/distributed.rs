@@ -269,7 +269,7 @@ fn reached(rounds: &[Round], target: f64, machine: &Machine) -> Value {
 /// Times of some rounds in seconds, without evaluation, which nobody has to wait for.
 fn spent(rounds: &[Round], machine: &Machine) -> Value {
     let sum = |figure: &dyn Fn(&Round) -> f64| rounds.iter().map(figure).sum::<f64>();
-    let wall_s = sum(&|round| round.time.local_s + round.time.server_s + round.time.probe_s);
+    let wall_s = sum(&|round| round.time.local_s + round.time.server_s);
     let exposed_s = sum(&|round| round.time.exposed_s);
     let predicted_s = sum(&|round| round.path.total());
     // Of the path of a worker, its transfers; of all workers, the work on the cores that they share.

@@ -8,7 +8,7 @@ over the whole graph per step. `--adjacency edges` passes `edge_index`, as that 
 passes a normalised sparse matrix, for which PyG calls torch's sparse product and no message is
 written out. The same with hither:
 
-    hither --threads 1 train GOWALLA --mode single --parts 1 --loss bpr --batch 8192 \\
+    hither --threads 1 train GOWALLA --loss bpr --batch 8192 \\
         --local-steps 10 --rounds 2 --valid-share 0 --eval-every 2
 
 Prints one JSON line: CPU and wall-clock seconds per step and per epoch, without reading the data and

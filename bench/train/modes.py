@@ -18,7 +18,7 @@ import subprocess
 import sys
 
 SEEDS = 5
-MODES = "single,psgd-pa,llcg,llcg-stale,psgd-sums,server-only"
+MODES = "single,psgd-pa,llcg,llcg-stale,server-only"
 # Graph: its file under --graphs (or a generated one), options of all runs, of sampled steps, and rounds.
 FULL = "--batch full"
 SAMPLED = "--batch 256"
@@ -55,7 +55,7 @@ def ways(graph, modes=MODES, seeds=SEEDS, first_seed=1):
     common = f"{model} --seed {first_seed} --runs {seeds} --threads 1"
     yield "compared", ["train", "compare"], f"{common} {full} --rounds {rounds} --modes {modes}"
     steps = f"{common} {sampled} --rounds {rounds}"
-    yield "single-sampled", ["train"], f"{steps} --mode single --parts 1 --local-steps 20"
+    yield "single-sampled", ["train"], f"{steps} --local-steps 20"
     yield "ggs", ["train"], f"{steps} --mode ggs"
 
 
@@ -122,7 +122,7 @@ def row(graph, name, seed, run, target):
     def work(*parts):
         return sum(sum(r["work"][part].values()) for r in run for part in parts)
 
-    server = work("server", "judge", "probe")
+    server = work("server", "judge")
     return {
         "bench": "train-modes",
         "graph": graph,

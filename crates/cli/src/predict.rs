@@ -76,7 +76,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     args.force.check_file(output)?;
     let path = if args.model.is_dir() { args.model.join(MODEL) } else { args.model.clone() };
     let trained = save::open_model(&path)?;
-    if trained.target.as_ref().is_some_and(|target| target.is_links) {
+    if trained.target.is_links {
         return links::run(args, &trained, &path, format, output, common);
     }
     let Trained { model, weights, target } = trained;
@@ -96,7 +96,6 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         }
         Nodes::All(_) => model.infer(&weights, &data),
     });
-    let target = target.unwrap_or_else(|| Target::of(&data));
     let predicted = Predicted { data: &data, nodes, outputs, target };
     match format {
         ScoreFormat::Csv => predicted.write_csv(output)?,

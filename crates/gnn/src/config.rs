@@ -4,6 +4,7 @@
 //! what is learnt from it, and [`TrainConfig::resolve`] fills in what follows from it: the [`Plan`] of a run. Nothing
 //! here reads files or knows of command lines.
 
+mod check;
 mod values;
 
 use std::path::PathBuf;
@@ -32,8 +33,6 @@ pub use values::{Batch, ClassWeights, MetricName, StepCount, TaskName};
 
 /// Workers without further word.
 pub const PARTS: usize = 8;
-/// Upper bound on the local steps of a round; more is a mistake, most likely in `rho`.
-const STEPS_MAX: f64 = 1e7;
 
 /// A training run as it is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -41,6 +40,7 @@ const STEPS_MAX: f64 = 1e7;
 pub struct TrainConfig {
     pub model: ModelConfig,
     pub target: TargetConfig,
+    pub links: LinkConfig,
     pub steps: StepConfig,
     pub run: RunConfig,
     /// Who trains: one machine, or workers with options of their own.
@@ -95,6 +95,12 @@ pub struct TargetConfig {
     pub metric: Option<MetricName>,
     /// How classes count in the loss; `None`: by their nodes.
     pub class_weights: Option<ClassWeights>,
+}
+
+/// How links are learnt, where they are.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct LinkConfig {
     /// Loss of links; `None`: softmax.
     pub loss: Option<Loss>,
     /// Unlinked nodes per step with softmax, `None`: 2048; else per link, `None`: 1.
@@ -310,11 +316,12 @@ pub struct Facts {
 
 impl Facts {
     pub fn of(data: &Dataset) -> Self {
+        let links = data.links.as_ref();
         Self {
             features: data.features.dim(),
             classes: data.labels.count(),
-            is_user_item: data.links.as_ref().is_some_and(|links| links.users.is_some()),
-            link_metric: data.links.as_ref().map(LinkMetric::usual),
+            is_user_item: links.is_some_and(|links| links.users.is_some()),
+            link_metric: links.map(|links| LinkMetric::usual(links, data.graph.nodes())),
             has_weights: data.graph.weights().is_some(),
         }
     }
@@ -325,6 +332,12 @@ impl Facts {
 pub struct Plan {
     pub settings: Settings,
     pub model: Model,
+}
+
+/// The first option of a group that was said: one that has no value by default, and has one here.
+pub fn first_said(group: &impl Serialize) -> Option<String> {
+    let Ok(Value::Object(group)) = serde_json::to_value(group) else { return None };
+    group.into_iter().find(|(_, value)| !value.is_null()).map(|(name, _)| format!("--{name}"))
 }
 
 /// A configuration, with what was said in its place. `said` holds only what differs from the defaults.
@@ -354,6 +367,7 @@ impl TrainConfig {
         let json = |value: serde_json::Result<Value>| value.unwrap_or_default();
         add(json(serde_json::to_value(&self.model)));
         add(json(serde_json::to_value(&self.target)));
+        add(json(serde_json::to_value(&self.links)));
         add(json(serde_json::to_value(&self.steps)));
         add(json(serde_json::to_value(&self.run)));
         add(json(serde_json::to_value(self.by.workers())));
@@ -442,7 +456,7 @@ impl TrainConfig {
                 self.model_name(is_user_item)
             )));
         }
-        let TargetConfig { valid_share, test_share, .. } = self.target;
+        let LinkConfig { valid_share, test_share, .. } = self.links;
         let shares = Shares { valid: valid_share.unwrap_or(0.05), test: test_share.unwrap_or(0.1) };
         data.hold_out(shares, self.run.seed)?;
         data.check_links()?;
@@ -520,7 +534,7 @@ impl TrainConfig {
             steps: self.layers(name),
             alpha: model.alpha.unwrap_or(0.2) as f32,
             length_power: match learns_links {
-                true => self.target.length_power.unwrap_or(usual_power) as f32,
+                true => self.links.length_power.unwrap_or(usual_power) as f32,
                 false => 1.0,
             },
         })
@@ -535,170 +549,24 @@ impl TrainConfig {
     }
 
     fn loss(&self) -> Loss {
-        self.target.loss.unwrap_or(Loss::Softmax)
+        self.links.loss.unwrap_or(Loss::Softmax)
     }
 
     fn task(&self, facts: &Facts) -> Task {
         let Some(usual) = facts.link_metric else { return Task::Nodes };
-        let target = &self.target;
-        let metric = match target.metric {
+        let links = &self.links;
+        let metric = match self.target.metric {
             Some(MetricName::Links(metric)) => metric,
             _ => usual,
         };
         let negatives = if self.loss() == Loss::Softmax { 2048 } else { 1 };
         Task::Links(Objective {
             loss: self.loss(),
-            negatives: target.negatives.unwrap_or(negatives),
-            negatives_by: target.negatives_by.unwrap_or(NegativesBy::Nodes),
-            temperature: target.temperature.unwrap_or(0.1) as f32,
+            negatives: links.negatives.unwrap_or(negatives),
+            negatives_by: links.negatives_by.unwrap_or(NegativesBy::Nodes),
+            temperature: links.temperature.unwrap_or(0.1) as f32,
             metric,
             seed: self.run.seed,
         })
     }
-
-    /// Refuses options that the model, the task or the mode does not use, so that nobody believes that they changed
-    /// anything.
-    fn check(&self, facts: &Facts, built: &Model) -> Result<(), Error> {
-        let bad = |problem: String| Err(Error::Settings(problem));
-        let Self { model, steps, run, by, .. } = self;
-        let name = self.model_name(facts.is_user_item);
-        let spec = &built.spec;
-        let has = |kinds: &[Kind]| spec.layers.iter().any(|kind| kinds.contains(kind));
-        let is_light = has(&[Kind::Light]);
-        for (option, is_said, is_used, readers) in [
-            ("heads", model.heads.is_some(), has(&[Kind::Gat, Kind::Gatv2]), "gat and gatv2"),
-            ("alpha", model.alpha.is_some(), has(&[Kind::Propagate]), "appnp"),
-            ("norm", model.norm.is_some(), has(&[Kind::Gcn]), "gcn"),
-            ("batch-norm", model.batch_norm, !is_light, "models with features"),
-            ("layer-norm", model.layer_norm, !is_light, "models with features"),
-            ("residual", model.residual, !is_light, "models with features"),
-        ] {
-            if is_said && !is_used {
-                return bad(format!(
-                    "--{option} is an option of {readers}; --model {name} does not use it"
-                ));
-            }
-        }
-        if !matches!(spec.norm, Norm::Symmetric | Norm::Mean) {
-            return bad("--norm: expected symmetric or mean".into());
-        }
-        if has(&[Kind::Embedding]) && facts.link_metric.is_none() {
-            return bad(format!(
-                "--model {name} has a trained row per node, which learns links only; give --task links, or \
-                 another model"
-            ));
-        }
-        if facts.has_weights && !built.reads_edge_weights() {
-            return bad(format!(
-                "--model {name} does not read weights of edges; use sage, gcn, gin or appnp, or a dataset \
-                 without weights"
-            ));
-        }
-        match facts.link_metric {
-            Some(_) => self.check_links()?,
-            None => self.check_nodes()?,
-        }
-        let hops = built.needs().hops;
-        check_fanout("--fanout", steps.fanout.as_ref(), steps.batch, hops)?;
-        if let Some(server) = by.server() {
-            check_fanout(
-                "--server-fanout",
-                server.server_fanout.as_ref(),
-                server.server_batch,
-                hops,
-            )?;
-            if by.workers().is_none() && self.server_steps(server, facts) == StepCount::Auto {
-                return bad(
-                    "--mode server-only has no workers whose work would be its budget; give a number of \
-                     --server-steps, or use `train compare` with llcg, whose steps it then takes"
-                        .into(),
-                );
-            }
-        }
-        let last = f64::from(steps.local_steps) * steps.rho.powi(run.rounds as i32 - 1);
-        if last > STEPS_MAX {
-            return bad(format!(
-                "with --rho {} the last of {} rounds would take {last:.0} local steps; lower one of them",
-                steps.rho, run.rounds
-            ));
-        }
-        Ok(())
-    }
-
-    fn check_nodes(&self) -> Result<(), Error> {
-        let TargetConfig { metric, loss, negatives, negatives_by, temperature, .. } = &self.target;
-        let TargetConfig { length_power, valid_share, test_share, .. } = &self.target;
-        if let Some(metric @ MetricName::Links(_)) = metric {
-            return Err(Error::Settings(format!(
-                "--metric {metric} is a score of links; give --task links, or a score of labels"
-            )));
-        }
-        for (option, is_said) in [
-            ("loss", loss.is_some()),
-            ("negatives", negatives.is_some()),
-            ("negatives-by", negatives_by.is_some()),
-            ("temperature", temperature.is_some()),
-            ("length-power", length_power.is_some()),
-            ("valid-share", valid_share.is_some()),
-            ("test-share", test_share.is_some()),
-        ] {
-            if is_said {
-                return Err(Error::Settings(format!(
-                    "--{option} is an option of links, and labels are learnt here; give --task links, or leave it out"
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    fn check_links(&self) -> Result<(), Error> {
-        let bad = |problem: String| Err(Error::Settings(problem));
-        let target = &self.target;
-        if matches!(self.by.mode(), Mode::PsgdSa | Mode::Ggs) {
-            return bad(format!(
-                "--mode {} learns labels of nodes only; links are learnt by single, psgd-pa, llcg, \
-                 llcg-stale and server-only",
-                self.by.mode().name()
-            ));
-        }
-        if let Some(metric @ MetricName::Nodes(_)) = target.metric {
-            return bad(format!(
-                "--metric {metric} is a score of labels; links have recall@K, ndcg@K, mrr and hits@K"
-            ));
-        }
-        if target.class_weights.is_some() {
-            return bad("--class-weights are of labels; links have no classes".into());
-        }
-        if target.temperature.is_some() && self.loss() != Loss::Softmax {
-            return bad(
-                "--temperature is an option of --loss softmax; leave one of them out".into()
-            );
-        }
-        Ok(())
-    }
-}
-
-/// A list of numbers must have one for each hop of the model, and a full batch takes all neighbours.
-fn check_fanout(
-    flag: &str,
-    fanout: Option<&Fanout>,
-    batch: Option<Batch>,
-    hops: usize,
-) -> Result<(), Error> {
-    let Some(fanout) = fanout else { return Ok(()) };
-    if batch == Some(Batch::Full) && *fanout != Fanout::All {
-        return Err(Error::Settings(format!(
-            "{flag} has no effect with a full batch, which takes all neighbours; leave one of them out"
-        )));
-    }
-    if let Fanout::PerHop(most) = fanout
-        && most.len() != hops
-    {
-        let (given, s) = (most.len(), if hops == 1 { "" } else { "s" });
-        return Err(Error::Settings(format!(
-            "{flag} has {given} numbers, but the model has {hops} graph layer{s}; give one number for \
-             all layers, or one per layer"
-        )));
-    }
-    Ok(())
 }

@@ -24,7 +24,6 @@ pub struct Target {
     /// What the training data call them; None: by their numbers.
     pub names: Option<Vec<String>>,
     /// Whether the outputs are embeddings whose products tell which nodes are linked.
-    #[serde(default)]
     pub is_links: bool,
 }
 
@@ -52,8 +51,7 @@ impl Target {
 pub struct Trained {
     pub model: Model,
     pub weights: Weights,
-    /// None in files of earlier versions.
-    pub target: Option<Target>,
+    pub target: Target,
 }
 
 /// Writes one tensor per parameter, by the names of PyTorch Geometric's models, without padding
@@ -67,6 +65,9 @@ pub fn model(path: &Path, model: &Model, weights: &Weights, target: &Target) -> 
     entries.extend(
         counts.map(|norm| Entry::new(format!("{norm}num_batches_tracked"), Dtype::I64, &[])),
     );
+    // Its GIN layers expect ε, which is 0 here.
+    let gin = model.params.iter().filter_map(|named| named.name.strip_suffix("nn.lins.0.weight"));
+    entries.extend(gin.map(|layer| Entry::new(format!("{layer}eps"), Dtype::F32, &[1])));
     let undescribed = |error| Error::File {
         path: path.into(),
         problem: format!("the model cannot be described: {error}"),
@@ -79,8 +80,9 @@ pub fn model(path: &Path, model: &Model, weights: &Weights, target: &Target) -> 
     for (_, values) in pieces() {
         writer.write(bytemuck::cast_slice(values))?;
     }
-    for _ in entries.iter().filter(|entry| entry.dtype == Dtype::I64) {
-        writer.write(&0_i64.to_le_bytes())?;
+    for entry in &entries[pieces().count()..] {
+        let zero: &[u8] = if entry.dtype == Dtype::I64 { &[0; 8] } else { &[0; 4] };
+        writer.write(zero)?;
     }
     Ok(writer.finish()?)
 }
@@ -104,13 +106,10 @@ pub fn open_model(path: &Path) -> Result<Trained, Error> {
         .map_err(|error| bad(format!("the description of its layers is wrong: {error}")))?;
     let model = Model::new(spec)?;
     let weights = read_weights(&file, &model)?;
-    let target: Option<Target> = match file.metadata.get(TARGET) {
-        None => None,
-        Some(text) => Some(serde_json::from_str(text).map_err(|error| {
-            bad(format!("the description of what it predicts is wrong: {error}"))
-        })?),
-    };
-    let names = target.as_ref().and_then(|target| target.names.as_ref());
+    let target = file.metadata.get(TARGET).map_or("", String::as_str);
+    let target: Target = serde_json::from_str(target)
+        .map_err(|error| bad(format!("the description of what it predicts is wrong: {error}")))?;
+    let names = target.names.as_ref();
     if let Some(names) = names.filter(|names| names.len() != model.spec.outputs) {
         let (outputs, names) = (model.spec.outputs, names.len());
         return Err(bad(format!("it has {outputs} outputs and {names} names for them")));

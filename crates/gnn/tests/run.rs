@@ -185,11 +185,11 @@ fn options_that_nothing_uses_are_refused() {
         ("--heads", &|config| config.model.heads = Some(4)),
         ("--alpha", &|config| config.model.alpha = Some(0.5)),
         ("--norm", &|config| config.model.norm = Some(hither_gnn::layer::Norm::Mean)),
-        ("--negatives", &|config| config.target.negatives = Some(9)),
-        ("--temperature", &|config| config.target.temperature = Some(0.2)),
-        ("--length-power", &|config| config.target.length_power = Some(0.2)),
-        ("--valid-share", &|config| config.target.valid_share = Some(0.2)),
-        ("--test-share", &|config| config.target.test_share = Some(0.2)),
+        ("--negatives", &|config| config.links.negatives = Some(9)),
+        ("--temperature", &|config| config.links.temperature = Some(0.2)),
+        ("--length-power", &|config| config.links.length_power = Some(0.2)),
+        ("--valid-share", &|config| config.links.valid_share = Some(0.2)),
+        ("--test-share", &|config| config.links.test_share = Some(0.2)),
         ("--fanout", &|config| {
             config.steps.batch = Some(hither_gnn::config::Batch::Full);
             config.steps.fanout = Some(hither_gnn::sample::Fanout::AtMost(3));

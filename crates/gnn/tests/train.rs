@@ -278,7 +278,7 @@ fn a_model_comes_back_from_its_file() {
     save::model(&path, &trainer.model, &trainer.global, &target).expect("written");
     let save::Trained { model, weights, target: read } = save::open_model(&path).expect("read");
     assert_eq!((&model.spec, &weights), (&trainer.model.spec, &trainer.global));
-    assert_eq!(read, Some(target));
+    assert_eq!(read, target);
     // Some nodes by themselves, a few at once, as all of them together.
     let (data, all) = (&trainer.data, model.infer(&weights, &trainer.data));
     let nodes = [7usize, 0, 3, 7];

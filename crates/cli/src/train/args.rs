@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::builder::RangedU64ValueParser;
 use hither_gnn::config::{
-    self, Batch, ClassWeights, MetricName, StepCount, TaskName, TrainBy, TrainConfig,
+    self, Batch, ClassWeights, MetricName, StepCount, TaskName, TrainBy, TrainConfig, first_said,
 };
 use hither_gnn::layer::Norm;
 use hither_gnn::links::pairs::{Loss, NegativesBy};
@@ -35,6 +35,8 @@ pub struct TrainArgs {
     model: ModelFlags,
     #[command(flatten)]
     target: TargetFlags,
+    #[command(flatten)]
+    links: LinkFlags,
     #[command(flatten)]
     steps: StepFlags,
     #[command(flatten)]
@@ -95,12 +97,19 @@ struct TargetFlags {
     #[arg(long, value_name = "NAME")]
     task: Option<TaskName>,
     /// Score that selects the best model. Nodes: accuracy, roc-auc, f1-micro, f1-macro. Links: recall@K, ndcg@K,
-    /// mrr, hits@K [default: the dataset's; recall@20 for user–item graphs; mrr for other links]
+    /// mrr, hits@K [default: the dataset's; for user–item graphs recall@20, or of a tenth of fewer than 200 items; mrr for other
+    /// links]
     #[arg(long, value_name = "NAME")]
     metric: Option<MetricName>,
     /// Weights of the classes in the loss: balanced, or one number per class (1,2.5,…)
     #[arg(long, value_name = "HOW", hide_short_help = true)]
     class_weights: Option<ClassWeights>,
+}
+
+#[derive(Debug, Clone, clap::Args, Serialize)]
+#[command(next_help_heading = "Links")]
+#[serde(rename_all = "kebab-case")]
+struct LinkFlags {
     /// Loss of links: softmax (over sampled nodes), bpr or bce [default: softmax]
     #[arg(long, value_name = "NAME", hide_short_help = true)]
     loss: Option<Loss>,
@@ -291,19 +300,13 @@ fn speed(text: &str) -> Result<[f64; 2], String> {
     Ok([read(sums)?, read(products)?])
 }
 
-/// The first flag of a group that was said.
-fn said(flags: &impl Serialize) -> Option<String> {
-    let Ok(Value::Object(flags)) = serde_json::to_value(flags) else { return None };
-    flags.into_iter().find(|(_, value)| !value.is_null()).map(|(name, _)| format!("--{name}"))
-}
-
 impl TrainArgs {
     /// The mode that was named, or the one that the other flags ask for: workers where there are several ranks, where
     /// the dataset is in parts, or where a flag is about workers; else one machine.
     pub fn mode_or_usual(&self, named: Option<Mode>, over_ranks: bool) -> Mode {
         let asks_for_workers = over_ranks
-            || said(&self.workers).is_some()
-            || said(&self.server).is_some()
+            || first_said(&self.workers).is_some()
+            || first_said(&self.server).is_some()
             || self.data.is_partitioned();
         let usual = if asks_for_workers { Mode::Llcg } else { Mode::Single };
         named.unwrap_or(usual)
@@ -316,13 +319,13 @@ impl TrainArgs {
         };
         let groups = [
             (
-                said(&self.workers),
+                first_said(&self.workers),
                 has(|by| by.workers().is_some()),
                 "modes with workers, such as llcg",
             ),
-            (said(&self.copies), has(|by| by.mode() == Mode::PsgdSa), "psgd-sa"),
+            (first_said(&self.copies), has(|by| by.mode() == Mode::PsgdSa), "psgd-sa"),
             (
-                said(&self.server),
+                first_said(&self.server),
                 has(|by| by.server().is_some()),
                 "llcg, llcg-stale and server-only",
             ),
@@ -344,6 +347,7 @@ impl TrainArgs {
         Ok(TrainConfig {
             model: config::with_said(&self.model)?,
             target: config::with_said(&self.target)?,
+            links: config::with_said(&self.links)?,
             steps: config::with_said(&self.steps)?,
             run: config::with_said(&self.run)?,
             by: self.by(mode)?,

@@ -27,7 +27,7 @@ fn a_trained_shop_recommends_and_serves_the_same_scores() {
     let place = Place::new();
     let run = trained(&place, &[]);
     let summary = json(Path::new(&run).join("summary.json"));
-    assert_eq!(summary["runs"][0]["header"]["metric"], "recall@20");
+    assert_eq!(summary["runs"][0]["header"]["metric"], "recall@3");
     let first = stdout_of(&["predict", &run, &shop(), "--top", "2"]);
     let mut lines = first.lines();
     assert_eq!(lines.next(), Some("user,rank,item,score"));

@@ -37,9 +37,13 @@ pub enum LinkMetric {
 }
 
 impl LinkMetric {
-    /// The usual score of a graph: users' items are ranked among all, edges between alike nodes among some.
-    pub fn usual(links: &Links) -> Self {
-        if links.users.is_some() { Self::Recall(20) } else { Self::Mrr }
+    /// The usual score of a graph: users' items are ranked among all, edges between alike nodes among some. Of fewer
+    /// than 200 items, 20 would hold nearly all that a user could take, whatever the model.
+    pub fn usual(links: &Links, nodes: usize) -> Self {
+        match links.users {
+            Some(users) => Self::Recall((nodes.saturating_sub(users) / 10).clamp(1, 20)),
+            None => Self::Mrr,
+        }
     }
 
     /// The score that is told beside this one.

@@ -1,4 +1,4 @@
-// The curves of training runs: scores against rounds, bytes and the critical path, and what was measured in rounds.
+// The curves of training runs: scores against rounds, bytes and computed time, and what was measured in rounds.
 const UNITS = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]];
 
 function bytesText(bytes) {
@@ -44,7 +44,7 @@ const X_BYTES = {
   head: (bytes) => `after ${bytesText(bytes)}`,
 };
 const X_SECONDS = {
-  name: "critical path",
+  name: "computed time",
   scale: { time: false, range: (_, min, max) => wider(min, max) },
   axis: X_TIME.axis,
   head: (s) => `after ${duration(s)}`,

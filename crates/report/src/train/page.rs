@@ -78,7 +78,7 @@ struct ModeData {
     label: String,
     colour: usize,
     dash: usize,
-    /// Where scores stand on the axes of bytes and of the critical path; empty where there are none.
+    /// Where scores stand on the axes of bytes and of computed time; empty where there are none.
     bytes: Vec<Option<f64>>,
     seconds: Vec<Option<f64>>,
     /// One per run.
