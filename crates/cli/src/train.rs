@@ -57,7 +57,7 @@ Examples:
   hither train examples/shop -o shop/
   hither train cora/processed/data.pt --model gcn --dry-run
   hither train flickr.npz --model gcn --parts 8 --runs 5 -o llcg/
-  hither train products/ --layers 3 --hidden 256 --batch-norm --checkpoint-every 5 -o out/
+  hither train products/ --layers 3 --hidden 256 --checkpoint-every 5 -o out/
   hither train products/ … -o out/ --resume
   hither train compare tolokers.npz --modes single,llcg,ggs -o compared/
 

@@ -3,6 +3,7 @@
 use hither_kernels::vector;
 
 use crate::model::{Table, Weights};
+use crate::update::Updates;
 
 /// The weighted mean of models; `shares` add up to 1. Statistics of batch norms are averaged like parameters.
 pub fn average(models: &[&Weights], shares: &[f32]) -> Weights {
@@ -21,27 +22,43 @@ pub fn mean<'a>(vectors: impl Iterator<Item = &'a [f32]>, shares: &[f32]) -> Vec
     mean
 }
 
-/// The rows of a table that each part has. A node may be in several parts.
-pub struct PartRows {
-    pub of_parts: Vec<Vec<u32>>,
+/// What each part has of a model with a row per node: the rows of its nodes, and all other parameters. A node may be in
+/// several parts.
+pub struct PartView {
+    pub table: Table,
+    /// The rows of each part.
+    pub rows: Vec<Vec<u32>>,
     /// The weight of each of these rows: the edges that the part has at its node.
     pub edges: Vec<Vec<u32>>,
 }
 
-impl PartRows {
+impl PartView {
+    /// The weights that a part has.
+    pub fn pick(&self, all: &Weights, part: usize) -> Weights {
+        all.pick(&self.rows[part], &self.table)
+    }
+
+    /// Bytes of the models of all parts, sent in some form.
+    pub fn bytes(&self, all: &Weights, form: Updates) -> u64 {
+        let shared = all.params.len() - self.table.at.len();
+        let own =
+            |rows: &Vec<u32>| form.bytes(rows.len() * self.table.dim + shared, all.stats.len());
+        self.rows.iter().map(own).sum()
+    }
+
     /// As [`average`], but a row counts by the edges of its node in each part: parts without the node, or
     /// without edges at it, have learnt nothing about it. Rows that no part has learnt stay as at the start.
     pub fn average(
         &self,
-        table: &Table,
         start: &Weights,
         models: &[&Weights],
         parts: &[usize],
         shares: &[f32],
     ) -> Weights {
-        let dim = table.dim;
-        let mut all = vec![0_u64; table.rows()];
-        let weighted = |part: usize| self.of_parts[part].iter().zip(&self.edges[part]);
+        let Table { at, dim } = &self.table;
+        let dim = *dim;
+        let mut all = vec![0_u64; self.table.rows()];
+        let weighted = |part: usize| self.rows[part].iter().zip(&self.edges[part]);
         for part in parts {
             weighted(*part).for_each(|(row, edges)| all[*row as usize] += u64::from(*edges));
         }
@@ -59,9 +76,9 @@ impl PartRows {
                 }
             }
         }
-        let shared = params.len() - table.at.len();
+        let shared = params.len() - at.len();
         let behind = models.iter().map(|model| &model.params[model.params.len() - shared..]);
-        params[table.at.end..].copy_from_slice(&mean(behind, shares));
+        params[at.end..].copy_from_slice(&mean(behind, shares));
         Weights { params, stats: mean(models.iter().map(|model| &model.stats[..]), shares) }
     }
 }

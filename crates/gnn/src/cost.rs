@@ -12,14 +12,9 @@ impl Trainer {
     /// Bytes of the models of all workers, sent in some form: of a table, each has the rows of its nodes.
     pub fn models_bytes(&self, form: Updates) -> u64 {
         let Weights { params, stats } = &self.global;
-        match (&self.rows, self.model.table()) {
-            (Some(rows), Some(table)) => {
-                let shared = params.len() - table.at.len();
-                let own =
-                    |rows: &Vec<u32>| form.bytes(rows.len() * table.dim + shared, stats.len());
-                rows.of_parts.iter().map(own).sum()
-            }
-            _ => self.workers.parts().len() as u64 * form.bytes(params.len(), stats.len()),
+        match &self.view {
+            Some(view) => view.bytes(&self.global, form),
+            None => self.workers.parts().len() as u64 * form.bytes(params.len(), stats.len()),
         }
     }
 

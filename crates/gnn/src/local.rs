@@ -72,11 +72,27 @@ pub struct Learner {
     /// Examples to learn from, in the numbers of `data`: see [`Task::examples`].
     pub train: Vec<u32>,
     pub optimiser: Optimiser,
-    /// Where the data is not all its own: which of the nodes are.
-    pub home: Option<Vec<bool>>,
-    /// Gets the rows of features, where they are not in `data`.
-    pub fetch: Option<Fetcher>,
+    pub source: Source,
     sampler: Sampler,
+}
+
+/// Whose the rows of features are that a learner reads.
+pub enum Source {
+    /// All are its own.
+    Own,
+    /// Those of the nodes that are at home; others cost a transfer. Without `fetch` they are in the data all the same,
+    /// and their bytes are counted only.
+    Shared { home: Vec<bool>, fetch: Option<Fetcher> },
+}
+
+impl Source {
+    /// Which nodes are at home, where not all are, and what fetches the others.
+    fn parts(&mut self) -> (Option<&[bool]>, Option<&mut Fetcher>) {
+        match self {
+            Self::Own => (None, None),
+            Self::Shared { home, fetch } => (Some(home), fetch.as_mut()),
+        }
+    }
 }
 
 /// What some steps led to.
@@ -108,8 +124,8 @@ struct Sampled<'a> {
 
 impl<'a> Sampled<'a> {
     /// Asks for the rows of a batch, if they have to be fetched.
-    fn request((batch, dropout_seed): (Batch<'a>, u64), fetch: &mut Option<Fetcher>) -> Self {
-        let requested = fetch.as_mut().map(|fetch| fetch.request(&batch.sources));
+    fn request((batch, dropout_seed): (Batch<'a>, u64), fetch: Option<&mut Fetcher>) -> Self {
+        let requested = fetch.map(|fetch| fetch.request(&batch.sources));
         Self { batch, dropout_seed, requested }
     }
 }
@@ -118,7 +134,12 @@ impl Learner {
     pub fn new(data: Arc<Dataset>, task: Task, optimiser: Optimiser) -> Self {
         let sampler = Sampler::new(data.graph.nodes());
         let train = task.examples(&data);
-        Self { data, task, train, optimiser, home: None, fetch: None, sampler }
+        Self { data, task, train, optimiser, source: Source::Own, sampler }
+    }
+
+    /// A learner from some examples, which reads rows that are not all its own.
+    pub fn from_shared(self, train: Vec<u32>, home: Vec<bool>, fetch: Option<Fetcher>) -> Self {
+        Self { train, source: Source::Shared { home, fetch }, ..self }
     }
 
     /// Takes steps from `weights`, each along the gradient of another batch.
@@ -130,10 +151,11 @@ impl Learner {
         steps: &Steps,
     ) -> Learnt {
         let mut learnt = Learnt::nothing_yet(weights.clone());
-        let needs = Needs { direct: model.needs().direct && self.home.is_none(), ..model.needs() };
+        let is_own = matches!(self.source, Source::Own);
+        let needs = Needs { direct: model.needs().direct && is_own, ..model.needs() };
         let mut grads = vec![0.0; weights.params.len()];
-        let Self { data, task, train, optimiser, home, fetch, sampler } = self;
-        let home = home.as_deref();
+        let Self { data, task, train, optimiser, source, sampler } = self;
+        let (home, mut fetch) = source.parts();
         let train = left_over(train, steps.without);
         // A part may hold no examples; it then has nothing to say.
         if train.is_empty() || steps.until.is_reached(&learnt) {
@@ -143,7 +165,7 @@ impl Learner {
             let name = format!("{}/{}/{step}", steps.who, steps.round);
             let mut random = seed::stream(steps.seed, &name);
             let batch = match pace.batch {
-                None if home.is_none() && *task == Task::Nodes => Batch::whole(data, &train, needs),
+                None if is_own && *task == Task::Nodes => Batch::whole(data, &train, needs),
                 // Of a graph that is not all its own, a learner fetches what its nodes need.
                 None => task.batch(sampler, data, train.to_vec(), &Fanout::All, needs, &mut random),
                 Some(size) => {
@@ -153,9 +175,9 @@ impl Learner {
             };
             (batch, random.random::<u64>())
         };
-        let mut next = Some(Sampled::request(sample(0), fetch));
+        let mut next = Some(Sampled::request(sample(0), fetch.as_deref_mut()));
         while let Some(Sampled { mut batch, dropout_seed, requested }) = next.take() {
-            if let (Some(fetch), Some(requested)) = (&mut *fetch, requested) {
+            if let (Some(fetch), Some(requested)) = (fetch.as_deref_mut(), requested) {
                 batch.input = fetch.rows(requested, &batch.sources);
             }
             learnt.steps += 1;
@@ -177,7 +199,8 @@ impl Learner {
             };
             // The next batch is drawn while this one is learnt from. One thread draws it first, so that its
             // rows are on their way meanwhile.
-            let draw_next = || following.map(|step| Sampled::request(sample(step), fetch));
+            let draw_next =
+                || following.map(|step| Sampled::request(sample(step), fetch.as_deref_mut()));
             (next, ()) = rayon::join(draw_next, &mut take_step);
         }
         learnt.loss /= f64::from(learnt.steps);

@@ -152,13 +152,14 @@ impl Weights {
         self.params.iter().chain(&self.stats).all(|value| value.is_finite())
     }
 
-    /// The weights of a model that has only some of the rows. `shared` parameters follow the rows.
-    pub fn pick(&self, rows: &[u32], dim: usize, shared: usize) -> Self {
-        let mut params = Vec::with_capacity(rows.len() * dim + shared);
+    /// The weights of a model that has only some rows of a table. Other parameters follow the rows.
+    pub fn pick(&self, rows: &[u32], table: &Table) -> Self {
+        let (dim, shared) = (table.dim, &self.params[table.at.end..]);
+        let mut params = Vec::with_capacity(rows.len() * dim + shared.len());
         for row in rows {
             params.extend_from_slice(&self.params[*row as usize * dim..(*row as usize + 1) * dim]);
         }
-        params.extend_from_slice(&self.params[self.params.len() - shared..]);
+        params.extend_from_slice(shared);
         Self { params, stats: self.stats.clone() }
     }
 

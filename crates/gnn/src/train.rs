@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hither_core::Seconds;
 use hither_core::record::train::{Machine, Round, Times, Work, Works};
 
-use crate::average::{PartRows, add_change, average, between};
+use crate::average::{PartView, add_change, average, between};
 use crate::correct::{Budget, Judge, ServerSteps, Spent, harms, last_kept};
 use crate::full_batch::FullBatch;
 use crate::local::{Learner, Learnt, Pace, Steps};
@@ -164,8 +164,8 @@ pub struct Trainer {
     pub(crate) partition_hash: u64,
     /// Sent once, before the first round.
     pub setup_bytes: u64,
-    /// The rows of nodes that each part has, in models that have a row per node.
-    pub(crate) rows: Option<PartRows>,
+    /// What each part has of a model with a row per node.
+    pub(crate) view: Option<PartView>,
 }
 
 impl Trainer {
@@ -178,9 +178,9 @@ impl Trainer {
     ) -> Self {
         let model = Arc::new(model);
         let threads = Threads::new(&settings, &model, &data, partition);
-        let (setup_bytes, rows) = (threads.setup_bytes, threads.rows());
+        let (setup_bytes, view) = (threads.setup_bytes, threads.view(&model));
         let trainer = Self::with_workers(settings, model, data, partition, Box::new(threads));
-        Self { setup_bytes, rows, ..trainer }
+        Self { setup_bytes, view, ..trainer }
     }
 
     /// A trainer whose workers are elsewhere: each has what its mode sees of its part of `partition`.
@@ -203,7 +203,7 @@ impl Trainer {
             sent_bytes: 0,
             rows_hash: Fnv::default(),
             workers,
-            rows: None,
+            view: None,
             settings,
             model,
             data,
@@ -327,14 +327,9 @@ impl Trainer {
     /// Adds the change that a worker sent to the model that it was sent.
     fn complete(&self, start: &Weights, answer: &mut Answer) {
         let Some(change) = answer.change.take() else { return };
-        let params = &mut answer.learnt.weights.params;
-        *params = match (&self.rows, self.model.table()) {
-            (Some(rows), Some(table)) => {
-                let shared = self.model.params_len() - table.at.len();
-                let own = start.pick(&rows.of_parts[answer.part], table.dim, shared);
-                change.apply(&own.params)
-            }
-            _ => change.apply(&start.params),
+        answer.learnt.weights.params = match &self.view {
+            Some(view) => change.apply(&view.pick(start, answer.part).params),
+            None => change.apply(&start.params),
         };
     }
 
@@ -372,12 +367,12 @@ impl Trainer {
     fn average_of(&self, start: &Weights, answers: &[Answer]) -> Weights {
         let models: Vec<&Weights> = answers.iter().map(|answer| &answer.learnt.weights).collect();
         let shares = self.shares(answers);
-        match (&self.rows, self.model.table()) {
-            (Some(rows), Some(table)) => {
+        match &self.view {
+            Some(view) => {
                 let parts: Vec<usize> = answers.iter().map(|answer| answer.part).collect();
-                rows.average(table, start, &models, &parts, &shares)
+                view.average(start, &models, &parts, &shares)
             }
-            _ => average(&models, &shares),
+            None => average(&models, &shares),
         }
     }
 

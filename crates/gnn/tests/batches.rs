@@ -49,7 +49,7 @@ fn gradient(model: &Model, weights: &Weights, data: &Dataset, batch: &Batch) -> 
     (loss, grads)
 }
 
-const STACKS: [&[Kind]; 8] = [
+pub const STACKS: [&[Kind]; 8] = [
     &[Kind::Sage, Kind::Sage],
     &[Kind::Gcn, Kind::Gcn],
     &[Kind::Gat, Kind::Gat],

@@ -6,6 +6,7 @@ mod edge_lists;
 mod generate;
 mod interactions;
 mod labels;
+mod layers;
 mod links;
 mod load;
 mod load_real;

@@ -12,7 +12,7 @@ use hither_gnn::sample::Batch;
 use hither_gnn::task::{Goal, Objective};
 use hither_gnn::{Dataset, Features, Graph, Labels, Links, Metric, Split};
 
-const CASES: [&str; 16] = [
+pub const CASES: [&str; 16] = [
     "sage",
     "gcn",
     "gat",

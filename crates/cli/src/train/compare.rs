@@ -8,7 +8,7 @@ use hither_core::record::train::RunRecord;
 use hither_gnn::config::{StepCount, TrainBy, TrainConfig};
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::run::figures::Outcome;
-use hither_gnn::run::folder::{REPORT, SUMMARY, write_json};
+use hither_gnn::run::folder::{REPORT, SUMMARY, merged, write_json};
 use hither_gnn::train::Mode;
 use hither_report::plural;
 use serde::Serialize;
@@ -198,24 +198,22 @@ fn compare(
     entries: &mut [Entry],
 ) -> anyhow::Result<Map<String, Value>> {
     let existing = train.existing();
-    let mut settings = Map::new();
-    for Entry { mode, runs, place } in entries {
-        let Some(place) = place else { continue };
-        let asked = train.settings(&config(case, *mode, modes)?, &case.data);
-        settings.extend(asked.clone());
-        *runs = place.compare(asked, existing)?;
-        runs.truncate(train.output.runs as usize);
-    }
+    // What a mode alone has is compared in its own directory.
+    let mut settings = train.settings(&train.config(Mode::Single)?, &case.data);
     settings.remove("mode");
     settings.insert("modes".into(), json!(modes));
     if let Some(top) = top {
-        // What a mode alone has is compared in its own directory.
-        let mut asked = train.settings(&train.config(Mode::Single)?, &case.data);
-        asked.remove("mode");
-        asked.insert("modes".into(), json!(modes));
-        top.compare(asked, existing)?;
+        top.compare(settings.clone(), existing)?;
     }
-    Ok(settings)
+    let mut all = vec![];
+    for Entry { mode, runs, place } in entries {
+        let asked = train.settings(&config(case, *mode, modes)?, &case.data);
+        all.push(asked.clone());
+        let Some(place) = place else { continue };
+        *runs = place.compare(asked, existing)?;
+        runs.truncate(train.output.runs as usize);
+    }
+    Ok(merged(settings, all))
 }
 
 /// What a mode is asked for in a comparison with others.

@@ -69,7 +69,8 @@ impl Place {
             }
         }
         // What a mode does not use is refused.
-        if ["ggs", "psgd-pa", "psgd-sa"].iter().any(|mode| more.contains(mode))
+        let without = ["ggs", "psgd-pa", "psgd-sa", "single,psgd-pa", "single,psgd-sa"];
+        if without.iter().any(|mode| more.contains(mode))
             && let Some(at) = words.iter().position(|word| word == "--server-batch")
         {
             words.drain(at..at + 2);

@@ -363,16 +363,26 @@ fn read_lines(path: &Path) -> Vec<ReadLine> {
 /// The settings and the finished runs of a directory, in a comparison those of all modes.
 pub fn read(dir: &Path) -> Result<(Map<String, Value>, Vec<RunRecord>), Error> {
     let settings: Map<String, Value> = read_json(&dir.join(SETTINGS))?;
-    let mut runs = Vec::new();
-    match settings.get("modes").and_then(Value::as_array) {
-        Some(modes) => {
-            for mode in modes.iter().filter_map(Value::as_str) {
-                runs.extend(read_runs(&dir.join(mode))?);
-            }
-        }
-        None => runs = read_runs(dir)?,
+    let Some(modes) = settings.get("modes").and_then(Value::as_array).cloned() else {
+        return Ok((settings, read_runs(dir)?));
+    };
+    let (mut all, mut runs) = (vec![], vec![]);
+    for mode in modes.iter().filter_map(Value::as_str) {
+        all.push(read_json(&dir.join(mode).join(SETTINGS))?);
+        runs.extend(read_runs(&dir.join(mode))?);
     }
-    Ok((settings, runs))
+    Ok((merged(settings, all), runs))
+}
+
+/// The settings of a comparison, with what only some of its modes have.
+pub fn merged(
+    mut settings: Map<String, Value>,
+    modes: impl IntoIterator<Item = Map<String, Value>>,
+) -> Map<String, Value> {
+    for (key, value) in modes.into_iter().flatten().filter(|(key, _)| key != "mode") {
+        settings.entry(key).or_insert(value);
+    }
+    settings
 }
 
 fn read_runs(dir: &Path) -> Result<Vec<RunRecord>, Error> {

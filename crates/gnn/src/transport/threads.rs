@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::{Answer, Order, PartFacts, Worker, Workers};
-use crate::average::PartRows;
+use crate::average::PartView;
 use crate::fetch::Fetcher;
 use crate::local::Learner;
 use crate::mode::Sees;
@@ -51,9 +51,7 @@ impl Threads {
             Some(Sees::WholeByFetching) => parts::homes(data, partition)
                 .into_iter()
                 .map(|(train, home)| {
-                    let mut learner = settings.learner(model, data.clone());
-                    (learner.train, learner.home) = (train, Some(home));
-                    learner
+                    settings.learner(model, data.clone()).from_shared(train, home, None)
                 })
                 .collect(),
         };
@@ -81,11 +79,9 @@ impl Threads {
         mut fetcher: impl FnMut(usize) -> Fetcher,
     ) -> Self {
         let learner = |part: usize| {
-            let mut learner = settings.learner(model, graph.data.clone());
-            learner.train = graph.train_of(part).to_vec();
-            learner.home = Some(graph.home(part));
-            learner.fetch = Some(fetcher(part));
-            (part, learner)
+            let (train, home) = (graph.train_of(part).to_vec(), graph.home(part));
+            let learner = settings.learner(model, graph.data.clone());
+            (part, learner.from_shared(train, home, Some(fetcher(part))))
         };
         let mut all = Self::from_learners(settings, model, parts.clone().map(learner));
         for (part, facts) in parts.zip(&mut all.parts) {
@@ -105,28 +101,31 @@ impl Threads {
         let mut all = Self { workers: vec![], parts: vec![], setup_bytes: 0 };
         for (number, (nodes, mut part)) in parts::cut_links(data, partition).into_iter().enumerate()
         {
-            let has_rows = model.table().is_some();
-            let own = has_rows.then(|| {
+            let mut own = model.clone();
+            if model.table().is_some() {
                 part.features = Features::one_hot(nodes.len());
-                model.for_nodes(nodes.len().max(1)).map_or_else(|_| model.clone(), Arc::new)
-            });
-            let own = own.unwrap_or_else(|| model.clone());
+                let Ok(smaller) = model.for_nodes(nodes.len().max(1)) else {
+                    unreachable!("a part has no more rows than the whole graph")
+                };
+                own = Arc::new(smaller);
+            }
             let learner = settings.learner(&own, Arc::new(part));
             let (train_nodes, bytes) = (learner.train.len(), learner.data.bytes());
             let mut worker = Worker::new(number, learner, own, settings);
-            worker.rows = has_rows.then_some(nodes);
+            worker.rows = model.table().map(|table| (nodes, table.clone()));
             all.workers.push(worker);
             all.parts.push(PartFacts { train_nodes, bytes });
         }
         all
     }
 
-    /// The rows that each part has, in a model with a row per node.
-    pub(crate) fn rows(&self) -> Option<PartRows> {
-        let of_parts: Option<Vec<Vec<u32>>> = self.workers.iter().map(Worker::rows).collect();
-        let of_parts = of_parts.filter(|parts| !parts.is_empty())?;
+    /// What each part has of a model with a row per node.
+    pub(crate) fn view(&self, model: &Model) -> Option<PartView> {
+        let table = model.table()?.clone();
+        let own = |worker: &Worker| worker.rows.as_ref().map(|(rows, _)| rows.clone());
+        let rows: Vec<Vec<u32>> = self.workers.iter().map(own).collect::<Option<_>>()?;
         let edges = self.workers.iter().map(Worker::degrees).collect();
-        Some(PartRows { of_parts, edges })
+        (!rows.is_empty()).then_some(PartView { table, rows, edges })
     }
 
     fn from_learners(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Answer, Order};
 use crate::local::{Learner, Steps, Until};
-use crate::model::{Model, Weights};
+use crate::model::{Model, Table, Weights};
 use crate::train::Settings;
 use crate::update::Updates;
 use crate::{Error, checkpoint};
@@ -17,8 +17,8 @@ pub struct Worker {
     learner: Learner,
     model: Arc<Model>,
     settings: Settings,
-    /// In a model with a row per node: the rows of the whole table that this part's nodes have.
-    pub(super) rows: Option<Vec<u32>>,
+    /// In a model with a row per node: the rows of this part's nodes, and the whole model's table.
+    pub(super) rows: Option<(Vec<u32>, Table)>,
     /// What compressed updates have left out so far; empty if they leave nothing out.
     residual: Vec<f32>,
 }
@@ -28,11 +28,6 @@ impl Worker {
         let settings = settings.clone();
         let kept = if settings.updates() == Updates::Fp32 { 0 } else { model.params_len() };
         Self { part, learner, model, settings, rows: None, residual: vec![0.0; kept] }
-    }
-
-    /// The rows of the whole table that this part's nodes have.
-    pub(super) fn rows(&self) -> Option<Vec<u32>> {
-        self.rows.clone()
     }
 
     /// The edges of the part at each of its nodes.
@@ -51,12 +46,9 @@ impl Worker {
             until: Until::Count(order.steps),
             without: &[],
         };
-        let start = match (&self.rows, self.model.table()) {
-            (Some(rows), Some(table)) => {
-                let shared = self.model.params_len() - table.at.len();
-                Cow::Owned(order.start.pick(rows, table.dim, shared))
-            }
-            _ => Cow::Borrowed(order.start),
+        let start = match &self.rows {
+            Some((rows, table)) => Cow::Owned(order.start.pick(rows, table)),
+            None => Cow::Borrowed(order.start),
         };
         let pace = self.settings.paced(&self.settings.local, order.round);
         let mut learnt = self.learner.learn(&self.model, &start, &pace, &steps);
