@@ -56,25 +56,25 @@ pub struct DataArgs {
     #[arg(required = true, value_name = "DATASET")]
     dataset: Option<PathBuf>,
     /// Layout of the files [default: recognised by the files]
-    #[arg(long, value_name = "NAME", id = "dataset_format", help_heading = DATASET)]
+    #[arg(long, value_name = "NAME", id = "dataset_format", help_heading = DATASET, hide_short_help = true)]
     format: Option<Format>,
     /// Number of the split to use, from 0, if the dataset has several
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = DATASET)]
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = DATASET, hide_short_help = true)]
     #[arg(allow_negative_numbers = true)]
     split_index: usize,
     /// Draw a split of 60 % training, 20 % validation and 20 % test nodes by the seed, even if the
     /// dataset has one
-    #[arg(long, conflicts_with = "split_index", help_heading = DATASET)]
+    #[arg(long, conflicts_with = "split_index", help_heading = DATASET, hide_short_help = true)]
     draw_split: bool,
     /// Draw that split from each class by itself; implies --draw-split
-    #[arg(long, conflicts_with = "split_index", help_heading = DATASET)]
+    #[arg(long, conflicts_with = "split_index", help_heading = DATASET, hide_short_help = true)]
     stratify: bool,
     /// Read the split from a table: node,set with train, valid, test or none, or one set per line
-    #[arg(long, value_name = "FILE", help_heading = DATASET)]
+    #[arg(long, value_name = "FILE", help_heading = DATASET, hide_short_help = true)]
     #[arg(conflicts_with_all = ["draw_split", "split_index", "stratify"])]
     split_file: Option<PathBuf>,
     /// Read the weights of edges: column 3 of a list of edges, or edge_weight of PyTorch Geometric
-    #[arg(long, help_heading = DATASET)]
+    #[arg(long, help_heading = DATASET, hide_short_help = true)]
     edge_weights: bool,
 }
 

@@ -33,9 +33,7 @@ use ranks::Crew;
 use stop::StopRequest;
 pub use stop::Stopped;
 
-/// Train a graph neural network, on one machine or over the parts of a graph
-///
-/// Training runs on processors only, not on GPUs.
+/// Train a graph neural network on CPUs: on one machine, or over the parts of a graph
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(allow_negative_numbers = true)]

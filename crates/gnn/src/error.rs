@@ -24,7 +24,7 @@ pub enum Error {
     /// A worker in another process.
     #[error("the worker of part {part}: {why}")]
     Worker { part: usize, why: String },
-    #[error("the server stopped: {0}; its own message says why")]
+    #[error("lost the connection to rank 0: {0}; see the error that rank 0 printed")]
     Server(String),
     #[error(
         "training diverged in round {round}: {what} is not finite; try a smaller learning rate"

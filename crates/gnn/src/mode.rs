@@ -1,4 +1,5 @@
-//! The ways to train that users compare. [`Mode::does`] is the one place that says how they differ.
+//! The ways to train that users compare, and what each does. What workers see of the graph is made in
+//! `transport/threads.rs` and, over MPI, by the front end.
 
 use std::str::FromStr;
 

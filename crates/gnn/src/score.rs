@@ -14,9 +14,9 @@ pub fn score(logits: &[f32], count: usize, labels: &Labels, metric: Metric, node
             let mut counts = vec![Counts::default(); count];
             for (node, row) in rows() {
                 let (said, is) = (largest(row), of[*node as usize] as usize);
-                counts[said].said += 1;
-                counts[is].is += 1;
-                counts[is].both += u64::from(said == is);
+                counts[said].predicted += 1;
+                counts[is].actual += 1;
+                counts[is].correct += u64::from(said == is);
             }
             macro_f1(&counts)
         }
@@ -41,9 +41,9 @@ pub fn score(logits: &[f32], count: usize, labels: &Labels, metric: Metric, node
                 let answers = &of[*node as usize * count..(*node as usize + 1) * count];
                 for ((logit, answer), counts) in row.iter().zip(answers).zip(&mut counts) {
                     let yes = u64::from(*logit > 0.0);
-                    counts.both += yes * u64::from(*answer);
-                    counts.said += yes;
-                    counts.is += u64::from(*answer);
+                    counts.correct += yes * u64::from(*answer);
+                    counts.predicted += yes;
+                    counts.actual += u64::from(*answer);
                 }
             }
             match metric {
@@ -54,27 +54,31 @@ pub fn score(logits: &[f32], count: usize, labels: &Labels, metric: Metric, node
     }
 }
 
-/// How often a class was predicted, was right, and was both.
+/// How often a class was predicted, was the label, and was both.
 #[derive(Clone, Copy, Default)]
 struct Counts {
-    said: u64,
-    is: u64,
-    both: u64,
+    predicted: u64,
+    actual: u64,
+    correct: u64,
 }
 
 impl Counts {
     fn add(self, other: &Self) -> Self {
-        Self { said: self.said + other.said, is: self.is + other.is, both: self.both + other.both }
+        Self {
+            predicted: self.predicted + other.predicted,
+            actual: self.actual + other.actual,
+            correct: self.correct + other.correct,
+        }
     }
 
     fn f1(&self) -> f64 {
-        2.0 * self.both as f64 / (self.said + self.is).max(1) as f64
+        2.0 * self.correct as f64 / (self.predicted + self.actual).max(1) as f64
     }
 }
 
 /// The mean F1 over the classes that occur, in predictions or in truth.
 fn macro_f1(counts: &[Counts]) -> f64 {
-    let occur = || counts.iter().filter(|counts| counts.said + counts.is > 0);
+    let occur = || counts.iter().filter(|counts| counts.predicted + counts.actual > 0);
     occur().map(Counts::f1).sum::<f64>() / occur().count().max(1) as f64
 }
 

@@ -1,6 +1,5 @@
-//! What a model learns: the labels of nodes, or which nodes are linked. The rest of training knows only
-//! *examples*, numbers that a batch is drawn from, and asks here what a batch of them is, what its loss is, and
-//! how good a model is.
+//! A task (node labels or links) turns example numbers into batches, a loss and scores. The trainer knows only
+//! example numbers.
 
 use std::borrow::Cow;
 

@@ -194,7 +194,7 @@ impl Trainer {
         Self {
             global: model.start(settings.seed),
             parts: partition.parts,
-            partition_hash: Fnv::of(&partition.of).0,
+            partition_hash: Fnv::of(partition.of.iter().map(|part| u64::from(*part))).0,
             server: settings.learner(&model, data.clone()),
             budget: settings.budget(&model, &data),
             best: None,
@@ -500,9 +500,9 @@ impl Fnv {
         self.0 = (self.0 ^ number).wrapping_mul(0x0000_0100_0000_01b3);
     }
 
-    fn of(numbers: &[u32]) -> Self {
+    pub fn of(numbers: impl IntoIterator<Item = u64>) -> Self {
         let mut hash = Self::default();
-        numbers.iter().for_each(|number| hash.add(u64::from(*number)));
+        numbers.into_iter().for_each(|number| hash.add(number));
         hash
     }
 }

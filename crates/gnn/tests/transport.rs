@@ -242,7 +242,7 @@ fn a_lost_process_ends_the_run_and_is_named() {
     drop(alive);
     // Its server is gone, which a process of workers says.
     let gone = served.remove(0).join().expect("no panic").expect_err("no server");
-    assert!(gone.to_string().starts_with("the server stopped"), "{gone}");
+    assert!(gone.to_string().starts_with("lost the connection to rank 0"), "{gone}");
 
     let (lost, other_end) = UnixStream::pair().expect("a pair of sockets");
     drop(other_end);

@@ -94,7 +94,7 @@ struct ModelFlags {
 struct TargetFlags {
     /// Learn the labels of nodes (nodes) or which nodes are linked (links) [default: links for user–item
     /// graphs, else nodes]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
     task: Option<TaskName>,
     /// Score that selects the best model. Nodes: accuracy, roc-auc, f1-micro, f1-macro. Links: recall@K, ndcg@K,
     /// mrr, hits@K [default: the dataset's; for user–item graphs recall@20, or of a tenth of fewer than 200 items; mrr for other
@@ -139,7 +139,7 @@ struct LinkFlags {
 #[serde(rename_all = "kebab-case")]
 struct StepFlags {
     /// Steps per round, of each worker in the first [default: 10]
-    #[arg(long, value_name = "K", value_parser = rounds())]
+    #[arg(long, value_name = "K", hide_short_help = true, value_parser = rounds())]
     local_steps: Option<u32>,
     /// Factor by which the steps grow per round [default: 1]
     #[arg(long, value_name = "F", hide_short_help = true, value_parser = |t: &str| number(t, 0.1, 10.0))]
@@ -166,7 +166,7 @@ struct StepFlags {
     #[arg(long, value_name = "NORM", hide_short_help = true, value_parser = |t: &str| number(t, 1e-6, 1e6))]
     clip: Option<f64>,
     /// Weight decay [default: 0]
-    #[arg(long, value_name = "RATE", value_parser = |t: &str| number(t, 0.0, 10.0))]
+    #[arg(long, value_name = "RATE", hide_short_help = true, value_parser = |t: &str| number(t, 0.0, 10.0))]
     weight_decay: Option<f64>,
 }
 
@@ -263,7 +263,7 @@ pub struct OutputFlags {
     #[arg(long, value_name = "N", hide_short_help = true, requires = "output", value_parser = rounds())]
     pub checkpoint_every: Option<u32>,
     /// Read and partition the graph, print sizes and costs, and stop
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub dry_run: bool,
     /// Print JSON instead of a table
     #[arg(long)]

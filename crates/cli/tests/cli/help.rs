@@ -67,3 +67,17 @@ fn help_of_every_command_fits_the_terminal() {
         }
     }
 }
+
+/// `-h` shows what most people need; `--help` shows all, and every group has a heading.
+#[test]
+fn the_short_help_of_training_is_short() {
+    let flags = |help: &str| {
+        let output = crate::hither(&["train", help]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let names = text.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+        names.filter(|line| !line.contains("--help") && !line.starts_with("-q")).count()
+    };
+    let (short, long) = (flags("-h"), flags("--help"));
+    assert!((12..=20).contains(&short), "{short} options");
+    assert!(long > 50, "{long} options");
+}

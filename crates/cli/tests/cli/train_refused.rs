@@ -113,3 +113,15 @@ fn flags_that_make_no_sense() {
     let output = hither(&["train", &graph, "compare", &graph]);
     assert_eq!(output.status.code(), Some(2));
 }
+
+/// The script would start several ranks of a program that cannot join them.
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn a_program_without_mpi_writes_no_script_for_ranks() {
+    let place = Place::new();
+    let (graph, parts) = (place.graph(), place.path("parts"));
+    stdout_of(&["partition", &graph, "--parts", "2", "--write", parts.str()]);
+    let words = ["submit", "train", parts.str(), "-o", place.path("out").str()];
+    refused(&words, "built without MPI");
+    refused(&words, "--features mpi");
+}

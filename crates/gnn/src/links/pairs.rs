@@ -7,12 +7,13 @@ use hither_kernels::gemm::{Matrix, product};
 use hither_kernels::memory::{reuse, stale, zeros};
 use hither_kernels::vector;
 use rand::RngExt;
+use rand::seq::index::sample;
 use rand_pcg::Pcg64Mcg;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::Dataset;
-use crate::sample::{Batch, Fanout, Needs, Sampler, draw};
+use crate::sample::{Batch, Fanout, Needs, Sampler};
 use crate::task::{Goal, Objective};
 
 /// Edges whose products with all negatives are computed at once: they stay in the second-level cache.
@@ -172,8 +173,14 @@ impl Pairs {
             Loss::Softmax => {
                 pairs.negatives = match objective.negatives_by {
                     NegativesBy::Nodes => {
-                        let all: Vec<u32> = data.candidates().collect();
-                        draw(&all, objective.negatives, random)
+                        let all = data.candidates();
+                        match objective.negatives < all.len() {
+                            true => sample(random, all.len(), objective.negatives)
+                                .iter()
+                                .map(|at| all.start + at as u32)
+                                .collect(),
+                            false => all.collect(),
+                        }
                     }
                     NegativesBy::Links => {
                         let targets = (0..objective.negatives).map(|_| data.draw_target(random));

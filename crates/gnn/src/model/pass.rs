@@ -190,8 +190,7 @@ impl Model {
         batch.goal.loss(data, &logits, self.spec.outputs)
     }
 
-    /// What the model says of every node of the graph, all neighbours seen, layer by layer: the
-    /// embeddings (the input of the last layer) and the outputs.
+    /// Full-graph inference, layer by layer, with all neighbours: embeddings (the input of the last layer) and logits.
     pub fn infer(&self, weights: &Weights, data: &Dataset) -> Inference {
         let batch = Batch::whole(data, &[], self.needs());
         let mut outputs = self.outputs(weights, &batch);

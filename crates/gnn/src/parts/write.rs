@@ -12,6 +12,7 @@ use hither_data::safetensors::{Entry, Writer};
 use super::stored::{FORMAT, ID, PARTS, VERSION, WHOLE};
 use crate::load::{FeatureShape, contents};
 use crate::partition::Partition;
+use crate::train::Fnv;
 use crate::{Dataset, Error, Features, Labels};
 
 /// Bytes that are written at once.
@@ -67,13 +68,11 @@ impl<'a> PartWriter<'a> {
 
     /// Tells one partition of one dataset from all others.
     fn id(&self) -> String {
-        // FNV-1a.
-        let step = |hash: u64, number: u64| (hash ^ number).wrapping_mul(0x0000_0100_0000_01b3);
         let sizes = [self.data.graph.nodes() as u64, self.data.graph.targets().len() as u64];
         let starts = self.order.starts.iter().map(|start| *start as u64);
         let original = |old: &u32| u64::from(self.data.original_number(*old));
         let numbers = sizes.into_iter().chain(starts).chain(self.order.old.iter().map(original));
-        format!("{:016x}", numbers.fold(0xcbf2_9ce4_8422_2325, step))
+        format!("{:016x}", Fnv::of(numbers.chain([self.data.hash()])).0)
     }
 
     fn whole_contents(&self) -> (Vec<Entry>, BTreeMap<String, String>) {

@@ -30,6 +30,10 @@ fn of_numbers<T: bytemuck::Pod>(numbers: &[T]) -> u64 {
 impl Dataset {
     /// A hash of everything that training reads: the graph, features, labels, the split and held-out links.
     pub fn id(&self) -> String {
+        format!("{:016x}", self.hash())
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
         let Self { graph, features, labels, split, class_weights, links, .. } = self;
         let mut all = vec![of_numbers(graph.offsets()), of_numbers(graph.targets())];
         all.extend(graph.weights().map(of_numbers));
@@ -49,6 +53,6 @@ impl Dataset {
         for Held { sources, targets, .. } in links.iter().flat_map(|l| [&l.valid, &l.test]) {
             all.extend([of_numbers(sources), of_numbers(targets)]);
         }
-        format!("{:016x}", all.into_iter().fold(0, mix))
+        all.into_iter().fold(0, mix)
     }
 }

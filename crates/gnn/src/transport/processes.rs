@@ -207,7 +207,7 @@ struct Replied {
     reply: Reply,
 }
 
-const ANOTHER_QUESTION: &str = "it answered another question";
+const ANOTHER_QUESTION: &str = "it sent an unexpected message; do all ranks run the same hither?";
 
 impl<C: Channel> Process<C> {
     fn post(&mut self, message: &Arc<[u8]>) -> Result<(), Error> {
