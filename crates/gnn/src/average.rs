@@ -13,7 +13,7 @@ pub fn average(models: &[&Weights], shares: &[f32]) -> Weights {
     }
 }
 
-pub fn mean<'a>(vectors: impl Iterator<Item = &'a [f32]>, shares: &[f32]) -> Vec<f32> {
+fn mean<'a>(vectors: impl Iterator<Item = &'a [f32]>, shares: &[f32]) -> Vec<f32> {
     let mut mean = vec![];
     for (vector, share) in vectors.zip(shares) {
         mean.resize(vector.len(), 0.0);

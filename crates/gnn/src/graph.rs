@@ -294,14 +294,7 @@ impl Graph {
         self.edge_roots.get_or_init(|| (0..self.nodes()).map(root).collect())
     }
 
-    /// The same graph with other factors in place of 1/√(1 + degree): a part's nodes have more
-    /// neighbours than the part shows.
-    pub fn with_roots(mut self, roots: Vec<f32>) -> Self {
-        self.roots = OnceLock::from(roots);
-        self
-    }
-
-    /// The same graph with other factors in place of 1/√degree.
+    /// The same graph with other factors in place of 1/√degree: a part's nodes have more neighbours than the part shows.
     pub fn with_edge_roots(mut self, roots: Vec<f32>) -> Self {
         self.edge_roots = OnceLock::from(roots);
         self
@@ -359,7 +352,7 @@ impl Graph {
 }
 
 /// Moves the distinct elements of a sorted row to its front; how many there are.
-pub(crate) fn distinct(row: &mut [u32]) -> usize {
+fn distinct(row: &mut [u32]) -> usize {
     let mut len = 0;
     for at in 0..row.len() {
         if len == 0 || row[at] != row[len - 1] {

@@ -28,13 +28,6 @@ pub struct Pace {
     pub clip: Option<f32>,
 }
 
-impl Pace {
-    /// Neighbours that a step sees: whole graphs are not drawn from.
-    pub fn seen(&self) -> Fanout {
-        if self.batch.is_none() { Fanout::All } else { self.fanout.clone() }
-    }
-}
-
 /// Which steps: they draw the same whatever ran before them, which is why a run can go on from any
 /// round without keeping the state of a random generator.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use hither_gnn::load::{self, Format, Options};
+use hither_gnn::load::{self, Options};
 use hither_gnn::{Dataset, Error};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -29,7 +29,6 @@ fn refused(files: &[(&str, &str)]) -> String {
 #[test]
 fn lists_of_items_by_user_are_read() {
     let dir = folder(&[("train.txt", "0 0 2 1\n1 2\n2\n"), ("test.txt", "0 3\n1 0 0\n\n")]);
-    assert_eq!(load::recognise(dir.path()).expect("a layout"), Format::Interactions);
     let data = open(dir.path()).expect("read");
     let links = data.links.as_ref().expect("links");
     assert_eq!((links.users, data.graph.nodes(), data.graph.edges()), (Some(3), 7, 4));

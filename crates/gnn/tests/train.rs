@@ -301,6 +301,23 @@ fn a_model_comes_back_from_its_file() {
     }
 }
 
+/// PyTorch Geometric's GIN has ε among its tensors, and `load_state_dict` asks for all of them.
+#[test]
+fn a_gin_is_written_with_its_epsilon() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    let (data, _) = graph(Family::NoisyFeatures, 600);
+    let spec = Spec { layers: vec![Kind::Gin, Kind::Gin], batch_norm: true, ..model(&data).spec };
+    let model = Model::new(spec).expect("a model");
+    save::model(&path, &model, &model.start(1), &save::Target::of(&data)).expect("written");
+    let file = hither_data::Checkpoint::open(&path).expect("a file");
+    for name in ["convs.0.eps", "convs.1.eps"] {
+        let tensor = &file.tensors[name];
+        assert_eq!((&tensor.shape[..], tensor.as_f32().expect("numbers")[0]), (&[1][..], 0.0));
+    }
+    assert_eq!(save::open_model(&path).expect("a model").weights, model.start(1));
+}
+
 /// Both the workers and the server move the running statistics from the same start; the sum of both
 /// changes would make variances negative.
 #[test]

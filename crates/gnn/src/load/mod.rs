@@ -183,11 +183,6 @@ impl FromStr for Format {
     }
 }
 
-/// The layout of the files at `path`.
-pub fn recognise(path: &Path) -> Result<Format, Error> {
-    pick::format(path)
-}
-
 /// Reads the dataset at `path`, a file or a folder, in whichever layout it is.
 pub fn open(path: &Path, options: &Options) -> Result<Dataset, Error> {
     let format = match options.format {

@@ -7,14 +7,13 @@ use crate::page::distinct;
 
 /// A mode's colour (`--c0` and on in report.css) and dash, the same on every page. Neighbours in
 /// colour differ in dash, so that no reader has to tell them by hue alone.
-const LOOKS: [(&str, usize, usize); 8] = [
+const LOOKS: [(&str, usize, usize); 7] = [
     ("single", 7, 1),
     ("psgd-pa", 1, 0),
     ("llcg", 0, 0),
     ("llcg-stale", 5, 1),
     ("ggs", 2, 0),
     ("psgd-sa", 4, 3),
-    ("psgd-sums", 2, 3),
     ("server-only", 3, 2),
 ];
 const OTHER_COLOUR: usize = 6;
