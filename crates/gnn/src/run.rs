@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use hither_core::Seconds;
 use hither_core::record::train::{Round, RunRecord};
+use hither_data::output::check_space;
 use serde_json::json;
 
 use crate::config::{Facts, PARTS, Plan, TrainConfig, WorkerConfig};
@@ -177,10 +178,24 @@ impl Run {
         if let Some(path) = folder.checkpoint(number) {
             checkpoint::restore(&mut self.trainer, &path, folder.rounds(number))?;
         }
+        check_space(&folder.place(number), self.output_bytes())?;
         let Trainer { settings, rounds, .. } = &self.trainer;
         folder.begin(number, settings.seed, settings.mode.name(), rounds)?;
         (self.folder, self.number) = (Some(folder), number);
         Ok(())
+    }
+
+    /// Bytes of the large files: the model, the outputs of all nodes, and a checkpoint, which holds two models and two
+    /// moments per parameter of each worker and the server.
+    pub fn output_bytes(&self) -> u64 {
+        let Trainer { global, data, model, workers, .. } = &self.trainer;
+        let spec = &model.spec;
+        let hidden = if spec.layers.len() > 1 { spec.hidden } else { 0 };
+        let is_written = self.all_outputs || data.graph.nodes() <= NODES_MAX;
+        let nodes = if is_written { data.graph.nodes() as u64 } else { 0 };
+        let learners = workers.parts().len() as u64 + 1;
+        let row_bytes = 4 * (hidden + spec.outputs) as u64;
+        global.bytes() * (3 + 2 * learners) + nodes * row_bytes
     }
 
     /// Whether all rounds are done, or nothing has become better for long.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use hither_core::record::train::RunRecord;
-use hither_gnn::config::{StepCount, TrainBy, TrainConfig};
+use hither_gnn::config::{Facts, StepCount, TrainBy, TrainConfig};
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::run::figures::Outcome;
 use hither_gnn::run::folder::{REPORT, SUMMARY, merged, write_json};
@@ -207,7 +207,10 @@ fn compare(
     }
     let mut all = vec![];
     for Entry { mode, runs, place } in entries {
-        let asked = train.settings(&config(case, *mode, modes)?, &case.data);
+        let config = config(case, *mode, modes)?;
+        // What a mode cannot do is said before any other has begun.
+        config.resolve(&Facts::of(&case.data))?;
+        let asked = train.settings(&config, &case.data);
         all.push(asked.clone());
         let Some(place) = place else { continue };
         *runs = place.compare(asked, existing)?;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use hither_gnn::config::TrainConfig;
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::run::Run;
-use hither_gnn::train::{Mode, Trainer};
+use hither_gnn::train::Mode;
 use hither_gnn::update::Updates;
 use serde::Serialize;
 
@@ -71,7 +71,9 @@ fn plan(args: &TrainArgs, case: &TrainingCase<'_>, config: TrainConfig) -> anyho
     let mode = config.by.mode();
     let (crew, stop) = (None, StopRequest::default());
     let job = Job { args, case, config, run: 1, steps: None, crew, stop };
-    let Run { trainer, cut, .. } = job.ready()?;
+    let run = job.ready()?;
+    let output_bytes = run.output_bytes();
+    let Run { trainer, cut, .. } = run;
     let settings = &trainer.settings;
     let both_ways =
         || trainer.models_bytes(Updates::Fp32) + trainer.models_bytes(settings.updates());
@@ -101,19 +103,8 @@ fn plan(args: &TrainArgs, case: &TrainingCase<'_>, config: TrainConfig) -> anyho
         model_bytes_per_round,
         setup_bytes: trainer.setup_bytes,
         dataset_bytes: trainer.data.bytes(),
-        output_bytes: output_bytes(&trainer),
+        output_bytes,
     })
-}
-
-/// The model, the outputs of all nodes, and a checkpoint, which holds two models and two moments per
-/// parameter of each worker and the server; the other files are small.
-fn output_bytes(trainer: &Trainer) -> u64 {
-    let (model, data) = (trainer.global.bytes(), &trainer.data);
-    let spec = &trainer.model.spec;
-    let hidden = if spec.layers.len() > 1 { spec.hidden } else { 0 };
-    let row = 4 * (hidden + data.labels.count()) as u64;
-    let learners = trainer.workers.parts().len() as u64 + 1;
-    model + data.graph.nodes() as u64 * row + model * (2 + 2 * learners)
 }
 
 fn shown(plan: &DryRun) -> String {

@@ -264,6 +264,34 @@ fn a_finished_run_is_only_told_again_and_a_longer_one_goes_on() {
     }
 }
 
+/// Every run goes on from its own checkpoint, also while earlier ones write their rounds again.
+#[test]
+fn several_runs_are_lengthened_together() {
+    let place = Place::new();
+    let (out, long) = (place.path("out"), place.path("long"));
+    let words = |rounds: &str, out: &Path| {
+        place.train(&["--rounds", rounds, "--runs", "3", "-o", out.str()])
+    };
+    stdout_of(&words("4", &out));
+    stdout_of(&[&words("7", &out)[..], &["--resume".to_owned()]].concat());
+    stdout_of(&words("7", &long));
+    assert_eq!(metrics(&long), metrics(&out));
+    assert!(
+        read(long.join("run-3/model.safetensors")) == read(out.join("run-3/model.safetensors"))
+    );
+}
+
+/// A mode that cannot be trained is refused before the others have begun.
+#[test]
+fn a_comparison_is_checked_as_a_whole() {
+    let place = Place::new();
+    let shop = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/shop");
+    let out = place.path("out");
+    let words = ["train", "compare", shop.str(), "--modes", "single,ggs", "-o", out.str()];
+    refused(&words, "learns labels of nodes only");
+    assert!(!out.exists());
+}
+
 #[test]
 fn runs_have_seeds_and_cuts_of_their_own() {
     let place = Place::new();

@@ -82,7 +82,8 @@ struct LineRun {
 /// A line as it is read.
 #[derive(Deserialize)]
 struct ReadLine {
-    run: u32,
+    #[serde(flatten)]
+    of: LineRun,
     #[serde(flatten)]
     round: Round,
 }
@@ -135,7 +136,9 @@ impl RunFolder {
             writing: None,
         };
         if folder.earlier.is_some() {
+            let runs = folder.settings.get("runs").and_then(Value::as_u64).unwrap_or(RUNS_MAX);
             folder.lines = read_lines(&dir.join(METRICS));
+            folder.lines.retain(|line| u64::from(line.of.run) <= runs);
             if !folder.is_of_other_length() {
                 folder.load();
             }
@@ -182,7 +185,7 @@ impl RunFolder {
 
     /// The rounds of a run that metrics.jsonl has.
     pub fn rounds(&self, run: u32) -> Vec<Round> {
-        let own = self.lines.iter().filter(|line| line.run == run);
+        let own = self.lines.iter().filter(|line| line.of.run == run);
         own.map(|line| line.round.clone()).collect()
     }
 
@@ -237,8 +240,12 @@ impl RunFolder {
         for round in rounds {
             out.write_all(&line(&of, round)).map_err(failed)?;
         }
+        // Later runs may go on from checkpoints of their own.
+        self.lines.retain(|line| line.of.run > run);
+        for ReadLine { of, round } in &self.lines {
+            out.write_all(&line(of, round)).map_err(failed)?;
+        }
         out.commit()?;
-        self.lines = vec![];
         let file = OpenOptions::new().append(true).open(&path);
         let file = file.map_err(|source| Error::Io { action: "open", path, source })?;
         self.writing = Some((of, file));
@@ -396,7 +403,7 @@ fn read_runs(dir: &Path) -> Result<Vec<RunRecord>, Error> {
     let mut runs = Vec::new();
     for (run, FinishedRun { header, summary }) in (1..).zip(document.outcome.runs) {
         let rounds: Vec<Round> =
-            lines.extract_if(.., |line| line.run == run).map(|line| line.round).collect();
+            lines.extract_if(.., |line| line.of.run == run).map(|line| line.round).collect();
         let (found, expected) = (rounds.len(), summary.rounds);
         if found != expected as usize {
             let problem = format!(
