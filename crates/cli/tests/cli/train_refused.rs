@@ -119,9 +119,9 @@ fn flags_that_make_no_sense() {
 #[test]
 fn a_program_without_mpi_writes_no_script_for_ranks() {
     let place = Place::new();
-    let (graph, parts) = (place.graph(), place.path("parts"));
+    let (graph, parts, out) = (place.graph(), place.path("parts"), place.path("out"));
     stdout_of(&["partition", &graph, "--parts", "2", "--write", parts.str()]);
-    let words = ["submit", "train", parts.str(), "-o", place.path("out").str()];
+    let words = ["submit", "train", parts.str(), "-o", out.str()];
     refused(&words, "built without MPI");
     refused(&words, "--features mpi");
 }
