@@ -79,9 +79,20 @@ fn the_server_s_share_of_the_work_is_told() {
     all[1].summary.work.judge = Work { sums: 5_000_000_000, products: 0 };
     all[1].summary.path.server_s = 15_000.0;
     let text = table(&all);
-    let last = |mode| row(&text, mode).into_iter().rev().take(3).collect::<Vec<_>>();
-    assert_eq!(last("llcg"), ["5.56 h", "75.0 %", "20.0"], "{text}");
-    assert_eq!(last("psgd-pa"), ["1.39 h*", "0.0 %", "5.0*"], "{text}");
+    // Computed time, then what was measured.
+    let last = |mode| row(&text, mode).into_iter().rev().take(4).collect::<Vec<_>>();
+    assert_eq!(last("llcg"), ["5.56 h", "3.86 s", "75.0 %", "20.0"], "{text}");
+    assert_eq!(last("psgd-pa"), ["1.39 h*", "3.04 s", "0.0 %", "5.0*"], "{text}");
+}
+
+#[test]
+fn one_machine_has_no_columns_of_workers() {
+    let text = table(&[run("single", 1, 20)]);
+    for column in ["MB/round down", "total MB", "server steps", "server share"] {
+        assert!(!text.contains(column), "{column}: {text}");
+    }
+    assert!(text.contains("wall time") && text.contains("computed time"), "{text}");
+    assert!(table(&[run("single", 1, 20), run("llcg", 1, 20)]).contains("server steps"));
 }
 
 #[test]

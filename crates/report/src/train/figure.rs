@@ -209,9 +209,17 @@ impl Column {
     }
 }
 
+/// Columns of what workers send and a server does: left out where nobody sends or does anything.
+const OF_WORKERS: [&str; 5] = ["MB/round down", "up", "total MB", "server steps", "server share"];
+
 /// The columns for which at least one group has a figure.
 pub fn columns(figures: &[Figures]) -> Vec<&'static Column> {
-    COLUMNS.iter().filter(|c| figures.iter().any(|f| (c.value)(f).is_some())).collect()
+    let shows = |column: &&Column| {
+        let mut values = figures.iter().filter_map(|f| (column.value)(f));
+        let needs_more = OF_WORKERS.contains(&column.name);
+        values.any(|value| value != 0.0 || !needs_more)
+    };
+    COLUMNS.iter().filter(shows).collect()
 }
 
 const COLUMNS: &[Column] = &[
