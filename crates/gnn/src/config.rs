@@ -126,7 +126,7 @@ pub struct StepConfig {
     /// Factor by which they grow per round.
     pub rho: f64,
     pub lr: f64,
-    /// `None`: 256, and 8192 for lightgcn.
+    /// `None`: 256; for lightgcn a quarter of the links, and at most 8192.
     pub batch: Option<Batch>,
     /// `None`: 10 neighbours of each node, and all for lightgcn.
     pub fanout: Option<Fanout>,
@@ -241,7 +241,7 @@ pub struct ServerConfig {
     pub server_share: f64,
     /// `None`: that of the local steps.
     pub server_lr: Option<f64>,
-    /// `None`: 256, and 8192 for lightgcn.
+    /// `None`: 256; for lightgcn a quarter of the links, and at most 8192.
     pub server_batch: Option<Batch>,
     /// `None`: 10 neighbours of each node, and all for lightgcn.
     pub server_fanout: Option<Fanout>,
@@ -312,6 +312,8 @@ pub struct Facts {
     pub link_metric: Option<LinkMetric>,
     /// Whether edges have weights.
     pub has_weights: bool,
+    /// Edges to learn from.
+    pub edges: usize,
 }
 
 impl Facts {
@@ -323,6 +325,7 @@ impl Facts {
             is_user_item: links.is_some_and(|links| links.users.is_some()),
             link_metric: links.map(|links| LinkMetric::usual(links, data.graph.nodes())),
             has_weights: data.graph.weights().is_some(),
+            edges: data.graph.edges(),
         }
     }
 }
@@ -468,7 +471,9 @@ impl TrainConfig {
         let model = Model::new(self.spec(facts)?)?;
         self.check(facts, &model)?;
         let is_light = model.spec.layers.contains(&Kind::Light);
-        let usual_batch = Batch::Of(if is_light { 8192 } else { 256 });
+        // A pass over the links takes four steps at least.
+        let light_batch = (facts.edges / 4).clamp(16, 8192);
+        let usual_batch = Batch::Of(if is_light { light_batch } else { 256 });
         let usual_fanout = if is_light { Fanout::All } else { Fanout::AtMost(10) };
         let Self { steps, run, by, .. } = self;
         let usual_server = ServerConfig::default();

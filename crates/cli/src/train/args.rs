@@ -148,7 +148,7 @@ struct StepFlags {
     #[arg(long, value_name = "RATE", value_parser = |t: &str| number(t, 1e-9, 1e3))]
     lr: Option<f64>,
     /// Training nodes or links per step, or `full` for all of them with all neighbours [default: 256;
-    /// lightgcn: 8192]
+    /// lightgcn: a quarter of the links, at most 8192]
     #[arg(long, value_name = "N")]
     batch: Option<Batch>,
     /// Neighbours sampled per node: one number, one per graph layer from the batch outwards (15,10,5),
@@ -214,7 +214,7 @@ struct ServerFlags {
     #[arg(long, value_name = "RATE", hide_short_help = true, alias = "server-rate", value_parser = |t: &str| number(t, 1e-9, 1e3))]
     server_lr: Option<f64>,
     /// Training nodes or links per server step, or `full`; `auto` halves it while the budget pays for fewer
-    /// server steps than local ones [default: 256; lightgcn: 8192]
+    /// server steps than local ones [default: 256; lightgcn: a quarter of the links, at most 8192]
     #[arg(long, value_name = "N", hide_short_help = true)]
     server_batch: Option<Batch>,
     /// Neighbours sampled per node on the server, as in --fanout [default: 10; lightgcn: all]
