@@ -188,24 +188,16 @@ fn told(error: &anyhow::Error) -> String {
     told
 }
 
-/// A broken invariant is the answer that `--check` was asked for, if a negative one.
+/// The exit code of an error. A broken invariant is the answer that `--check` was asked for, if a negative one.
 fn status(error: &anyhow::Error) -> u8 {
-    match error.downcast_ref() {
-        Some(sim::Error::Invariant { .. }) => 1,
-        #[cfg(feature = "train")]
-        _ => stopped(error).unwrap_or(2),
+    if let Some(sim::Error::Invariant { .. }) = error.downcast_ref() {
+        return 1;
     }
-}
-
-/// The status of a run that stopped as asked.
-#[cfg(feature = "train")]
-fn stopped(error: &anyhow::Error) -> Option<u8> {
-    error.downcast_ref().map(train::Stopped::status)
-}
-
-#[cfg(not(feature = "train"))]
-fn stopped(_: &anyhow::Error) -> Option<u8> {
-    None
+    #[cfg(feature = "train")]
+    if let Some(stopped) = error.downcast_ref::<train::Stopped>() {
+        return stopped.status();
+    }
+    2
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
