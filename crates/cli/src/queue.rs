@@ -7,7 +7,6 @@ use comfy_table::{Table, presets};
 use hither_live::explain::{self, Explanation};
 use hither_live::journal::Journal;
 use hither_live::places::Places;
-use hither_live::run::Home;
 use hither_live::slurm::unix_s;
 use hither_live::status::{self, Source, Status};
 use hither_live::{replay, serve};
@@ -21,10 +20,11 @@ use crate::{Common, outputs};
 #[command(after_help = "\
 Examples:
   hither queue
+  hither queue --url scheduler:9433
   hither queue --state /tmp/hither --json")]
 pub struct QueueArgs {
     #[command(flatten)]
-    state: StateArgs,
+    ask: AskArgs,
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -38,7 +38,7 @@ Examples:
   hither nodes --json")]
 pub struct NodesArgs {
     #[command(flatten)]
-    state: StateArgs,
+    ask: AskArgs,
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -52,7 +52,7 @@ Examples:
   hither explain 123_4 --json")]
 pub struct ExplainArgs {
     #[command(flatten)]
-    state: StateArgs,
+    ask: AskArgs,
     /// Slurm's id of the job, such as 123 or 123_4
     job: String,
     /// Print JSON instead of text
@@ -60,27 +60,51 @@ pub struct ExplainArgs {
     json: bool,
 }
 
+/// Which scheduler to ask.
+#[derive(Debug, clap::Args)]
+struct AskArgs {
+    #[command(flatten)]
+    state: StateArgs,
+    /// Ask the scheduler at this address, which is that of its --listen, as from a login node
+    #[arg(long, value_name = "HOST:PORT", env = "HITHER_URL")]
+    url: Option<String>,
+}
+
 /// Asks the scheduler; one that does not run is asked through its journal.
 fn ask<T: serde::de::DeserializeOwned>(
-    home: &Home,
+    args: &AskArgs,
     path: &str,
     common: &Common,
     from_journal: impl FnOnce(&Journal, &Status) -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<Option<T>> {
-    match serve::get(&home.socket(), path) {
+    let home = args.state.home();
+    let answer = match &args.url {
+        Some(url) => Ok(serve::get_from(url, path).with_context(|| {
+            format!("--url {url}: no scheduler answers there; see its --listen")
+        })?),
+        None => serve::get(&home.socket(), path),
+    };
+    match answer {
         Ok((200, body)) => Ok(Some(serde_json::from_str(&body).context("the scheduler's answer")?)),
         Ok((404, _)) => Ok(None),
         Ok((_, body)) => bail!("{}", body.trim()),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => bail!(
+            "{}: this user may not ask the scheduler ({error}); give --url with the address of its --listen",
+            home.socket().display()
+        ),
         Err(_) => {
             if !home.journal().is_file() {
                 bail!(
                     "no scheduler runs with {}, and there is no journal; start hither schedule \
-                     --act, or give its --state",
+                     --act, or give its --state, or --url from another host",
                     home.0.display()
                 );
             }
+            let journal = Journal::open(&home.journal()).with_context(|| {
+                "no scheduler answers, and this user cannot read its journal; ask as root"
+                    .to_owned()
+            })?;
             common.say("no scheduler runs: this is how its journal ends");
-            let journal = Journal::open(&home.journal())?;
             let status = status_of(&journal)?;
             from_journal(&journal, &status)
         }
@@ -88,21 +112,26 @@ fn ask<T: serde::de::DeserializeOwned>(
 }
 
 fn status_of(journal: &Journal) -> anyhow::Result<Status> {
-    let Some((scheduler, segment)) = replay::last(journal)? else { bail!("the journal is empty") };
+    let Some((scheduler, segment)) = replay::last(journal, None)? else {
+        bail!("the journal is empty")
+    };
     let places = Places::new(segment.machines.clone());
+    let (racks, line) = (replay::racks(&segment.setup)?, scheduler.line());
     let source = Source {
         state: &scheduler.state,
         places: &places,
-        racks: &segment.racks,
+        racks: &racks,
         setup: &segment.setup,
         seen: None,
+        bars: None,
+        line: line.as_deref(),
         acts: false,
     };
     Ok(status::status(source, Vec::new(), unix_s()))
 }
 
-fn get_status(state: &StateArgs, common: &Common) -> anyhow::Result<Status> {
-    let status = ask(&state.home(), "/status.json", common, |_, status| Ok(Some(status.clone())))?;
+fn get_status(args: &AskArgs, common: &Common) -> anyhow::Result<Status> {
+    let status = ask(args, "/status.json", common, |_, status| Ok(Some(status.clone())))?;
     status.context("the scheduler does not answer")
 }
 
@@ -129,7 +158,7 @@ fn time(seconds: f64) -> String {
 }
 
 pub fn queue(args: &QueueArgs, common: &Common) -> anyhow::Result<ExitCode> {
-    let status = get_status(&args.state, common)?;
+    let status = get_status(&args.ask, common)?;
     if args.json {
         outputs::print_json(&status.jobs)?;
         return Ok(ExitCode::SUCCESS);
@@ -159,7 +188,7 @@ pub fn queue(args: &QueueArgs, common: &Common) -> anyhow::Result<ExitCode> {
 }
 
 pub fn nodes(args: &NodesArgs, common: &Common) -> anyhow::Result<ExitCode> {
-    let status = get_status(&args.state, common)?;
+    let status = get_status(&args.ask, common)?;
     if args.json {
         outputs::print_json(&status.machines)?;
         return Ok(ExitCode::SUCCESS);
@@ -190,7 +219,7 @@ pub fn explain(args: &ExplainArgs, common: &Common) -> anyhow::Result<ExitCode> 
         bail!("{job}: expected Slurm's id of a job, such as 123 or 123_4");
     }
     let found: Option<Explanation> =
-        ask(&args.state.home(), &format!("/explain/{job}"), common, |journal, status| {
+        ask(&args.ask, &format!("/explain/{job}"), common, |journal, status| {
             Ok(explain::explain(status, journal, None, job)?)
         })?;
     let Some(explanation) = found else { bail!("job {job} is not known; hither queue lists jobs") };

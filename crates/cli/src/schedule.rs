@@ -11,14 +11,15 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use hither_core::topology::Topology;
+use hither_live::attempts::Limits;
 use hither_live::drive::{Driver, Options};
 use hither_live::engine::{self, Engine as _, Order};
-use hither_live::journal::{Journal, Segment, Setup};
-use hither_live::orders::Limits;
+use hither_live::journal::{Journal, Setup};
 use hither_live::run::{self, Home, Pace, Run};
 use hither_live::serve::Window;
 use hither_live::slurm::{Config, Slurm, unix_s};
-use hither_live::{replay, what_if};
+use hither_live::status::{self, Source};
+use hither_live::{machines, replay, what_if};
 use hither_sched::policy::{self, Entry};
 use hither_sched::profile::Library;
 
@@ -61,7 +62,7 @@ pub struct Args {
     #[arg(long, value_name = "HOST:PORT", requires = "act")]
     listen: Option<String>,
     /// Seconds between two polls of the cluster while it has jobs; doubled while it has none
-    #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = |t: &str| number(t, 0.05, 60.0))]
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = |t: &str| number(t, 0.05, 60.0))]
     poll_s: f64,
     /// Seconds after which a start that Slurm has not carried out is withdrawn
     #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = |t: &str| number(t, 1.0, 3600.0))]
@@ -181,6 +182,7 @@ fn open(args: &Args, journal: Journal, common: &Common) -> anyhow::Result<Driver
         partitions: args.slurm.partition.clone(),
         cluster: String::new(),
         epoch_s: now_s.floor(),
+        version: env!("CARGO_PKG_VERSION").into(),
     };
     let limits = Limits { start_s: args.start_limit_s, grace_s: args.grace_s, ..Limits::default() };
     let options = Options { limits, act: args.act, keep_s: args.keep_days * 86_400.0 };
@@ -236,7 +238,7 @@ fn act(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
 /// The right to decide for each partition, as long as the process lives: first among the processes of
 /// this host, then among all hosts.
 fn claims(slurm: &mut Slurm, args: &Args, common: &Common) -> anyhow::Result<Vec<UnixListener>> {
-    let cluster = patiently(|| slurm.identity())?;
+    let cluster = slurm.identity();
     let claim = |partition: &String| {
         let claimed = run::claim(&cluster, partition).context("cannot claim the partition")?;
         claimed.with_context(|| {
@@ -270,15 +272,32 @@ fn dry_run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let mut driver = open(args, Journal::in_memory()?, common)?;
     let step = driver.step(unix_s())?;
     let mut text = String::new();
-    for said in &step.said {
-        match said.job.is_empty() {
-            true => text.push_str(&format!("{}\n", said.text)),
-            false => text.push_str(&format!("job {}: {}\n", said.job, said.text)),
-        }
+    for said in step.said.iter().filter(|said| said.job.is_empty()) {
+        text.push_str(&format!("{}\n", said.text));
+    }
+    let line = driver.scheduler.line();
+    let source = Source {
+        state: &driver.scheduler.state,
+        places: &driver.places,
+        racks: &driver.racks,
+        setup: &driver.setup,
+        seen: Some(&driver.seen),
+        bars: Some(&driver.memory.bars),
+        line: line.as_deref(),
+        acts: false,
+    };
+    for row in status::status(source, Vec::new(), unix_s()).jobs {
+        let nodes: Vec<String> = row.nodes.iter().map(|(n, gpus)| format!("{n}:{gpus}")).collect();
+        let starts = match row.phase.as_str() {
+            "starting" => format!("starts on {}: ", nodes.join(" ")),
+            _ => String::new(),
+        };
+        text.push_str(&format!("job {}: {starts}{}\n", row.job, row.why));
     }
     for order in &step.orders {
         if let Order::HandOver { job, .. } = order {
-            text.push_str(&format!("job {job}: is released to Slurm's own scheduler\n"));
+            let why = driver.memory.bars.get(job).map_or("", String::as_str);
+            text.push_str(&format!("job {job}: is released to Slurm's own scheduler: {why}\n"));
         }
     }
     if text.is_empty() {
@@ -297,18 +316,17 @@ pub fn standing(
 ) -> anyhow::Result<(String, what_if::Start)> {
     if from != Path::new("slurm") {
         let journal = existing_journal(from)?;
-        let (scheduler, segment) =
-            replay::last(&journal)?.with_context(|| format!("{}: it is empty", from.display()))?;
-        let topology = replay::topology(&segment.setup)?;
-        let Segment { machines, racks, .. } = &segment;
-        let start = what_if::start(&scheduler.state, machines, racks, &topology);
+        let (scheduler, mut segment) = replay::last(&journal, None)?
+            .with_context(|| format!("{}: it is empty", from.display()))?;
+        let topology =
+            machines::in_order(&replay::topology(&segment.setup)?, &mut segment.machines);
+        let start = what_if::start(&scheduler.state, &topology);
         return Ok((segment.setup.partitions.join(","), start));
     }
     let mut slurm_now = slurm.connect()?;
     let (topology, _) = slurm_now.topology()?;
     let state = what_if::books(&slurm_now.observe()?, &topology, &library, unix_s());
-    let names: Vec<String> = topology.machines.iter().map(|m| m.name.clone()).collect();
-    let start = what_if::start(&state, &names, &[], &topology);
+    let start = what_if::start(&state, &topology);
     Ok((slurm.partition.join(","), start))
 }
 
@@ -321,18 +339,18 @@ fn existing_journal(path: &Path) -> anyhow::Result<Journal> {
 
 fn replayed(path: &Path, common: &Common) -> anyhow::Result<ExitCode> {
     let journal = existing_journal(path)?;
-    let replayed = match replay::replay(&journal, |_| {}) {
-        Ok(replayed) => replayed,
-        Err(error @ replay::Error::Differs { .. }) => {
-            outputs::say_error(&error.to_string());
-            return Ok(ExitCode::from(1));
+    let replayed = replay::replay(&journal, |_| {})?;
+    replayed.differences.iter().for_each(|difference| common.say(difference));
+    let same = match replayed.differences.len() {
+        0 => "the same decisions".to_owned(),
+        1 => "other decisions in one part of the journal; before and beside it the same".into(),
+        n => {
+            format!("other decisions in {n} parts of the journal; before and beside them the same")
         }
-        Err(error) => return Err(error.into()),
     };
     outputs::print(&format!(
-        "the same decisions: {} decisions from {} events in {} turns, {} starts of the scheduler\n",
+        "{same}: {} decisions from {} events in {} turns, {} starts of the scheduler\n",
         replayed.decisions, replayed.events, replayed.turns, replayed.segments
     ))?;
-    let _ = common;
-    Ok(ExitCode::SUCCESS)
+    Ok(if replayed.differences.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

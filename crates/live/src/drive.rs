@@ -3,26 +3,32 @@
 //! The driver has no memory of its own that matters. What is decided is in the journal, what is
 //! done is in the engine's records, and each step works out the difference anew.
 
+use std::collections::HashSet;
+
 use hither_core::Seconds;
 use hither_core::topology::Topology;
 use hither_sched::decide::Scheduler;
 use hither_sched::event::{Action, Decision, Event};
+use hither_sched::network::Network;
 use hither_sched::profile::Library;
-use hither_sched::state::Phase;
 use hither_sched::topo;
 
+use crate::attempts::Limits;
 use crate::engine::{self, Engine, Order, Seen};
+use crate::jobs::{self, Managed, Memory, View};
 use crate::journal::{self, Journal, Said, Segment, Setup, Turn};
 use crate::learn::Learnt;
-use crate::news::{self, Managed, View};
-use crate::orders::{self, Limits, Patience};
+use crate::machines;
 use crate::places::Places;
 use crate::replay;
 use crate::say;
-use crate::wish::Wish;
 
 /// Turns between two snapshots.
 const SEGMENT_TURNS: u64 = 1000;
+/// How often the network is looked at: racks and switches change now and then.
+const TOPOLOGY_S: Seconds = 60.0;
+/// A clock that is further off than this was wrong, or is wrong now.
+const CLOCK_JUMP_S: Seconds = 3600.0;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -32,11 +38,6 @@ pub enum Error {
     Journal(#[from] journal::Error),
     #[error("{0}; give another --state to start anew")]
     Replay(#[from] replay::Error),
-    #[error(
-        "the journal was written with policy {found}, not {expected}; give --policy {found}, or \
-         another --state"
-    )]
-    OtherPolicy { found: String, expected: String },
 }
 
 #[derive(Debug, Clone)]
@@ -67,14 +68,20 @@ pub struct Driver<E> {
     pub journal: Journal,
     pub setup: Setup,
     pub places: Places,
+    /// Names of the places of level 1.
     pub racks: Vec<String>,
     pub seen: Seen,
     pub counters: Counters,
-    pub patience: Patience,
+    pub memory: Memory,
+    /// The scheduler's jobs by the engine's key.
+    pub managed: Managed,
     library: Library,
     learnt: Learnt,
     options: Options,
     segment_begun: u64,
+    topology_due_s: Seconds,
+    /// What was said of the network or the look last, so that it is said once.
+    noted: HashSet<String>,
 }
 
 /// What a step did.
@@ -85,15 +92,10 @@ pub struct Step {
     pub said: Vec<Said>,
 }
 
-/// The topology as it comes back from the journal.
-fn settled(topology: &Topology) -> Result<(String, Topology), engine::Error> {
-    let text = topo::to_toml(topology);
-    let read = topo::read(&[(text.as_bytes(), "cluster")], None)?;
-    Ok((text, read.topology))
-}
-
 impl<E: Engine> Driver<E> {
-    /// Goes on where the journal ends, or begins anew. `now_s` is in Unix time.
+    /// Goes on where the journal ends, or begins anew. `now_s` is in Unix time. Decisions of the journal are
+    /// taken over as they are, whatever this version of the program, this policy or this network would have
+    /// decided.
     pub fn open(
         engine: E,
         journal: Journal,
@@ -103,50 +105,35 @@ impl<E: Engine> Driver<E> {
         options: Options,
         now_s: Seconds,
     ) -> Result<Self, Error> {
-        let (cluster, topology) = settled(topology)?;
-        let mut names: Vec<String> = topology.machines.iter().map(|m| m.name.clone()).collect();
-        let mut racks: Vec<String> =
-            topology.levels[1].places.iter().map(|place| place.name.clone()).collect();
-        let mut learnt = Learnt::default();
-        let scheduler = match replay::last(&journal)? {
-            Some((scheduler, segment)) if is_same_network(&segment, &topology) => {
-                if segment.setup.policy != setup.policy {
-                    let (found, expected) = (segment.setup.policy.clone(), setup.policy);
-                    return Err(Error::OtherPolicy { found, expected });
-                }
-                setup.cluster = segment.setup.cluster.clone();
-                setup.epoch_s = segment.setup.epoch_s;
-                (names, racks) = (segment.machines.clone(), segment.racks.clone());
-                learnt = segment.learnt.clone();
-                Some(scheduler)
+        setup.cluster = topo::to_toml(topology);
+        let segment = match replay::last(&journal, Some(&setup))? {
+            Some((_, segment)) => segment,
+            None => {
+                let names = topology.machines.iter().map(|machine| machine.name.clone());
+                Segment::first(now_s, setup, names.collect())
             }
-            // The network is another one: what was learned there holds no more.
-            _ => {
-                setup.cluster = cluster;
-                None
-            }
-        };
-        let begun = scheduler.is_some();
-        let scheduler = match scheduler {
-            Some(scheduler) => scheduler,
-            None => Scheduler::new(replay::fresh(&topology), replay::policy(&setup)?),
         };
         let mut driver = Self {
             engine,
-            scheduler,
-            segment_begun: journal.next(),
+            scheduler: replay::begin(&segment)?,
+            segment_begun: 0,
             journal,
-            setup,
-            places: Places::new(names),
-            racks,
+            places: Places::new(segment.machines.clone()),
+            racks: Vec::new(),
             seen: Seen::default(),
             counters: Counters::default(),
-            patience: Patience::default(),
+            memory: Memory::default(),
+            managed: Managed::new(),
             library,
-            learnt,
+            learnt: segment.learnt.clone(),
             options,
+            topology_due_s: now_s + TOPOLOGY_S,
+            noted: HashSet::new(),
+            setup: segment.setup,
         };
-        driver.begin_segment(now_s, begun)?;
+        driver.begin_segment(now_s, segment.snapshot.is_some())?;
+        driver.rearrange(topology, now_s, &mut Vec::new())?;
+        driver.reset_clock(now_s)?;
         Ok(driver)
     }
 
@@ -158,13 +145,30 @@ impl<E: Engine> Driver<E> {
             setup: self.setup.clone(),
             snapshot: has_begun.then(|| self.scheduler.save()),
             machines: self.places.names().to_vec(),
-            racks: self.racks.clone(),
             learnt: self.learnt.clone(),
         };
         self.journal.begin(&segment, now_s - self.options.keep_s)?;
         self.scheduler = replay::begin(&segment)?;
         self.segment_begun = self.journal.next();
+        self.managed = jobs::managed(&self.scheduler.state);
+        self.racks = replay::racks(&self.setup)?;
         Ok(())
+    }
+
+    /// The scheduler's time goes on from where it was if the clock was set by more than an hour: timers would
+    /// otherwise all run out at once, or stand still until the clock has caught up.
+    pub fn reset_clock(&mut self, now_s: Seconds) -> Result<(), Error> {
+        let ahead_s = self.scheduler.state.now - self.now(now_s);
+        if ahead_s > CLOCK_JUMP_S {
+            self.shift_clock(now_s, -ahead_s)?;
+        }
+        Ok(())
+    }
+
+    /// The clock was set by so many seconds.
+    pub fn shift_clock(&mut self, now_s: Seconds, by_s: Seconds) -> Result<(), Error> {
+        self.setup.epoch_s += by_s;
+        self.begin_segment(now_s, true)
     }
 
     /// The scheduler's time.
@@ -176,17 +180,17 @@ impl<E: Engine> Driver<E> {
     pub fn step(&mut self, now_s: Seconds) -> Result<Step, Error> {
         self.seen = self.engine.observe()?;
         self.counters.looks += 1;
+        let mut said = self.look_at_network(now_s)?;
         if self.journal.next() >= self.segment_begun + SEGMENT_TURNS {
             self.begin_segment(now_s, true)?;
         }
         let now = self.now(now_s);
-        let said = self.turn(now, now_s)?;
+        said.extend(self.turn(now, now_s)?);
         self.learn();
-        let managed = news::managed(&self.scheduler.state);
-        let mut patience = std::mem::take(&mut self.patience);
-        patience.tidy(|key| self.seen.jobs.contains_key(key), &self.scheduler.state);
-        let orders = orders::orders(self.view(now, &managed), &mut patience, &self.options.limits);
-        self.patience = patience;
+        let (seen, mut memory) = (&self.seen, std::mem::take(&mut self.memory));
+        memory.attempts.retain(|key| seen.jobs.contains_key(key));
+        let orders = jobs::orders(self.view(now), &mut memory);
+        self.memory = memory;
         let mut step = Step { orders, said };
         if self.options.act && !step.orders.is_empty() {
             self.act(now_s, &mut step)?;
@@ -194,26 +198,39 @@ impl<E: Engine> Driver<E> {
         Ok(step)
     }
 
-    fn view<'a>(&'a self, now: Seconds, managed: &'a Managed) -> View<'a> {
+    fn view(&self, now: Seconds) -> View<'_> {
         View {
             now,
             state: &self.scheduler.state,
-            managed,
+            managed: &self.managed,
             places: &self.places,
             seen: &self.seen,
             library: &self.library,
             learnt: &self.learnt,
             epoch_s: self.setup.epoch_s,
+            engine: self.engine.name(),
+            limits: &self.options.limits,
         }
     }
 
     /// Tells the scheduler what is new, lets it decide, and writes both down.
     fn turn(&mut self, now: Seconds, now_s: Seconds) -> Result<Vec<Said>, Error> {
-        let mut events = self.joining()?;
-        let managed = news::managed(&self.scheduler.state);
-        let mut found = news::news(self.view(now, &managed), &self.patience);
-        let mut said = say::notes(std::mem::take(&mut found.notes), now_s);
-        events.extend(found.events());
+        let mut memory = std::mem::take(&mut self.memory);
+        let told = jobs::news(self.view(now), &mut memory);
+        let (of_machines, notes) = machines::news(self.view(now), &told.left);
+        let reopened = memory.attempts.reopened(now);
+        self.memory = memory;
+        let mut said = say::notes(told.notes, notes, now_s);
+        let opened = reopened.into_iter().map(|(machine, split)| Event::Closed {
+            machine,
+            split,
+            is_closed: false,
+        });
+        let mut events = told.freed;
+        events.extend(of_machines);
+        events.extend(told.settled);
+        events.extend(opened);
+        events.extend(told.jobs);
         let due = self.scheduler.state.timers.iter().filter(|(_, at_s)| **at_s <= now);
         events.extend(due.map(|(timer, _)| Event::Timer(*timer)));
         events.retain(|event| self.take(now, event, now_s, &mut said));
@@ -229,52 +246,91 @@ impl<E: Engine> Driver<E> {
         Ok(turn.said)
     }
 
-    /// Nodes that have joined the cluster.
-    fn joining(&mut self) -> Result<Vec<Event>, Error> {
-        if self.seen.nodes.keys().all(|name| self.places.id(name).is_some()) {
-            return Ok(Vec::new());
+    /// Takes in nodes that have joined the cluster, and racks and switches that are others. A network that cannot
+    /// be read, as while somebody edits it, leaves the old one in place.
+    fn look_at_network(&mut self, now_s: Seconds) -> Result<Vec<Said>, Error> {
+        let mut notes = self.seen.notes.clone();
+        let is_new = |name: &String| self.places.id(name).is_none();
+        let has_joined = self.seen.nodes.keys().any(is_new);
+        if has_joined || now_s >= self.topology_due_s {
+            self.topology_due_s = now_s + TOPOLOGY_S;
+            match self.engine.topology() {
+                Ok((topology, _)) => self.rearrange(&topology, now_s, &mut notes)?,
+                Err(engine::Error::Topology(error)) => {
+                    notes.push(format!(
+                        "the new network cannot be used, the old one holds: {error}"
+                    ));
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
-        let (topology, _) = self.engine.topology()?;
-        let before = replay::topology(&self.setup)?;
-        let machines = news::joining(&self.places, &topology, &before, &mut self.racks);
-        machines.iter().for_each(|(machine, _)| self.places.add(&machine.name));
-        Ok(machines.into_iter().map(|(machine, around)| Event::Added { machine, around }).collect())
+        let new: Vec<String> =
+            notes.iter().filter(|note| !self.noted.contains(*note)).cloned().collect();
+        self.noted = notes.into_iter().collect();
+        Ok(say::notes(Vec::new(), new, now_s))
+    }
+
+    fn rearrange(
+        &mut self,
+        topology: &Topology,
+        now_s: Seconds,
+        notes: &mut Vec<String>,
+    ) -> Result<(), Error> {
+        let mut names = self.places.names().to_vec();
+        let before = machines::in_order(&replay::topology(&self.setup)?, &mut names);
+        let cluster = topo::to_toml(topology);
+        // Read again, so that it is just what a restart will find.
+        let setup = Setup { cluster, ..self.setup.clone() };
+        let after = machines::in_order(&replay::topology(&setup)?, &mut names);
+        if is_alike(&before, &after) {
+            return Ok(());
+        }
+        notes.push("the network is another: nodes or racks have joined or moved".into());
+        let network = Network::new(&after, 1.0);
+        self.scheduler.rearrange(&after, network);
+        (self.setup, self.places) = (setup, Places::new(names));
+        self.begin_segment(now_s, true)
     }
 
     /// Whether the scheduler took the news. News that cannot be true is a bug or a record that
     /// changed while it was read; the next look sees more.
     fn take(&mut self, now: Seconds, event: &Event, now_s: Seconds, said: &mut Vec<Said>) -> bool {
         self.before(event);
+        let first_new = self.scheduler.state.jobs.next_id();
         match self.scheduler.observe(now, event.clone()) {
-            Ok(()) => true,
+            Ok(()) => {
+                if let Event::Submitted(jobs) = event {
+                    let keys = jobs.iter().map(|job| job.name.clone());
+                    self.managed.extend(keys.zip(first_new..));
+                }
+                true
+            }
             Err(error) => {
-                said.extend(say::notes(vec![format!("news was not taken: {error}")], now_s));
+                let text = format!("news was not taken: {error}");
+                said.extend(say::notes(Vec::new(), vec![text], now_s));
                 false
             }
         }
     }
 
-    /// Counts refusals and forgets reports of runs that end.
+    /// Counts refusals, and forgets reports of runs that end.
     fn before(&mut self, event: &Event) {
         let state = &self.scheduler.state;
-        match event {
-            Event::Refused(decision) => {
+        let of_decision = |decision| state.in_flight.get(decision).copied();
+        let ends = match event {
+            Event::Refused(_) => {
                 self.counters.refusals += 1;
-                // A start on other GPUs than decided is no reason to give the job up.
-                if let Some(&id) = state.in_flight.get(decision)
-                    && self.patience.gave_up(*decision)
-                    && matches!(state.job(id).phase, Phase::Starting(_))
-                {
-                    let key = state.job(id).job.name.clone();
-                    self.patience.refused(&key, &self.options.limits);
-                }
+                None
             }
-            Event::Lost { job } | Event::Ended { job, .. } => {
-                if let Some(job) = state.jobs.get(*job) {
-                    self.learnt.forget_run(&job.job.name);
-                }
+            Event::Lost { job } | Event::Ended { job, .. } => Some(*job),
+            Event::Stopped { decision, .. } => of_decision(decision),
+            _ => None,
+        };
+        if let Some(job) = ends.and_then(|id| state.jobs.get(id)) {
+            self.learnt.forget_run(&job.job.name);
+            if matches!(event, Event::Ended { .. }) {
+                self.managed.remove(&job.job.name);
             }
-            _ => {}
         }
     }
 
@@ -295,11 +351,11 @@ impl<E: Engine> Driver<E> {
         for &id in &state.running {
             let job = state.job(id);
             let Some(seen) = self.seen.jobs.get(&job.job.name) else { continue };
-            let wish = Wish::parse(&seen.comment);
-            if let (Some(done), Some(at_s), Some(run)) = (wish.done, wish.at_s, job.run()) {
+            if let (Some(done), Some(at_s), Some(run)) = (seen.wish.done, seen.wish.at_s, job.run())
+            {
                 let at_s = at_s - self.setup.epoch_s;
-                let gpus: Vec<u32> = run.placement.slots.iter().map(|slot| slot.gpus).collect();
-                if at_s > job.since_s {
+                if at_s > job.since_s && self.learnt.is_new(&job.job.name, done, at_s) {
+                    let gpus: Vec<u32> = run.placement.slots.iter().map(|slot| slot.gpus).collect();
                     let model = &job.job.profile.name;
                     self.learnt.report(&job.job.name, model, &gpus, done, at_s);
                 }
@@ -309,11 +365,12 @@ impl<E: Engine> Driver<E> {
 
     fn act(&mut self, now_s: Seconds, step: &mut Step) -> Result<(), Error> {
         self.counters.orders += step.orders.len() as u64;
+        let engine = self.engine.name();
         let complaints = self.engine.act(&step.orders)?;
         self.counters.complaints += complaints.len() as u64;
         step.said.extend(complaints.into_iter().map(|complaint| {
             let job = complaint.job.unwrap_or_default();
-            Said { job, at_s: now_s, text: format!("Slurm says: {}", complaint.message) }
+            Said { job, at_s: now_s, text: format!("{engine} says: {}", complaint.message) }
         }));
         Ok(())
     }
@@ -324,16 +381,12 @@ impl<E: Engine> Driver<E> {
     }
 }
 
-/// Whether the machines that both know are in the same places, at every level.
-fn is_same_network(segment: &Segment, topology: &Topology) -> bool {
-    let Ok(before) = replay::topology(&segment.setup) else { return false };
-    let around = |topology: &Topology, name: &str| -> Option<Vec<String>> {
-        let machine = topology.machines.iter().position(|machine| machine.name == name)?;
-        let path = topology.levels.iter().zip(topology.within(machine)).skip(1);
-        Some(path.map(|(level, place)| level.places[place as usize].name.clone()).collect())
+/// Whether two networks are the same but for the sizes of machines, which the engine tells at every look.
+fn is_alike(before: &Topology, after: &Topology) -> bool {
+    let sizeless = |topology: &Topology| {
+        let mut topology = topology.clone();
+        topology.machines.iter_mut().for_each(|machine| machine.gpus = 0);
+        topology
     };
-    before.machines.iter().all(|machine| {
-        let now = around(topology, &machine.name);
-        now.is_none() || now == around(&before, &machine.name)
-    })
+    sizeless(before) == sizeless(after)
 }

@@ -8,8 +8,9 @@ use hither_core::Seconds;
 use hither_core::topology::Topology;
 use hither_sched::cluster::Status;
 use hither_sched::event::End;
-use hither_sched::job::Split;
-use serde::{Deserialize, Serialize};
+use hither_sched::job::{Host, Split};
+
+use crate::wish::Wish;
 
 /// A job's id in the engine's own words: `123`, or `123_4` for a task of an array.
 pub type Key = String;
@@ -18,31 +19,39 @@ pub type Key = String;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Seen {
     pub jobs: BTreeMap<Key, SeenJob>,
-    /// Nodes of the managed partitions.
+    /// Nodes of the managed partitions that Hither can place jobs on.
     pub nodes: BTreeMap<String, SeenNode>,
+    /// Limits of users, accounts and classes of service that the engine enforces.
+    pub limits: Vec<Limit>,
+    /// What people should know about the look itself, such as words that were not understood.
+    pub notes: Vec<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SeenJob {
     pub name: String,
     pub user: String,
+    /// Who pays for it; empty: the engine keeps no accounts.
+    pub account: String,
+    /// Its class of service; empty: there are none.
+    pub qos: String,
     /// Whether the job is in a managed partition.
     pub managed: bool,
     pub stands: Stands,
     pub wants: Wants,
-    /// The user's words about the job, such as its model.
-    pub comment: String,
+    /// What the user and the job itself tell Hither.
+    pub wish: Wish,
     /// Why it does not run, in the engine's words.
     pub reason: String,
+    /// What that means.
+    pub obstacle: Obstacle,
     /// Nodes that it is bound to; empty: any.
     pub required: Vec<String>,
-    /// GPUs that it holds, by node.
-    pub holds: Vec<(String, u32)>,
+    /// What it holds, by node.
+    pub holds: Vec<Held>,
     pub restarts: u32,
     /// Whether the engine may stop it and start it again.
     pub can_requeue: bool,
-    /// Whether it may not start yet, whatever is free: a dependency or a begin time.
-    pub is_early: bool,
     /// Unix time.
     pub submitted_s: Seconds,
     /// Unix time of the current run's start.
@@ -51,9 +60,81 @@ pub struct SeenJob {
     pub limit_s: Option<Seconds>,
 }
 
+/// What a job holds on one node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Held {
+    pub node: String,
+    pub gpus: u32,
+    pub host: Host,
+}
+
+/// Why a job that waits does not start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Obstacle {
+    /// Nothing is said, or that others go first.
+    #[default]
+    None,
+    /// Its user or an administrator holds it.
+    Hold,
+    /// A dependency or a begin time.
+    Early,
+    /// A limit of the job's user, account, array or licences. `counts` says what it limits, among whom.
+    Limit(Scope, Counts),
+    /// The cluster starts no jobs at present.
+    Cluster,
+    /// It does not fit where it is bound to.
+    Place,
+    /// It can never run as it was submitted.
+    Never,
+}
+
+/// The jobs that share a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    Qos,
+    QosUser,
+    Account,
+    AccountUser,
+    Array,
+    /// Nobody knows: the job alone.
+    Job,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Counts {
+    Gpus,
+    Jobs,
+    /// Something that Hither does not count.
+    Other,
+}
+
+/// At most so many GPUs or jobs at a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limit {
+    pub scope: Scope,
+    /// Whose: see [`Scope::key`]. For users of a QOS the QOS alone: each of them has the limit.
+    pub of: String,
+    pub counts: Counts,
+    pub max: u32,
+}
+
+impl Scope {
+    /// What jobs that share a limit of this scope have in common.
+    pub fn key(self, job: &Key, seen: &SeenJob) -> String {
+        let SeenJob { user, account, qos, .. } = seen;
+        match self {
+            Scope::Qos => qos.clone(),
+            Scope::QosUser => format!("{qos} {user}"),
+            Scope::Account => account.clone(),
+            Scope::AccountUser => format!("{account} {user}"),
+            Scope::Array => job.split('_').next().unwrap_or(job).to_owned(),
+            Scope::Job => job.clone(),
+        }
+    }
+}
+
 /// Where a job stands in the engine's own records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stands {
     /// It waits, and the engine does not start it by itself.
     Held,
@@ -67,22 +148,40 @@ pub enum Stands {
 }
 
 impl SeenJob {
+    /// GPUs that it asks for; 0: none, or in a way that Hither does not understand.
+    pub fn gpus(&self) -> u32 {
+        match &self.wants {
+            Wants::Gpus { count, .. } => *count,
+            _ => 0,
+        }
+    }
+
+    /// Whether it counts against limits.
+    pub fn is_active(&self) -> bool {
+        matches!(self.stands, Stands::Running | Stands::Leaving)
+    }
+
+    /// The nodes that its user asked for at least.
+    pub fn fewest_nodes(&self) -> u32 {
+        match &self.wants {
+            Wants::Gpus { count, split, .. } => {
+                (count / split.chunk.max(1)).div_ceil(split.chunks_max.max(1))
+            }
+            _ => 1,
+        }
+    }
+
     /// The order that leaves the job to the engine. Nodes that a user asked for stay: only jobs
     /// that Hither can place are ever bound by it.
     pub fn hand_over(&self, job: &Key) -> Order {
-        let unbind = match &self.wants {
-            Wants::Gpus { count, split, .. } if !self.required.is_empty() => {
-                Some((count / split.chunk).div_ceil(split.chunks_max))
-            }
-            _ => None,
-        };
+        let is_bound = !self.required.is_empty() && self.gpus() > 0;
+        let unbind = is_bound.then(|| self.fewest_nodes());
         Order::HandOver { job: job.clone(), unbind }
     }
 }
 
 /// The GPUs that a job asks for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wants {
     Nothing,
     /// So many GPUs together.
@@ -99,6 +198,7 @@ pub enum Wants {
 pub struct SeenNode {
     pub gpus: u32,
     pub gpu_type: String,
+    pub host: Host,
     pub status: Status,
     /// The engine's word for its state.
     pub state: String,
@@ -108,12 +208,12 @@ pub struct SeenNode {
 /// should change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// Bind a held job to these nodes.
-    Bind { job: Key, nodes: Vec<String> },
+    /// Bind a held job to these nodes. `fewest`: the nodes that its user asked for at least.
+    Bind { job: Key, nodes: Vec<String>, fewest: u32 },
     /// Let the engine start a job where it is bound to.
     Release { job: Key },
-    /// Let the engine start a job wherever it likes. `unbind`: where it was bound to no longer holds,
-    /// and so many nodes are the fewest that it asked for.
+    /// Let the engine start a job wherever it likes. `unbind: Some(n)`: clear the nodes that Hither bound it
+    /// to; its user asked for at least n nodes.
     HandOver { job: Key, unbind: Option<u32> },
     /// Keep a waiting job from starting.
     Hold { job: Key },
@@ -144,34 +244,19 @@ pub struct Complaint {
     pub message: String,
 }
 
+/// What an engine cannot do. The words are the engine's own: `hint` says what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error(
-        "cannot run {command}: {error}; install Slurm's client commands (Debian: slurm-client), or \
-         name their folder with --slurm-bin"
-    )]
-    Absent { command: String, error: std::io::Error },
-    #[error("Slurm does not answer {command}: {message}; check `scontrol ping`")]
-    Unreachable { command: String, message: String },
-    #[error(
-        "Slurm denies {command} to this user: {message}; run as SlurmUser, root or an operator"
-    )]
-    Denied { command: String, message: String },
-    #[error("Slurm {found} is not supported; 20.11 or later is needed")]
-    Version { found: String },
-    #[error("{command} printed something unexpected: {line:?}")]
-    Output { command: String, line: String },
-    #[error("partition {name} does not exist; the partitions are {known}")]
-    NoPartition { name: String, known: String },
-    #[error(
-        "a scheduler on host {host} decides for partition {partition}, last seen {silent_s:.0} s ago; \
-         stop it there; if it is gone, its claim ends within a minute"
-    )]
-    Claimed { partition: String, host: String, silent_s: Seconds },
-    #[error("cannot claim partition {partition} again: {message}")]
-    Unclaimed { partition: String, message: String },
-    #[error("partition {0} has no node with GPUs; check Gres in slurm.conf and gres.conf")]
-    NoGpus(String),
+    /// The cluster may well answer later.
+    #[error("{0}")]
+    Passing(String),
+    /// Something that was configured is not there. A scheduler that starts says so and ends; one that runs waits
+    /// for it to come back.
+    #[error("{0}")]
+    Missing(String),
+    /// Trying again is in vain.
+    #[error("{0}")]
+    Final(String),
     #[error("the cluster's topology cannot be used: {0}")]
     Topology(#[from] hither_sched::read::Error),
 }
@@ -179,11 +264,14 @@ pub enum Error {
 impl Error {
     /// Whether the cluster may well answer later.
     pub fn passes(&self) -> bool {
-        matches!(self, Error::Unreachable { .. } | Error::Unclaimed { .. } | Error::Output { .. })
+        matches!(self, Error::Passing(_))
     }
 }
 
 pub trait Engine {
+    /// What the engine is called.
+    fn name(&self) -> &'static str;
+
     /// The machines and the network between them, and what the reader had to assume.
     fn topology(&mut self) -> Result<(Topology, Vec<String>), Error>;
 

@@ -20,13 +20,15 @@ use serde::{Deserialize, Serialize};
 use crate::engine::Key;
 use crate::learn::Learnt;
 
-const FORMAT: &str = "hither journal 2";
+const FORMAT: &str = "hither journal 3";
 /// Bytes of the file that stay in memory. The scheduler reads back only what somebody asks about.
 const CACHE_BYTES: usize = 1 << 20;
 
 const ABOUT: TableDefinition<&str, &str> = TableDefinition::new("about");
 /// Segments by the number of their first turn.
 const SEGMENTS: TableDefinition<u64, &[u8]> = TableDefinition::new("segments");
+/// When they began, in Unix time: to find those that are old enough to be forgotten without reading them all.
+const BEGAN: TableDefinition<u64, f64> = TableDefinition::new("began");
 const TURNS: TableDefinition<u64, &[u8]> = TableDefinition::new("turns");
 /// The turns in which something was said about a job.
 const JOBS: MultimapTableDefinition<&str, u64> = MultimapTableDefinition::new("jobs");
@@ -54,19 +56,28 @@ pub struct Setup {
     pub cluster: String,
     /// Unix time of the scheduler's zero.
     pub epoch_s: Seconds,
+    /// The version of the program.
+    #[serde(default)]
+    pub version: String,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Segment {
     /// Unix time.
     pub at_s: Seconds,
     pub setup: Setup,
     /// `None`: the scheduler knew nothing.
     pub snapshot: Option<Snapshot>,
-    /// Names of the machines by number, and of the racks.
+    /// Names of the machines by number.
     pub machines: Vec<String>,
-    pub racks: Vec<String>,
     pub learnt: Learnt,
+}
+
+impl Segment {
+    /// A scheduler that knows nothing yet.
+    pub fn first(at_s: Seconds, setup: Setup, machines: Vec<String>) -> Self {
+        Self { at_s, setup, snapshot: None, machines, learnt: Learnt::default() }
+    }
 }
 
 /// One round of the driver: what it told the scheduler, and what the scheduler answered.
@@ -129,6 +140,7 @@ impl Journal {
                     about.insert("format", FORMAT)?;
                 }
                 write.open_table(SEGMENTS)?;
+                write.open_table(BEGAN)?;
                 write.open_table(TURNS)?;
                 write.open_multimap_table(JOBS)?;
                 known
@@ -178,10 +190,12 @@ impl Journal {
             {
                 let mut segments = write.open_table(SEGMENTS)?;
                 segments.insert(self.next, &bytes[..])?;
+                let mut began = write.open_table(BEGAN)?;
+                began.insert(self.next, segment.at_s)?;
                 if let Some(first_kept) = old {
                     segments.retain_in(..first_kept, |_, _| false)?;
-                    write.open_table(TURNS)?.retain_in(..first_kept, |_, _| false)?;
-                    forget_jobs(&write, first_kept)?;
+                    began.retain_in(..first_kept, |_, _| false)?;
+                    forget_turns(&write, first_kept)?;
                 }
             }
             write.commit()?;
@@ -191,9 +205,18 @@ impl Journal {
 
     /// The first turn to keep, if older ones may go.
     fn ended_before(&self, keep_s: Seconds) -> Result<Option<u64>, Error> {
-        let segments = self.segments()?;
-        let begun: Vec<u64> =
-            segments.iter().filter(|(_, s)| s.at_s <= keep_s).map(|(turn, _)| *turn).collect();
+        let begun: Vec<u64> = self.tried(|db| {
+            let read = db.begin_read()?;
+            let mut begun = Vec::new();
+            for row in read.open_table(BEGAN)?.iter()? {
+                let (turn, at_s) = row?;
+                if at_s.value() > keep_s {
+                    break;
+                }
+                begun.push(turn.value());
+            }
+            Ok(begun)
+        })?;
         Ok(begun.last().copied().filter(|_| begun.len() > 1))
     }
 
@@ -217,19 +240,24 @@ impl Journal {
         Ok(())
     }
 
-    /// All segments with the numbers of their first turns.
-    pub fn segments(&self) -> Result<Vec<(u64, Segment)>, Error> {
-        let rows = self.tried(|db| {
+    /// The first turns of all segments.
+    pub fn segment_starts(&self) -> Result<Vec<u64>, Error> {
+        self.tried(|db| {
+            let read = db.begin_read()?;
+            let starts: Result<Vec<u64>, _> =
+                read.open_table(BEGAN)?.iter()?.map(|row| Ok(row?.0.value())).collect();
+            starts
+        })
+    }
+
+    /// The segment that begins with this turn.
+    pub fn segment(&self, first: u64) -> Result<Segment, Error> {
+        let bytes = self.tried(|db| {
             let read = db.begin_read()?;
             let table = read.open_table(SEGMENTS)?;
-            let mut rows = Vec::new();
-            for row in table.iter()? {
-                let (turn, bytes) = row?;
-                rows.push((turn.value(), bytes.value().to_vec()));
-            }
-            Ok(rows)
+            Ok(table.get(first)?.map_or_else(Vec::new, |bytes| bytes.value().to_vec()))
         })?;
-        rows.into_iter().map(|(turn, bytes)| Ok((turn, self.parse(turn, &bytes)?))).collect()
+        self.parse(first, &bytes)
     }
 
     pub fn last_segment(&self) -> Result<Option<(u64, Segment)>, Error> {
@@ -275,23 +303,17 @@ impl Journal {
     }
 }
 
-fn forget_jobs(write: &redb::WriteTransaction, first_kept: u64) -> Result<(), redb::Error> {
+/// Forgets turns, and what is noted of jobs there.
+fn forget_turns(write: &redb::WriteTransaction, first_kept: u64) -> Result<(), redb::Error> {
+    let mut turns = write.open_table(TURNS)?;
     let mut jobs = write.open_multimap_table(JOBS)?;
-    let mut old = Vec::new();
-    {
-        use redb::ReadableMultimapTable as _;
-        for row in jobs.iter()? {
-            let (job, turns) = row?;
-            for turn in turns {
-                let turn = turn?.value();
-                if turn < first_kept {
-                    old.push((job.value().to_owned(), turn));
-                }
-            }
+    for row in turns.extract_from_if(..first_kept, |_, _| true)? {
+        let (number, bytes) = row?;
+        // A turn that cannot be read names nobody.
+        let turn: Turn = serde_json::from_slice(bytes.value()).unwrap_or_default();
+        for said in turn.said.iter().filter(|said| !said.job.is_empty()) {
+            jobs.remove(&said.job[..], number.value())?;
         }
-    }
-    for (job, turn) in old {
-        jobs.remove(&job[..], turn)?;
     }
     Ok(())
 }

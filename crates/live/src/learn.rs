@@ -1,5 +1,5 @@
-//! What jobs have shown of themselves: the pace that a job reports, and the iteration times of
-//! earlier jobs of the same name by placement.
+//! What jobs have shown of themselves: the pace that a job reports, and the iteration times of earlier jobs of
+//! the same user and name by placement.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,6 +11,16 @@ use serde::{Deserialize, Serialize};
 const NAMES_MAX: usize = 4096;
 /// A later report counts this much against the mean of the earlier ones.
 const NEW_SHARE: f64 = 0.3;
+/// Placements that are remembered of one name.
+const PLACEMENTS_MAX: usize = 64;
+/// Reported paces outside of this range are mistakes.
+const STEP_S: std::ops::RangeInclusive<Seconds> = 1e-6..=1e6;
+
+/// The name under which a job learns and is known: what its user calls the model, or else user and job. Many
+/// people call their job `train.sh`, and each means another model.
+pub fn model_name(user: &str, job: &str, model: Option<&str>) -> String {
+    model.map_or_else(|| format!("{user}/{job}"), ToOwned::to_owned)
+}
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Learnt {
@@ -46,23 +56,31 @@ impl Learnt {
         Some(rate).filter(|rate| rate.is_finite() && *rate > 0.0)
     }
 
-    /// A running job of this model reported, on so many GPUs of each machine.
+    /// A running job of this model reported, on so many GPUs of each machine. The same report is seen again
+    /// at every look, and counts once.
     pub fn report(&mut self, key: &str, model: &str, placement: &[u32], done: f64, at_s: Seconds) {
+        if !self.is_new(key, done, at_s) {
+            return;
+        }
         let rate = self.rate(key, done, at_s);
         let reports = self.reports.entry(key.to_owned()).or_default();
-        if reports[1] != Some((done, at_s)) {
-            *reports = [reports[1], Some((done, at_s))];
-        }
-        let Some(rate) = rate else { return };
+        *reports = [reports[1], Some((done, at_s))];
+        let Some(step_s) = rate.map(|rate| 1.0 / rate).filter(|s| STEP_S.contains(s)) else {
+            return;
+        };
         self.clock += 1;
         let steps = self.names.entry(model.to_owned()).or_default();
         steps.used = self.clock;
         let mut placement = placement.to_vec();
         placement.sort_unstable_by(|a, b| b.cmp(a));
-        let step_s = 1.0 / rate;
         match steps.step_s.iter_mut().find(|m| m.placement == placement) {
             Some(known) => known.step_s += NEW_SHARE * (step_s - known.step_s),
-            None => steps.step_s.push(Measured { placement, step_s }),
+            None => {
+                if steps.step_s.len() == PLACEMENTS_MAX {
+                    steps.step_s.remove(0);
+                }
+                steps.step_s.push(Measured { placement, step_s });
+            }
         }
         if self.names.len() > NAMES_MAX {
             let oldest = self.names.iter().min_by_key(|(_, steps)| steps.used);
@@ -117,6 +135,33 @@ mod tests {
         let spread = profile.table.iter().find(|m| m.placement == [4, 2]).unwrap();
         assert!((spread.step_s - 0.2).abs() < 1e-12);
         assert!(!learnt.profile("other").is_known());
+    }
+
+    #[test]
+    fn a_report_counts_once_however_often_it_is_seen() {
+        let mut learnt = Learnt::default();
+        let step_s = |learnt: &Learnt| learnt.profile("mine").table[0].step_s;
+        for (done, at_s) in [(0.0, 0.0), (10.0, 10.0)] {
+            learnt.report("7", "mine", &[4], done, at_s);
+        }
+        assert_eq!(step_s(&learnt), 1.0);
+        (0..10).for_each(|_| learnt.report("7", "mine", &[4], 20.0, 40.0));
+        assert!((step_s(&learnt) - 1.6).abs() < 1e-12, "{}", step_s(&learnt));
+    }
+
+    #[test]
+    fn paces_that_cannot_be_are_not_learned() {
+        let mut learnt = Learnt::default();
+        for (done, at_s) in [(0.0, 0.0), (1e-310, 10.0), (1e300, 20.0)] {
+            learnt.report("7", "mine", &[4], done, at_s);
+        }
+        assert!(!learnt.profile("mine").is_known());
+    }
+
+    #[test]
+    fn everybodys_script_is_a_model_of_its_own() {
+        assert_ne!(model_name("ada", "train.sh", None), model_name("bob", "train.sh", None));
+        assert_eq!(model_name("ada", "train.sh", Some("bert")), "bert");
     }
 
     #[test]

@@ -6,6 +6,8 @@ use hither_core::topology::Tier;
 use hither_sched::cluster::{Cluster, MachineId, Placement, Slot};
 use hither_sched::state::State;
 
+use crate::engine::Held;
+
 #[derive(Debug, Clone, Default)]
 pub struct Places {
     names: Vec<String>,
@@ -20,11 +22,6 @@ impl Places {
 
     pub fn names(&self) -> &[String] {
         &self.names
-    }
-
-    pub fn add(&mut self, name: &str) {
-        self.ids.insert(name.into(), self.names.len() as MachineId);
-        self.names.push(name.into());
     }
 
     pub fn id(&self, name: &str) -> Option<MachineId> {
@@ -44,22 +41,23 @@ impl Places {
     }
 
     /// The placement that these GPUs make; `None` if one of the nodes is not managed.
-    pub fn placement(&self, cluster: &Cluster, holds: &[(String, u32)]) -> Option<Placement> {
-        let slot =
-            |(name, gpus): &(String, u32)| Some(Slot { machine: self.id(name)?, gpus: *gpus });
-        let mut slots: Vec<Slot> = holds.iter().map(slot).collect::<Option<_>>()?;
+    pub fn placement(&self, cluster: &Cluster, holds: &[Held]) -> Option<Placement> {
+        let slot = |held: &Held| Some(Slot { machine: self.id(&held.node)?, gpus: held.gpus });
+        let holds = holds.iter().filter(|held| held.gpus > 0);
+        let mut slots: Vec<Slot> = holds.map(slot).collect::<Option<_>>()?;
         slots.sort_unstable_by_key(|slot| slot.machine);
         let tier = cluster.tier_of(&slots);
         Some(Placement { slots, tier })
     }
 
     /// Whether a job holds just the GPUs of the placement.
-    pub fn is_at(&self, placement: &Placement, holds: &[(String, u32)]) -> bool {
+    pub fn is_at(&self, placement: &Placement, holds: &[Held]) -> bool {
         let at = |slot: &Slot| {
             let name = self.name(slot.machine);
-            holds.iter().any(|(node, gpus)| node == name && *gpus == slot.gpus)
+            holds.iter().any(|held| held.node == name && held.gpus == slot.gpus)
         };
-        placement.slots.len() == holds.len() && placement.slots.iter().all(at)
+        let count = holds.iter().filter(|held| held.gpus > 0).count();
+        placement.slots.len() == count && placement.slots.iter().all(at)
     }
 }
 

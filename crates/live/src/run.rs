@@ -7,30 +7,30 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hither_core::Seconds;
 
 use crate::drive::{Driver, Error};
 use crate::engine::Engine;
+use crate::explain::{self, Look};
 use crate::journal::Said;
 use crate::serve::{Answer, Question, Window};
-use crate::slurm::unix_s;
 use crate::status::{self, Source, Status};
 
 /// Sentences that the page shows.
 const LOG_MAX: usize = 200;
 /// After an order, the next look comes this soon.
 const SOON: Duration = Duration::from_millis(20);
-/// While something is asked for and has not come about.
+/// In the first second after an order or a poke, when it is likely to come about.
 const IN_FLIGHT: Duration = Duration::from_millis(100);
-/// For so long after a poke the next look comes as soon: a job that has ended may hold its GPUs for a
-/// moment.
+/// For so long after an order or a poke looks are frequent. Then the engine has what it can do, and asking it more
+/// often would only cost it.
 const ALERT: Duration = Duration::from_secs(1);
+/// A clock that was set by more than this does not move the scheduler's time.
+const CLOCK_JUMP_S: Seconds = 3600.0;
 /// While the engine does not answer.
 const UNANSWERED: Duration = Duration::from_secs(2);
-/// The scheduler is unwell if it has not seen the cluster for so long.
-const UNWELL_S: Seconds = 60.0;
 
 /// The state directory's files.
 #[derive(Debug, Clone)]
@@ -98,27 +98,34 @@ impl<E: Engine> Run<E> {
     pub fn run(&mut self, window: &Window, mut say: impl FnMut(&str)) -> Result<(), Error> {
         let mut trouble: Option<String> = None;
         let mut alert_until = Instant::now();
+        let mut clock = (unix_s(), Instant::now());
         loop {
+            let (before_s, then) = std::mem::replace(&mut clock, (unix_s(), Instant::now()));
+            let jump_s = clock.0 - before_s - then.elapsed().as_secs_f64();
+            if jump_s.abs() > CLOCK_JUMP_S {
+                say(&format!(
+                    "the clock was set by {jump_s:.0} s: the scheduler's time goes on as it was"
+                ));
+                self.driver.shift_clock(clock.0, jump_s)?;
+            }
             let next = match self.driver.step(unix_s()) {
                 Ok(step) => {
                     if trouble.take().is_some() {
-                        say("Slurm answers again");
+                        say(&format!("{} answers again", self.driver.engine.name()));
                     }
                     self.looked_s = Some(unix_s());
+                    window.has_looked();
                     for said in step.said {
-                        let job = if said.job.is_empty() {
-                            String::new()
-                        } else {
-                            format!("job {}: ", said.job)
-                        };
-                        let text = said
-                            .text
-                            .strip_prefix(&format!("job {} ", said.job))
-                            .unwrap_or(&said.text);
-                        say(&format!("{job}{text}"));
+                        match said.job.is_empty() {
+                            true => say(&said.text),
+                            false => say(&format!("job {}: {}", said.job, said.text)),
+                        }
                         self.log.push_back(said);
                     }
                     self.log.drain(..self.log.len().saturating_sub(LOG_MAX));
+                    if !step.orders.is_empty() {
+                        alert_until = Instant::now() + ALERT;
+                    }
                     let pause = self.pause(!step.orders.is_empty());
                     if Instant::now() < alert_until { pause.min(IN_FLIGHT) } else { pause }
                 }
@@ -146,11 +153,7 @@ impl<E: Engine> Run<E> {
         if has_ordered {
             return SOON;
         }
-        let pause = match (state.in_flight.is_empty(), state.unfinished > 0) {
-            (false, _) => IN_FLIGHT.min(self.pace.busy),
-            (true, true) => self.pace.busy,
-            (true, false) => self.pace.idle,
-        };
+        let pause = if state.unfinished > 0 { self.pace.busy } else { self.pace.idle };
         let now = self.driver.now(unix_s());
         let timer = self.driver.next_timer().map(|at_s| (at_s - now).max(0.0));
         timer.map_or(pause, |left_s| pause.min(Duration::from_secs_f64(left_s.min(1e6))))
@@ -188,12 +191,16 @@ impl<E: Engine> Run<E> {
             racks: &self.driver.racks,
             setup: &self.driver.setup,
             seen: Some(&self.driver.seen),
+            bars: Some(&self.driver.memory.bars),
+            line: None,
             acts: self.acts,
         }
     }
 
     pub fn status(&self) -> Status {
-        status::status(self.source(), self.log.iter().cloned().collect(), unix_s())
+        let line = self.driver.scheduler.line();
+        let source = Source { line: line.as_deref(), ..self.source() };
+        status::status(source, self.log.iter().cloned().collect(), unix_s())
     }
 
     fn answer(&self, question: Question) {
@@ -203,10 +210,6 @@ impl<E: Engine> Run<E> {
                 let counters = &self.driver.counters;
                 Answer::text(200, &status::metrics(self.source(), counters, self.looked_s))
             }
-            "/healthz" => match self.looked_s.is_some_and(|at_s| unix_s() < at_s + UNWELL_S) {
-                true => Answer::text(200, "ok\n"),
-                false => Answer::text(503, "the cluster does not answer\n"),
-            },
             path => match path.strip_prefix("/explain/") {
                 Some(job) => self.explain(job),
                 None => Answer::text(404, "no such page\n"),
@@ -216,12 +219,12 @@ impl<E: Engine> Run<E> {
     }
 
     fn explain(&self, job: &str) -> Answer {
-        match crate::explain::explain(
-            &self.status(),
-            &self.driver.journal,
-            Some(&self.driver.seen),
-            job,
-        ) {
+        let look = Look {
+            engine: self.driver.engine.name(),
+            seen: &self.driver.seen,
+            bars: &self.driver.memory.bars,
+        };
+        match explain::explain(&self.status(), &self.driver.journal, Some(look), job) {
             Ok(Some(explanation)) => Answer::json(&explanation),
             Ok(None) => Answer::text(404, &format!("no job {job} is known\n")),
             Err(error) => Answer::text(500, &format!("{error}\n")),
@@ -242,10 +245,15 @@ impl<E: Engine> Run<E> {
 /// Whether to go on and look again later.
 fn is_bearable(error: &crate::engine::Error) -> bool {
     use crate::engine::Error as E;
-    error.passes() || matches!(error, E::NoPartition { .. } | E::NoGpus(_))
+    matches!(error, E::Passing(_) | E::Missing(_) | E::Topology(_))
 }
 
-/// How long ago the scheduler last showed that it lives; `None`: never.
+/// How long ago the scheduler last showed that it lives; `None`: never. A sign from the future is a sign.
 pub fn silence(home: &Home) -> Option<Duration> {
-    fs::metadata(home.heartbeat()).and_then(|meta| meta.modified()).ok()?.elapsed().ok()
+    let modified = fs::metadata(home.heartbeat()).and_then(|meta| meta.modified()).ok()?;
+    Some(modified.elapsed().unwrap_or_default())
+}
+
+pub fn unix_s() -> Seconds {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
 }

@@ -4,19 +4,14 @@ use hither_core::Seconds;
 use hither_sched::event::{Action, Decision, Why};
 use hither_sched::state::State;
 
+use crate::engine::Key;
 use crate::journal::Said;
 use crate::places::Places;
 
-/// Sentences about no job in particular.
-pub fn notes(notes: Vec<String>, at_s: Seconds) -> Vec<Said> {
-    notes.into_iter().map(|text| Said { job: named(&text), at_s, text }).collect()
-}
-
-/// The job that a note is about: notes begin with its name.
-fn named(note: &str) -> String {
-    let mut words = note.split(' ');
-    let job = (words.next() == Some("job")).then(|| words.next()).flatten();
-    job.unwrap_or_default().to_owned()
+/// Sentences about jobs, and about none in particular.
+pub fn notes(about_jobs: Vec<(Key, String)>, others: Vec<String>, at_s: Seconds) -> Vec<Said> {
+    let others = others.into_iter().map(|text| (Key::new(), text));
+    about_jobs.into_iter().chain(others).map(|(job, text)| Said { job, at_s, text }).collect()
 }
 
 /// What people want to know of the decisions. Timers are not among it.
@@ -51,10 +46,10 @@ pub fn decisions(made: &[Decision], state: &State, places: &Places, at_s: Second
 pub fn why(why: Why, state: &State) -> String {
     let levels = &state.cluster.levels;
     match why {
-        Why::RoomFor { job } => {
-            let key = state.jobs.get(job).map_or("one that is over", |job| &job.job.name);
-            format!("makes room for job {key}, whose claim is better")
-        }
+        Why::RoomFor { job } => match state.jobs.get(job) {
+            Some(job) => format!("makes room for job {}, whose claim is better", job.job.name),
+            None => "makes room for a job that has ended since".into(),
+        },
         Why::HoldsOut { tier, until_s: Some(until_s), cost } => {
             let left_s = (until_s - state.now).max(0.0);
             let holds_out = Why::HoldsOut { tier, until_s: None, cost };

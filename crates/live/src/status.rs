@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use hither_core::Seconds;
-use hither_sched::event::Timer;
+use hither_sched::event::{Timer, Why};
 use hither_sched::job::JobId;
 use hither_sched::state::{JobState, Phase, State};
 use serde::{Deserialize, Serialize};
 
 use crate::drive::Counters;
-use crate::engine::{Seen, Stands};
+use crate::engine::{Key, Seen, Stands};
+use crate::jobs;
 use crate::journal::{Said, Setup};
-use crate::news;
 use crate::places::{Places, tier_name};
 use crate::say;
 
@@ -39,7 +39,7 @@ pub struct JobRow {
     pub user: String,
     pub gpus: u32,
     pub model: String,
-    /// waiting, starting, running, stopping.
+    /// waiting, barred, starting, running, stopping.
     pub phase: String,
     /// The tier that it has or is promised; empty while it waits.
     pub tier: String,
@@ -81,12 +81,16 @@ pub struct Source<'a> {
     pub setup: &'a Setup,
     /// `None`: nobody looks at the cluster at present.
     pub seen: Option<&'a Seen>,
+    /// Why jobs may not start now.
+    pub bars: Option<&'a HashMap<Key, String>>,
+    /// Waiting jobs in the order in which they are asked.
+    pub line: Option<&'a [JobId]>,
     pub acts: bool,
 }
 
 pub fn status(source: Source<'_>, log: Vec<Said>, at_s: Seconds) -> Status {
     let now = at_s - source.setup.epoch_s;
-    let mut ids: Vec<JobId> = news::managed(source.state).into_values().collect();
+    let mut ids: Vec<JobId> = jobs::managed(source.state).into_values().collect();
     ids.sort_unstable();
     Status {
         at_s,
@@ -103,6 +107,7 @@ fn job_row(source: Source<'_>, id: JobId, now: Seconds) -> JobRow {
     let job = source.state.job(id);
     let phase = match &job.phase {
         Phase::Waiting => "waiting",
+        Phase::Parked => "barred",
         Phase::Starting(_) => "starting",
         Phase::Running(_) => "running",
         Phase::Stopping(_) => "stopping",
@@ -127,7 +132,53 @@ fn job_row(source: Source<'_>, id: JobId, now: Seconds) -> JobRow {
         timer_s: timer.map(|at_s| (at_s - now).max(0.0)),
         done: has_pace(job).then(|| job.done_at(now)),
         starts: job.starts,
-        why: say::why(job.why, source.state),
+        why: why(source, id, job),
+    }
+}
+
+/// The reason of a job in words. One that waits is told what it waits for: GPUs are free for it or not, and whom it
+/// stands behind.
+fn why(source: Source<'_>, id: JobId, job: &JobState) -> String {
+    let state = source.state;
+    let reason = say::why(job.why, state);
+    match (&job.phase, job.why) {
+        (Phase::Parked, _) => {
+            let words = source.bars.and_then(|bars| bars.get(&job.job.name));
+            words.cloned().unwrap_or(reason)
+        }
+        (Phase::Waiting, why) => {
+            let gang = job.demand();
+            let fits = state.cluster.best_pool(gang, job.pool).is_some();
+            let free: u32 = state
+                .cluster
+                .pools_for(job.pool)
+                .map(|p| state.cluster.free_gpus(p))
+                .max()
+                .unwrap_or(0);
+            let what = match fits {
+                true => String::new(),
+                false if free >= gang.gpus => {
+                    format!("{} GPUs, and the {free} free ones do not fit it together", gang.gpus)
+                }
+                false => format!("{} GPUs, of which {free} are free", gang.gpus),
+            };
+            let ahead = source.line.and_then(|line| line.iter().position(|other| *other == id));
+            let key = |other: &JobId| state.job(*other).job.name.clone();
+            let place = match (ahead, source.line) {
+                (Some(0), _) => "; first in line".to_owned(),
+                (Some(ahead), Some(line)) => {
+                    format!("; number {} in line, behind job {}", ahead + 1, key(&line[ahead - 1]))
+                }
+                _ => String::new(),
+            };
+            match why {
+                Why::Submitted if what.is_empty() => format!("{reason}{place}"),
+                _ if what.is_empty() => format!("{reason}{place}"),
+                Why::Submitted => format!("waits for {what}{place}"),
+                _ => format!("waits for {what}{place}; {reason}"),
+            }
+        }
+        _ => reason,
     }
 }
 

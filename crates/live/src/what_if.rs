@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use hither_core::Seconds;
-use hither_core::topology::{Machine, Place, Topology};
-use hither_sched::cluster::{MachineId, MachineState, PlaceId, Placement};
+use hither_core::topology::Topology;
+use hither_sched::cluster::{MachineId, Placement};
 use hither_sched::decide::Scheduler;
 use hither_sched::event::Event;
 use hither_sched::job::{Job, JobId, Length, Profile};
@@ -13,10 +13,11 @@ use hither_sched::policy::{self, Settings};
 use hither_sched::profile::Library;
 use hither_sched::state::{JobState, Phase, State};
 
-use crate::engine::{Key, Seen, SeenJob, Stands};
+use crate::attempts::Limits;
+use crate::engine::{Obstacle, Seen, SeenJob, Stands};
+use crate::jobs::{self, Managed, Memory, View};
 use crate::learn::Learnt;
-use crate::news::{self, Managed, View};
-use crate::orders::Patience;
+use crate::machines;
 use crate::places::Places;
 use crate::replay;
 
@@ -36,11 +37,9 @@ pub struct Start {
     pub notes: Vec<String>,
 }
 
-/// `names` and `racks` are those of all machines and places of level 1; `topology` has those that the
-/// cluster began with.
-pub fn start(state: &State, names: &[String], racks: &[String], topology: &Topology) -> Start {
+/// `topology` has the machines in the order of the books.
+pub fn start(state: &State, topology: &Topology) -> Start {
     let mut topology = topology.clone();
-    join(&mut topology, state, names, racks);
     let (mut machines, mut down) = (Vec::new(), 0);
     for (id, machine) in (0..).zip(&state.cluster.machines) {
         let ours = machine.taken + machine.stopping.iter().map(|stop| stop.1).sum::<u32>();
@@ -85,23 +84,6 @@ pub fn start(state: &State, names: &[String], racks: &[String], topology: &Topol
     }
 }
 
-/// Machines and places that joined since.
-fn join(topology: &mut Topology, state: &State, names: &[String], racks: &[String]) {
-    let known = topology.levels[1].places.len();
-    for (place, name) in (known as PlaceId..).zip(racks.iter().skip(known)) {
-        let parent = state.cluster.around(1, place);
-        topology.levels[1].places.push(Place { name: name.clone(), parent });
-    }
-    let joined = state.cluster.machines.iter().zip(names).skip(topology.machines.len());
-    let machine = |(machine, name): (&MachineState, &String)| Machine {
-        name: name.clone(),
-        parent: machine.within[1],
-        gpus: machine.gpus,
-        gpu_type: state.cluster.pool_names[machine.pool as usize].clone(),
-    };
-    topology.machines.extend(joined.map(machine).collect::<Vec<_>>());
-}
-
 /// What is left by the user's word.
 fn told_left(job: &JobState, now: Seconds) -> Option<Length> {
     match job.job.length {
@@ -117,59 +99,57 @@ fn told_left(job: &JobState, now: Seconds) -> Option<Length> {
     }
 }
 
-/// What the news are worked out from, but for the books.
-struct Ground<'a> {
-    seen: &'a Seen,
-    library: &'a Library,
-    places: Places,
-    learnt: Learnt,
-    now_s: Seconds,
-}
-
-impl Ground<'_> {
-    fn view<'a>(&'a self, state: &'a State, managed: &'a Managed) -> View<'a> {
-        let Self { seen, library, places, learnt, now_s } = self;
-        View { now: 0.0, state, managed, places, seen, library, learnt, epoch_s: *now_s }
-    }
-}
-
 /// The books of a scheduler that would manage all jobs with GPUs of the partitions, held or not. A
 /// job of unknown length takes as long as its time limit allows.
 pub fn books(seen: &Seen, topology: &Topology, library: &Library, now_s: Seconds) -> State {
     let fifo = policy::find("fifo").expect("it is in the table");
     let mut scheduler = Scheduler::new(replay::fresh(topology), (fifo.build)(&Settings::default()));
-    let ground = Ground {
-        seen,
-        library,
-        places: Places::new(topology.machines.iter().map(|m| m.name.clone()).collect()),
-        learnt: Learnt::default(),
-        now_s,
+    let places = Places::new(topology.machines.iter().map(|m| m.name.clone()).collect());
+    let (learnt, limits) = (Learnt::default(), Limits::default());
+    let look = |state: &State, managed: &Managed, about: &mut dyn FnMut(View<'_>)| {
+        about(View {
+            now: 0.0,
+            state,
+            managed,
+            places: &places,
+            seen,
+            library,
+            learnt: &learnt,
+            epoch_s: now_s,
+            engine: "",
+            limits: &limits,
+        });
     };
-    let state = &scheduler.state;
-    let nobody = Managed::new();
-    let job = |(key, seen): (&Key, &SeenJob)| {
-        let mut job = news::job(ground.view(state, &nobody), key, seen)?;
-        if let (Length::Unknown, Some(limit_s)) = (job.length, seen.limit_s) {
-            let ran_s = seen.started_s.map_or(0.0, |started_s| now_s - started_s);
-            job.length = Length::Seconds((limit_s - ran_s).max(1.0));
+    let is_here = |job: &SeenJob| {
+        let is_early = job.obstacle == Obstacle::Early;
+        job.managed && !is_early && !matches!(job.stands, Stands::Over(_))
+    };
+    let mut jobs: Vec<Arc<Job>> = Vec::new();
+    look(&scheduler.state, &Managed::new(), &mut |view| {
+        for (key, seen) in seen.jobs.iter().filter(|(_, job)| is_here(job)) {
+            let Ok(mut job) = jobs::placeable(view, key, seen) else { continue };
+            if let (Length::Unknown, Some(limit_s)) = (job.length, seen.limit_s) {
+                let ran_s = seen.started_s.map_or(0.0, |started_s| now_s - started_s);
+                job.length = Length::Seconds((limit_s - ran_s).max(1.0));
+            }
+            jobs.push(Arc::new(job));
         }
-        state.admits(&job).then(|| Arc::new(job))
-    };
-    let is_here =
-        |job: &SeenJob| job.managed && !job.is_early && !matches!(job.stands, Stands::Over(_));
-    let mut jobs: Vec<Arc<Job>> =
-        seen.jobs.iter().filter(|(_, job)| is_here(job)).filter_map(job).collect();
+    });
     jobs.sort_by(|a, b| a.submit_s.total_cmp(&b.submit_s));
     // What cannot be true of a job leaves it waiting.
     let _ = scheduler.observe(0.0, Event::Submitted(jobs));
     // Progress is news only of jobs that are known to run.
     for _ in 0..2 {
-        let managed = news::managed(&scheduler.state);
-        let view = ground.view(&scheduler.state, &managed);
-        let events = news::news(view, &Patience::default()).events();
+        let managed = jobs::managed(&scheduler.state);
+        let mut events = Vec::new();
+        look(&scheduler.state, &managed, &mut |view| {
+            let told = jobs::news(view, &mut Memory::default());
+            events.extend(machines::news(view, &told.left).0);
+            events.extend([told.freed, told.settled, told.jobs].into_iter().flatten());
+        });
         for event in events {
-            // Slurm's own waiting jobs are not over.
-            if !matches!(event, Event::Ended { .. }) {
+            // The engine's own waiting jobs are not over, and whoever is held may be released.
+            if !matches!(event, Event::Ended { .. } | Event::Parked { .. }) {
                 let _ = scheduler.observe(0.0, event);
             }
         }

@@ -10,6 +10,9 @@ const MARK: &str = "hither:";
 /// A job with a longer time to write its checkpoint would block its successors for too long.
 const GRACE_S_MAX: Seconds = 3600.0;
 
+/// Figures that a user may name; others are mistakes, and would make nonsense of what is computed from them.
+const FIGURES: std::ops::RangeInclusive<f64> = 1e-6..=1e15;
+
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Wish {
     /// Name of a profile in the library.
@@ -26,6 +29,9 @@ pub struct Wish {
     pub saved: Option<f64>,
     /// Unix time of the report.
     pub at_s: Option<Seconds>,
+    /// The user holds the job. Slurm shows no difference between a job that its user submitted held and one
+    /// that he held again.
+    pub hold: bool,
     /// Words that nobody understands.
     pub unknown: Vec<String>,
 }
@@ -36,7 +42,7 @@ impl Wish {
         let Some((_, words)) = comment.split_once(MARK) else { return wish };
         for word in words.split([' ', '\t', '\n', ',', ';']).filter(|word| !word.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
-            let number = || value.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);
+            let number = || value.parse::<f64>().ok().filter(|n| *n == 0.0 || FIGURES.contains(n));
             let is_known = match key {
                 "model" => set(&mut wish.model, Some(value.to_owned()).filter(|v| !v.is_empty())),
                 "iterations" => set(&mut wish.iterations, number().filter(|n| *n > 0.0)),
@@ -45,6 +51,10 @@ impl Wish {
                 "done" => set(&mut wish.done, number()),
                 "saved" => set(&mut wish.saved, number()),
                 "at" => set(&mut wish.at_s, number()),
+                "hold" => {
+                    wish.hold = true;
+                    true
+                }
                 _ => false,
             };
             if !is_known {
@@ -83,6 +93,9 @@ impl fmt::Display for Wish {
                 write!(f, " {key}={value}")?;
             }
         }
+        if self.hold {
+            write!(f, " hold")?;
+        }
         self.unknown.iter().try_for_each(|word| write!(f, " {word}"))
     }
 }
@@ -114,11 +127,22 @@ mod tests {
 
     #[test]
     fn bad_words_are_kept_apart() {
-        let wish = Wish::parse("hither: iterations=-3 signal=$(rm) speed=9 done=nan model=");
+        let wish = Wish::parse(
+            "hither: iterations=-3 signal=$(rm) speed=9 done=nan model= at=1e300 saved=1e-310",
+        );
         assert_eq!(
             wish.unknown,
-            ["iterations=-3", "signal=$(rm)", "speed=9", "done=nan", "model="]
+            [
+                "iterations=-3",
+                "signal=$(rm)",
+                "speed=9",
+                "done=nan",
+                "model=",
+                "at=1e300",
+                "saved=1e-310"
+            ]
         );
+        assert!(Wish::parse("hither: hold").hold);
         assert_eq!(Wish { unknown: Vec::new(), ..wish }, Wish::default());
     }
 

@@ -5,38 +5,43 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hither_core::topology::Topology;
+use hither_live::attempts::Limits;
 use hither_live::drive::{Driver, Options};
 use hither_live::engine::{
-    Complaint, Engine, Error, Order, Seen, SeenJob, SeenNode, Stands, Wants,
+    Complaint, Counts, Engine, Error, Held, Limit, Obstacle, Order, Scope, Seen, SeenJob, SeenNode,
+    Stands, Wants,
 };
 use hither_live::journal::{Journal, Setup};
-use hither_live::orders::Limits;
+use hither_live::wish::Wish;
 use hither_live::{replay, what_if};
 use hither_sched::cluster::Status;
 use hither_sched::event::End;
-use hither_sched::job::Split;
+use hither_sched::job::{Host, Split};
 use hither_sched::policy;
 use hither_sched::profile::Library;
 use hither_sched::sim::{self, Scenario};
 
 /// One rack with two machines of four GPUs.
-#[derive(Default)]
 struct World {
     seen: Seen,
     given: Vec<Order>,
     /// Whether orders have an effect.
     obeys: bool,
+    topology: Topology,
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Fake(Rc<RefCell<World>>);
 
 impl Fake {
     fn new() -> Self {
-        let mut world = World { obeys: true, ..World::default() };
+        let (seen, given) = (Seen::default(), Vec::new());
+        let topology = Topology::uniform(1, 2, 4);
+        let mut world = World { seen, given, obeys: true, topology };
         for name in ["gpu001", "gpu002"] {
             let (gpu_type, state) = ("gpu".into(), "idle".into());
-            let node = SeenNode { gpus: 4, gpu_type, status: Status::Up, state };
+            let host = Host::UNKNOWN;
+            let node = SeenNode { gpus: 4, gpu_type, host, status: Status::Up, state };
             world.seen.nodes.insert(name.into(), node);
         }
         Self(Rc::new(RefCell::new(world)))
@@ -46,16 +51,18 @@ impl Fake {
         let job = SeenJob {
             name: "job".into(),
             user: "ada".into(),
+            account: "ml".into(),
+            qos: "normal".into(),
             managed: true,
             stands: Stands::Held,
             wants,
-            comment: String::new(),
+            wish: Wish::default(),
             reason: String::new(),
+            obstacle: Obstacle::None,
             required: Vec::new(),
             holds: Vec::new(),
             restarts: 0,
             can_requeue: true,
-            is_early: false,
             submitted_s: 0.0,
             started_s: None,
             limit_s: None,
@@ -77,8 +84,12 @@ impl Fake {
 }
 
 impl Engine for Fake {
+    fn name(&self) -> &'static str {
+        "the engine"
+    }
+
     fn topology(&mut self) -> Result<(Topology, Vec<String>), Error> {
-        Ok((Topology::uniform(1, 2, 4), Vec::new()))
+        Ok((self.0.borrow().topology.clone(), Vec::new()))
     }
 
     fn observe(&mut self) -> Result<Seen, Error> {
@@ -95,7 +106,7 @@ impl Engine for Fake {
                 Order::Bind { nodes, .. } => job.required = nodes.clone(),
                 Order::Release { .. } => {
                     job.stands = Stands::Running;
-                    job.holds = job.required.iter().map(|n| (n.clone(), 4)).collect();
+                    job.holds = job.required.iter().map(|node| held(node, 4)).collect();
                 }
                 Order::HandOver { .. } => job.stands = Stands::Queued,
                 Order::Hold { .. } => job.stands = Stands::Held,
@@ -110,26 +121,37 @@ impl Engine for Fake {
     }
 }
 
+fn held(node: &str, gpus: u32) -> Held {
+    Held { node: node.into(), gpus, host: Host::NONE }
+}
+
 fn gpus(count: u32) -> Wants {
     Wants::Gpus { count, gpu_type: None, split: Split::ANY }
 }
 
 fn open(fake: &Fake, journal: Journal) -> Driver<Fake> {
+    open_as("dally", fake, journal)
+}
+
+fn open_as(policy: &str, fake: &Fake, journal: Journal) -> Driver<Fake> {
     let setup = Setup {
-        policy: "dally".into(),
+        policy: policy.into(),
         settings: String::new(),
         partitions: vec!["gpu".into()],
         cluster: String::new(),
         epoch_s: 0.0,
+        version: "0.2.0".into(),
     };
-    let limits = Limits { start_s: 10.0, refusals_max: 2, ..Limits::default() };
+    let limits = Limits { start_s: 10.0, tries_max: 2, ..Limits::default() };
     let options = Options { limits, act: true, keep_s: 1e9 };
-    let topology = Topology::uniform(1, 2, 4);
+    let topology = fake.0.borrow().topology.clone();
     Driver::open(fake.clone(), journal, &topology, setup, Library::builtin(), options, 0.0).unwrap()
 }
 
 fn bind(job: &str, nodes: &[&str]) -> Order {
-    Order::Bind { job: job.into(), nodes: nodes.iter().map(|n| (*n).into()).collect() }
+    let fewest = if nodes.len() == 2 && job == "2" { 2 } else { 1 };
+    let nodes = nodes.iter().map(|n| (*n).into()).collect();
+    Order::Bind { job: job.into(), nodes, fewest }
 }
 
 #[test]
@@ -231,10 +253,9 @@ fn a_simulation_begins_where_the_cluster_stands() {
     fake.submit("2", gpus(4));
     driver.step(2.0).unwrap();
     let topology = Topology::uniform(1, 2, 4);
-    let by_journal =
-        what_if::start(&driver.scheduler.state, driver.places.names(), &driver.racks, &topology);
+    let by_journal = what_if::start(&driver.scheduler.state, &topology);
     let seen = what_if::books(&driver.seen, &topology, &Library::builtin(), 2.0);
-    let by_slurm = what_if::start(&seen, driver.places.names(), &driver.racks, &topology);
+    let by_slurm = what_if::start(&seen, &topology);
     for start in [by_journal, by_slurm] {
         let jobs = start.jobs.into_iter().map(Arc::new).collect();
         let scenario = Scenario { jobs, running: start.running, ..Scenario::default() };
@@ -259,7 +280,7 @@ fn what_hither_cannot_place_is_handed_over_and_what_others_hold_is_seen() {
     let hand_over = |job: &str| Order::HandOver { job: job.into(), unbind: None };
     assert_eq!(fake.given(), ["1", "2", "3"].map(hand_over));
     fake.change("2", |job| {
-        (job.stands, job.holds) = (Stands::Running, vec![("gpu001".into(), 3)]);
+        (job.stands, job.holds) = (Stands::Running, vec![held("gpu001", 3)]);
     });
     fake.submit("4", gpus(4));
     driver.step(2.0).unwrap();

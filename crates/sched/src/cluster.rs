@@ -1,12 +1,14 @@
 //! Which GPUs are free, and which places hold a gang. `room.rs` has the index.
 
+use std::collections::BTreeSet;
+
 use hither_core::topology::{LEVELS_MAX, Machine, Tier, Topology};
 use serde::{Deserialize, Serialize};
 
 use crate::event::DecisionId;
 use crate::holes::Holes;
-use crate::job::{Demand, Split};
-use crate::room::Room;
+use crate::job::{Demand, Host, Split};
+use crate::room::{Free, Room};
 
 /// Index of a machine in the topology.
 pub type MachineId = u32;
@@ -16,6 +18,9 @@ pub type PlaceId = u32;
 
 /// Index of a GPU type in the cluster.
 pub type PoolId = u16;
+
+/// With so many splits those are forgotten that no job has.
+const SPLITS_KEPT: usize = 32;
 
 /// GPUs of one machine that a placement takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -56,9 +61,22 @@ pub struct MachineState {
     pub taken: u32,
     /// GPUs that a job may be given. Some may be promised: their stop is still in flight.
     pub free: u32,
+    /// CPUs and memory: all of them, those of others, those of our jobs, and what a job may be given.
+    #[serde(default = "unknown_host")]
+    pub host: Host,
+    #[serde(default)]
+    pub host_foreign: Host,
+    #[serde(default)]
+    pub host_taken: Host,
+    #[serde(default = "unknown_host")]
+    pub host_free: Host,
     pub status: Status,
     /// Stops in flight, and the GPUs that they will free, oldest first.
     pub stopping: Vec<(DecisionId, u32)>,
+}
+
+fn unknown_host() -> Host {
+    Host::UNKNOWN
 }
 
 impl MachineState {
@@ -168,41 +186,60 @@ impl Cluster {
             within,
             pool,
             gpus: machine.gpus,
+            host: Host::UNKNOWN,
             ..MachineState::default()
         });
         self.set_status(id, Status::Up);
         pool
     }
 
-    /// Whether a machine could join there: in a known place, or in the next new one of level 1, which
-    /// stands in a place of level 2.
-    pub(crate) fn could_join(&self, machine: &Machine, around: PlaceId) -> bool {
-        let (at, known) = (machine.parent as usize, self.places(1));
-        let is_new = at == known && self.levels.len() > 2 && (around as usize) < self.places(2);
-        at < known || is_new
-    }
-
-    /// A machine joins the running cluster. A new place of level 1 stands in the place `around` of
-    /// level 2.
-    pub fn join(&mut self, machine: &Machine, around: PlaceId) {
-        if machine.parent as usize == self.places(1) {
-            self.parents[0].push(around);
-            let places = self.place_counts();
-            let rooms = self.pools.iter_mut().flat_map(|pool| &mut pool.rooms);
-            rooms.for_each(|room| room.resize(&places));
+    /// Takes over what the machines of the same numbers hold, and in what state they are.
+    pub(crate) fn inherit(&mut self, before: &Self) {
+        for (id, old) in (0..).zip(&before.machines) {
+            let MachineState { foreign, taken, host, host_foreign, host_taken, .. } = *old;
+            let machine = &mut self.machines[id as usize];
+            machine.gpus = old.gpus;
+            machine.stopping = old.stopping.clone();
+            (machine.foreign, machine.taken, machine.host) = (foreign, taken, host);
+            (machine.host_foreign, machine.host_taken) = (host_foreign, host_taken);
+            self.set_status(id, old.status);
         }
-        let pool = self.add(machine);
-        self.measure(pool);
+        (0..self.pools.len() as PoolId).for_each(|pool| self.measure(pool));
+        self.layout += before.layout;
     }
 
     /// The machine has so many GPUs from now on. Jobs that no longer fit keep what they have.
     pub fn resize(&mut self, id: MachineId, gpus: u32) {
         if self.machines[id as usize].is_up() {
-            self.set_free(id, 0);
+            self.set_free(id, 0, Host::NONE);
         }
         self.machines[id as usize].gpus = gpus;
         self.refresh(id);
         self.measure(self.machines[id as usize].pool);
+    }
+
+    /// The machine has these CPUs and this memory, and others hold so much of it.
+    pub fn set_host(&mut self, id: MachineId, host: Host, foreign: Host) {
+        let machine = &mut self.machines[id as usize];
+        let is_other = machine.host != host;
+        (machine.host, machine.host_foreign) = (host, foreign);
+        self.refresh(id);
+        if is_other {
+            self.measure(self.machines[id as usize].pool);
+        }
+    }
+
+    /// Gangs that are split so may start on the machine, or may not for now. Unknown splits are left alone.
+    pub fn set_closed(&mut self, id: MachineId, split: Split, is_closed: bool) {
+        let Some(at) = self.splits.iter().position(|known| *known == split) else { return };
+        let machine = &self.machines[id as usize];
+        let room = &mut self.pools[machine.pool as usize].rooms[at];
+        let before = room.of(machine);
+        room.set_closed(id, is_closed);
+        if machine.is_up() {
+            let after = room.of(machine);
+            room.change(&machine.within, before, after);
+        }
     }
 
     /// How many places each level has, from 1 on, below the widest.
@@ -224,6 +261,7 @@ impl Cluster {
         for id in 0..empty.machines.len() {
             let machine = &mut empty.machines[id];
             (machine.taken, machine.foreign) = (0, 0);
+            (machine.host_taken, machine.host_foreign) = Default::default();
             machine.stopping.clear();
             empty.set_status(id as MachineId, Status::Up);
         }
@@ -236,11 +274,29 @@ impl Cluster {
         for (level, largest) in largest.iter_mut().enumerate().take(self.levels.len()) {
             let mut sizes = vec![0; self.places(level)];
             for machine in self.machines.iter().filter(|m| m.pool == pool) {
-                sizes[machine.within[level] as usize] += split.chunks_in(machine.gpus);
+                sizes[machine.within[level] as usize] +=
+                    split.chunks_on(machine.gpus, machine.host);
             }
             *largest = sizes.into_iter().max().unwrap_or(0);
         }
         largest
+    }
+
+    /// Whether it would be well to forget splits that no job has: each has an index of its own, and users
+    /// may think of thousands.
+    pub(crate) fn has_many_splits(&self) -> bool {
+        self.splits.len() >= SPLITS_KEPT
+    }
+
+    /// Forgets the splits that are not among these.
+    pub(crate) fn keep_splits(&mut self, used: &BTreeSet<Split>) {
+        let is_kept = |split: &Split| *split == Split::ANY || used.contains(split);
+        let keeps: Vec<bool> = self.splits.iter().map(is_kept).collect();
+        for pool in &mut self.pools {
+            let mut keeps = keeps.iter();
+            pool.rooms.retain(|_| keeps.next().is_some_and(|keeps| *keeps));
+        }
+        self.splits.retain(is_kept);
     }
 
     /// From now on gangs that are split so can be placed.
@@ -254,7 +310,8 @@ impl Cluster {
             let mut room = Room::new(split, &places);
             for machine in self.machines.iter().filter(|m| m.pool == id && m.is_up()) {
                 room.insert(&machine.within);
-                room.change(&machine.within, 0, machine.free);
+                let free = room.of(machine);
+                room.change(&machine.within, Free::default(), free);
             }
             pool.rooms.push(room);
         }
@@ -270,6 +327,12 @@ impl Cluster {
     pub(crate) fn room(&self, pool: PoolId, split: Split) -> &Room {
         let at = self.splits.iter().position(|known| *known == split);
         &self.pools[pool as usize].rooms[at.expect("admission prepares for it")]
+    }
+
+    /// Chunks of such a gang that the machine could take now.
+    pub(crate) fn chunks_on(&self, machine: MachineId, split: Split) -> u32 {
+        let machine = &self.machines[machine as usize];
+        self.room(machine.pool, split).of(machine).chunks
     }
 
     pub fn pool_count(&self) -> usize {
@@ -360,18 +423,22 @@ impl Cluster {
         }
     }
 
-    pub fn take(&mut self, placement: &Placement) {
+    /// A gang that is split so gets these GPUs, and on each machine what its chunks need beside them.
+    pub fn take(&mut self, placement: &Placement, split: Split) {
         for slot in &placement.slots {
-            self.machines[slot.machine as usize].taken += slot.gpus;
+            let machine = &mut self.machines[slot.machine as usize];
+            machine.taken += slot.gpus;
+            machine.host_taken = machine.host_taken.plus(split.host_of(slot.gpus));
             self.refresh(slot.machine);
         }
     }
 
     /// Gives the GPUs back. Those of a machine that is not up come back with the machine.
-    pub fn release(&mut self, placement: &Placement) {
+    pub fn release(&mut self, placement: &Placement, split: Split) {
         for slot in &placement.slots {
-            let taken = &mut self.machines[slot.machine as usize].taken;
-            *taken = taken.checked_sub(slot.gpus).expect("they were taken");
+            let machine = &mut self.machines[slot.machine as usize];
+            machine.taken = machine.taken.checked_sub(slot.gpus).expect("they were taken");
+            machine.host_taken = machine.host_taken.minus(split.host_of(slot.gpus));
             self.refresh(slot.machine);
         }
     }
@@ -441,17 +508,22 @@ impl Cluster {
         };
         // Machines that are not up stand in no index.
         if machine.is_up() || machine.free > 0 {
-            self.set_free(id, free);
+            let host = machine.host.minus(machine.host_foreign).minus(machine.host_taken);
+            self.set_free(id, free, host);
         }
     }
 
-    fn set_free(&mut self, id: MachineId, free: u32) {
+    fn set_free(&mut self, id: MachineId, free: u32, host: Host) {
         let machine = &mut self.machines[id as usize];
-        let before = std::mem::replace(&mut machine.free, free);
+        let before = (machine.free, machine.host_free);
+        (machine.free, machine.host_free) = (free, host);
         let part = |free: u32| if free < machine.gpus { free } else { 0 };
-        self.fragmented = self.fragmented + part(free) - part(before);
-        let rooms = &mut self.pools[machine.pool as usize].rooms;
-        rooms.iter_mut().for_each(|room| room.change(&machine.within, before, free));
+        self.fragmented = self.fragmented + part(free) - part(before.0);
+        for room in &mut self.pools[machine.pool as usize].rooms {
+            let was = room.of_free(id, before.0, before.1);
+            let is = room.of_free(id, free, host);
+            room.change(&machine.within, was, is);
+        }
     }
 
     /// The place of its tier that holds the placement.

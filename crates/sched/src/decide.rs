@@ -6,11 +6,13 @@
 use std::sync::Arc;
 
 use hither_core::Seconds;
+use hither_core::topology::Topology;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{MachineId, Placement, Status};
 use crate::event::{Action, Decision, DecisionId, End, Event, Timer, Why};
 use crate::job::{Job, JobId};
+use crate::network::Network;
 use crate::policy::Policy;
 use crate::state::{Phase, State, Turn};
 
@@ -51,8 +53,6 @@ pub enum Error {
         "job {job} reports {done} iterations at {rate} per second; expected finite numbers of at least 0"
     )]
     NoProgress { job: JobId, done: f64, rate: f64 },
-    #[error("machine {name} joins a place that is neither known nor the next new one")]
-    UnknownPlace { name: String },
 }
 
 /// GPUs of one machine; more are a mistake, and their sums could overflow.
@@ -71,7 +71,7 @@ pub struct Snapshot {
 pub enum RestoreError {
     #[error("the snapshot is of a cluster of {found} machines, the configuration of {expected}")]
     OtherCluster { found: usize, expected: usize },
-    #[error("the snapshot is of another policy: {0}")]
+    #[error("the policy cannot read what it had learned: {0}")]
     OtherPolicy(#[from] serde_json::Error),
 }
 
@@ -89,18 +89,8 @@ impl Scheduler {
         mut policy: Box<dyn Policy>,
         snapshot: Snapshot,
     ) -> Result<Self, RestoreError> {
-        let Snapshot { mut state, policy: saved } = snapshot;
-        let [found, expected] = [&state, &fresh].map(|s| s.cluster.machines.len());
-        // Machines may have joined since.
-        if found < expected {
-            return Err(RestoreError::OtherCluster { found, expected });
-        }
-        policy.load(saved)?;
-        state.network = fresh.network;
-        state.network.grow(&state.cluster);
-        state.find_traffic();
-        state.checkpoints = fresh.checkpoints;
-        let mut scheduler = Self::new(state, policy);
+        policy.load(snapshot.policy)?;
+        let mut scheduler = Self::new(restored(fresh, snapshot.state)?, policy);
         let (_, mut turn) = scheduler.turn();
         for (timer, at_s) in turn.state.timers.clone() {
             turn.set_timer(timer, at_s);
@@ -108,8 +98,82 @@ impl Scheduler {
         Ok(scheduler)
     }
 
+    /// The same with another policy, which has not learned anything yet: whoever runs goes on, and whoever waits
+    /// is in its line.
+    pub fn restore_books(
+        fresh: State,
+        policy: Box<dyn Policy>,
+        snapshot: Snapshot,
+    ) -> Result<Self, RestoreError> {
+        let mut scheduler = Self::new(restored(fresh, snapshot.state)?, policy);
+        scheduler.state.timers.clear();
+        for id in scheduler.state.jobs.ids().collect::<Vec<JobId>>() {
+            let job = scheduler.state.job(id);
+            if job.is_waiting() {
+                let (policy, mut turn) = scheduler.turn();
+                policy.enqueue(&mut turn, id);
+            } else if matches!(job.phase, Phase::Running(_)) {
+                scheduler.adopt(id);
+            }
+        }
+        Ok(scheduler)
+    }
+
+    /// The cluster's network is another. Machines keep their numbers; new ones come after them.
+    pub fn rearrange(&mut self, topology: &Topology, network: Network) {
+        self.state.rearrange(topology, network);
+        self.estimate_anew();
+    }
+
+    /// Takes over decisions that were made before, by this program or an earlier version of it, in place of
+    /// deciding. What is wrong with one that the books do not allow.
+    pub fn apply(&mut self, now: Seconds, decisions: &[Decision]) -> Result<(), String> {
+        self.state.tick(now);
+        self.said.clear();
+        for decision in decisions {
+            self.check_applies(decision)?;
+            self.state.apply(decision);
+            self.said.clear();
+            let (policy, mut turn) = self.turn();
+            match decision.action {
+                Action::Start { job, .. } => policy.forget(&mut turn, job),
+                Action::Stop { job, .. } => policy.enqueue(&mut turn, job),
+                _ => {}
+            }
+        }
+        // The next decision gets the next number, whatever the policy has said meanwhile.
+        if let Some(last) = decisions.last() {
+            self.state.number_from(last.id + 1);
+        }
+        self.said.clear();
+        Ok(())
+    }
+
+    fn check_applies(&self, decision: &Decision) -> Result<(), String> {
+        let Decision { id, action, .. } = decision;
+        let is_known = |job: JobId| self.state.jobs.get(job).is_some();
+        let fits = match action {
+            Action::Start { job, placement } => {
+                let machines = self.state.cluster.machines.len();
+                is_known(*job)
+                    && self.state.job(*job).is_waiting()
+                    && placement.slots.iter().all(|slot| (slot.machine as usize) < machines)
+            }
+            Action::Stop { job, .. } => {
+                is_known(*job) && matches!(self.state.job(*job).phase, Phase::Running(_))
+            }
+            _ => true,
+        };
+        fits.then_some(()).ok_or_else(|| format!("decision {id} does not go with the books"))
+    }
+
     pub fn new(state: State, policy: Box<dyn Policy>) -> Self {
         Self { state, policy, said: Vec::new() }
+    }
+
+    /// Waiting jobs in the order in which the policy asks them, if it keeps one.
+    pub fn line(&self) -> Option<Vec<JobId>> {
+        self.policy.line()
     }
 
     /// How long a job may wait until no younger one overtakes it; `None`: the policy has no bound.
@@ -161,13 +225,33 @@ impl Scheduler {
                 self.estimate_anew();
                 Ok(())
             }
-            Event::Added { machine, around } => {
-                if !self.state.cluster.could_join(&machine, around) {
-                    return Err(Error::UnknownPlace { name: machine.name });
+            Event::Host { machine, host, foreign } => {
+                self.known(machine)?;
+                let is_other = self.state.cluster.machines[machine as usize].host != host;
+                self.state.cluster.set_host(machine, host, foreign);
+                if is_other {
+                    self.estimate_anew();
                 }
-                check_gpus(&machine.name, machine.gpus)?;
-                self.state.add_machine(&machine, around);
-                self.estimate_anew();
+                Ok(())
+            }
+            Event::Closed { machine, split, is_closed } => {
+                self.known(machine)?;
+                self.state.cluster.set_closed(machine, split, is_closed);
+                Ok(())
+            }
+            Event::Parked { job } => self.parked(job),
+            Event::Unparked { job } => {
+                if matches!(self.job(job)?, Phase::Parked) {
+                    self.state.park(job, false);
+                    let (policy, mut turn) = self.turn();
+                    policy.enqueue(&mut turn, job);
+                }
+                Ok(())
+            }
+            Event::Pinned { job } => {
+                if !matches!(self.job(job)?, Phase::Over) {
+                    self.state.pin(job);
+                }
                 Ok(())
             }
         }
@@ -207,6 +291,20 @@ impl Scheduler {
             policy.enqueue(&mut turn, id);
         }
         Ok(())
+    }
+
+    fn parked(&mut self, id: JobId) -> Result<(), Error> {
+        match self.job(id)? {
+            Phase::Waiting => {
+                let (policy, mut turn) = self.turn();
+                policy.forget(&mut turn, id);
+                self.state.timers.remove(&Timer::Job(id));
+                self.state.park(id, true);
+                Ok(())
+            }
+            Phase::Parked | Phase::Over => Ok(()),
+            _ => Err(Error::NotWaiting(id)),
+        }
     }
 
     fn timer(&mut self, timer: Timer) -> Result<(), Error> {
@@ -275,7 +373,7 @@ impl Scheduler {
     }
 
     fn found(&mut self, id: JobId, placement: Arc<Placement>) -> Result<(), Error> {
-        if !matches!(self.job(id)?, Phase::Waiting) {
+        if !matches!(self.job(id)?, Phase::Waiting | Phase::Parked) {
             return Err(Error::NotWaiting(id));
         }
         for slot in &placement.slots {
@@ -297,7 +395,7 @@ impl Scheduler {
     }
 
     /// The start of this job will not be carried out: it waits again.
-    pub(crate) fn withdraw(&mut self, id: JobId) {
+    fn withdraw(&mut self, id: JobId) {
         self.state.unstart(id);
         let (policy, mut turn) = self.turn();
         policy.enqueue(&mut turn, id);
@@ -360,11 +458,6 @@ impl Scheduler {
         policy.enqueue(&mut turn, id);
     }
 
-    /// Loses what the policy said while it was told news: a bug for the fuzzer to find.
-    pub(crate) fn forget_what_was_said(&mut self) {
-        self.said.clear();
-    }
-
     // ---- is it known? ----
 
     fn job(&self, id: JobId) -> Result<&Phase, Error> {
@@ -387,6 +480,18 @@ impl Scheduler {
             None => Err(Error::UnknownDecision(decision)),
         }
     }
+}
+
+/// The books of a snapshot on the cluster as configured.
+fn restored(fresh: State, mut state: State) -> Result<State, RestoreError> {
+    let [found, expected] = [&state, &fresh].map(|s| s.cluster.machines.len());
+    if found != expected {
+        return Err(RestoreError::OtherCluster { found, expected });
+    }
+    state.network = fresh.network;
+    state.find_traffic();
+    state.checkpoints = fresh.checkpoints;
+    Ok(state)
 }
 
 fn check_gpus(machine: &str, gpus: u32) -> Result<(), Error> {

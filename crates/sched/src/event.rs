@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use hither_core::Seconds;
 use hither_core::record::Reason;
-use hither_core::topology::{Machine, Tier};
+use hither_core::topology::Tier;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{MachineId, PlaceId, Placement, Status};
-use crate::job::{Job, JobId};
+use crate::cluster::{MachineId, Placement, Status};
+use crate::job::{Host, Job, JobId, Split};
 
 /// Numbers decisions in the order in which they were made; never used twice.
 pub type DecisionId = u64;
@@ -50,9 +50,16 @@ pub enum Event {
     Machine { machine: MachineId, status: Status },
     /// The machine has so many GPUs from now on.
     Resized { machine: MachineId, gpus: u32 },
-    /// A machine joins the cluster, empty; it gets the next id. It stands in a known place of level 1,
-    /// or in the next new one, which stands in the place `around` of level 2.
-    Added { machine: Machine, around: PlaceId },
+    /// The machine's CPUs and memory, and how much of them others hold.
+    Host { machine: MachineId, host: Host, foreign: Host },
+    /// Gangs that are split so may not start on the machine for now: it has just refused one. Or they may again.
+    Closed { machine: MachineId, split: Split, is_closed: bool },
+    /// A waiting job may not start, whatever is free: somebody holds it, or a limit does.
+    Parked { job: JobId },
+    /// A parked job may start.
+    Unparked { job: JobId },
+    /// The job can no longer be stopped by us.
+    Pinned { job: JobId },
 }
 
 /// How a job ended.
@@ -148,8 +155,8 @@ pub enum Why {
     /// It declines for now: the worse tier would make it slower by this share, if that is known. `until_s` is the
     /// earliest moment at which it relents; `None`: it never does.
     HoldsOut { tier: Tier, until_s: Option<Seconds>, cost: Option<f64> },
-    /// It declines a place of this tier for now: it would lose so much there, on its own GPUs and on those of
-    /// jobs that it would slow, and a better place takes so long to come. `None`: nobody knows its cost.
+    /// It declines a place of this tier for now. `lost_s`: seconds that the job and its neighbours would lose
+    /// there; `None` without a profile. `wait_s`: the expected wait for a better place; 0 without experience.
     Weighs { tier: Tier, lost_s: Option<Seconds>, wait_s: Seconds },
     /// It takes a place of this tier: what it loses there is not worth the wait for a better one.
     Settles { tier: Tier, lost_s: Option<Seconds>, wait_s: Seconds },
@@ -159,6 +166,8 @@ pub enum Why {
     TakenAway,
     /// The world refused to carry the last decision out.
     Refused,
+    /// It may not start now, for a reason outside of the scheduler.
+    Barred,
     /// The policy wants to look again.
     Alarm,
     /// Recent waits were shorter or longer than the timers.
@@ -183,8 +192,20 @@ struct Lost(Option<Seconds>);
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(lost_s) => write!(f, "{lost_s:.0} s"),
-            None => write!(f, "nobody knows how much"),
+            Some(lost_s) => write!(f, "it would lose {lost_s:.0} s there"),
+            None => write!(f, "what it would lose there is not known yet"),
+        }
+    }
+}
+
+/// An expected wait in words. Zero is no experience, not a place at once.
+struct Wait(Seconds);
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 > 0.0 {
+            true => write!(f, "a better place is expected in {:.0} s", self.0),
+            false => write!(f, "how long a better place takes is not known yet"),
         }
     }
 }
@@ -197,7 +218,7 @@ impl fmt::Display for Told<'_> {
             None => format!("tier {}", tier.0),
         };
         match *self.why {
-            Why::Submitted => write!(f, "has just been submitted"),
+            Why::Submitted => write!(f, "has not been offered a place yet"),
             Why::Turn { tier } => write!(f, "it is its turn, and {} has room", place(tier)),
             Why::Relented { tier, wanted, waited_s } => {
                 let (place, wanted) = (place(tier), place(wanted));
@@ -207,7 +228,8 @@ impl fmt::Display for Told<'_> {
                 write!(f, "has waited {waited_s:.0} s: goes first and takes {}", place(tier))
             }
             Why::RoomMade { tier, victims } => {
-                write!(f, "takes {}, from which {victims} jobs were preempted", place(tier))
+                let jobs = if victims == 1 { "job" } else { "jobs" };
+                write!(f, "takes {}, where {victims} {jobs} made room", place(tier))
             }
             Why::Saves { tier, saved_s } => {
                 write!(f, "moves to {}: saves {saved_s:.0} s", place(tier))
@@ -226,20 +248,19 @@ impl fmt::Display for Told<'_> {
                 let next = place(tier.wider());
                 match cost {
                     Some(cost) => write!(f, ": {next} would cost it {:.0} %", 100.0 * cost),
-                    None => write!(f, ": nobody knows what {next} would cost it"),
+                    None => write!(f, ": what {next} would cost it is not known yet"),
                 }
             }
             Why::Weighs { tier, lost_s, wait_s } => {
-                write!(f, "declines {}: it would lose {}, ", place(tier), Lost(lost_s))?;
-                write!(f, "and a better place comes in about {wait_s:.0} s")
+                write!(f, "declines {}: {}; {}", place(tier), Lost(lost_s), Wait(wait_s))
             }
             Why::Settles { tier, lost_s, wait_s } => {
-                write!(f, "takes {}: it loses {}, ", place(tier), Lost(lost_s))?;
-                write!(f, "and a better place would take about {wait_s:.0} s")
+                write!(f, "takes {}: {}; {}", place(tier), Lost(lost_s), Wait(wait_s))
             }
             Why::MachineGone => write!(f, "one of its machines is gone"),
             Why::TakenAway => write!(f, "the cluster took its GPUs away"),
             Why::Refused => write!(f, "the cluster refused the last decision"),
+            Why::Barred => write!(f, "may not start now"),
             Why::Alarm => write!(f, "to look again then"),
             Why::Learned => write!(f, "recent waits say so"),
         }

@@ -86,6 +86,11 @@ pub struct Forecast {
     /// How much longer runs took than on idle links, by model, size of the gang and tier.
     #[serde(default)]
     by_model: BTreeMap<String, Paces>,
+    /// When each model was heard of last, counted in news.
+    #[serde(default)]
+    used: BTreeMap<String, u64>,
+    #[serde(default)]
+    news: u64,
     /// The same by tier and place, beyond what the model explains.
     #[serde(default, with = "pairs")]
     by_place: BTreeMap<(Tier, PlaceId), Excess>,
@@ -304,13 +309,24 @@ impl Forecast {
         self.by_place.entry((tier, place)).or_default().add((ratio / explained).ln());
         let model = &job.profile.name;
         if !self.by_model.contains_key(model) {
-            if self.by_model.len() == MODELS_MAX {
-                self.by_model.pop_first();
+            if self.by_model.len() >= MODELS_MAX {
+                let oldest = self.used.iter().min_by_key(|(_, used)| **used);
+                if let Some(oldest) = oldest.map(|(model, _)| model.clone()) {
+                    self.used.remove(&oldest);
+                    self.by_model.remove(&oldest);
+                }
             }
             self.by_model.insert(model.clone(), Paces::default());
         }
+        self.news += 1;
+        self.used.insert(model.clone(), self.news);
         let paces = self.by_model.get_mut(model).expect("inserted above");
         paces.add(job.gpus.next_power_of_two(), tier, ratio.ln());
+    }
+
+    /// The places are others.
+    pub(crate) fn forget_places(&mut self) {
+        self.by_place.clear();
     }
 
     /// A job ended after having held its GPUs for so long.

@@ -82,6 +82,56 @@ impl Default for Terms {
     }
 }
 
+/// CPUs and memory of a machine, or of a part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Host {
+    pub cpus: u32,
+    pub memory_mb: u32,
+}
+
+impl Host {
+    pub const NONE: Self = Self { cpus: 0, memory_mb: 0 };
+    /// A machine of which only the GPUs are known: the rest never runs out.
+    pub const UNKNOWN: Self = Self { cpus: u32::MAX, memory_mb: u32::MAX };
+
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            cpus: self.cpus.saturating_add(other.cpus),
+            memory_mb: self.memory_mb.saturating_add(other.memory_mb),
+        }
+    }
+
+    pub fn minus(self, other: Self) -> Self {
+        Self {
+            cpus: self.cpus.saturating_sub(other.cpus),
+            memory_mb: self.memory_mb.saturating_sub(other.memory_mb),
+        }
+    }
+
+    pub fn times(self, count: u32) -> Self {
+        Self {
+            cpus: self.cpus.saturating_mul(count),
+            memory_mb: self.memory_mb.saturating_mul(count),
+        }
+    }
+
+    pub fn fits(self, free: Self) -> bool {
+        self.cpus <= free.cpus && self.memory_mb <= free.memory_mb
+    }
+
+    /// How many parts of this size it holds.
+    fn parts_of(self, part: Self) -> u32 {
+        let fit = |has: u32, wants: u32| has.checked_div(wants).unwrap_or(u32::MAX);
+        fit(self.cpus, part.cpus).min(fit(self.memory_mb, part.memory_mb))
+    }
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
 /// How a gang may be split over machines: each of them holds whole chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Split {
@@ -89,15 +139,33 @@ pub struct Split {
     pub chunk: u32,
     /// Chunks that one machine holds at most.
     pub chunks_max: u32,
+    /// What each chunk needs beside its GPUs.
+    #[serde(default)]
+    pub host: Host,
 }
 
 impl Split {
     /// Any number of GPUs on any machine.
-    pub const ANY: Self = Self { chunk: 1, chunks_max: u32::MAX };
+    pub const ANY: Self = Self { chunk: 1, chunks_max: u32::MAX, host: Host::NONE };
 
     /// The same number of GPUs on every machine.
     pub const fn even(gpus_per_machine: u32) -> Self {
-        Self { chunk: gpus_per_machine, chunks_max: 1 }
+        Self { chunk: gpus_per_machine, chunks_max: 1, host: Host::NONE }
+    }
+
+    /// The same split of gangs that need nothing but GPUs.
+    pub const fn shape(self) -> Self {
+        Self { host: Host::NONE, ..self }
+    }
+
+    /// What a machine with so many of the gang's GPUs gives to it beside them.
+    pub fn host_of(self, gpus: u32) -> Host {
+        self.host.times(gpus / self.chunk.max(1))
+    }
+
+    /// Chunks that a machine holds which has so much free.
+    pub fn chunks_on(self, gpus: u32, host: Host) -> u32 {
+        self.chunks_in(gpus).min(host.parts_of(self.host))
     }
 
     /// Chunks that a machine with so many free GPUs holds.

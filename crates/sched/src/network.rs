@@ -157,17 +157,6 @@ impl Network {
         }
     }
 
-    /// As many links as the cluster has places by now; new ones are like an average one.
-    pub(crate) fn grow(&mut self, cluster: &Cluster) {
-        for level in 1..self.links.len() {
-            let links = cluster.places(level - 1).max(self.links[level].len());
-            self.links[level].resize(links, self.now.links[level]);
-            let cores = cluster.places(level).max(self.cores[level].len());
-            self.cores[level].resize(cores, self.now.cores[level]);
-        }
-        self.average();
-    }
-
     pub fn shape(&self, cluster: &Cluster, placement: &Placement) -> Shape {
         let slots = &placement.slots;
         let mut parts = [1; LEVELS_MAX];

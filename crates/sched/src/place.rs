@@ -3,7 +3,7 @@
 
 use hither_core::topology::Tier;
 
-use crate::cluster::{Cluster, MachineId, Placement, PoolId, Slot};
+use crate::cluster::{Cluster, MachineId, MachineState, Placement, PoolId, Slot};
 use crate::holes::Hole;
 use crate::job::Demand;
 
@@ -46,15 +46,17 @@ impl Cluster {
     /// first that holds it.
     pub fn first_fit(&self, gang: impl Into<Demand>, pool: PoolId) -> Option<Placement> {
         let gang = gang.into();
+        let room = self.room(pool, gang.split);
+        let chunks = |m: &MachineState| room.of(m).chunks;
         let machines = || {
             let all = self.machines.iter().enumerate();
             all.filter(move |(_, m)| m.pool == pool && m.is_up() && m.free > 0)
         };
-        if let Some((id, _)) = machines().find(|(_, m)| gang.fits_in(m.free)) {
+        if let Some((id, _)) = machines().find(|(_, m)| chunks(m) >= gang.chunks()) {
             let slots = vec![Slot { machine: id as MachineId, gpus: gang.gpus }];
             return Some(Placement { slots, tier: Tier::MACHINE });
         }
-        self.gather(gang, machines().map(|(id, m)| (m.free, id as MachineId)))
+        self.gather(gang, machines().map(|(id, m)| (chunks(m) * gang.split.chunk, id as MachineId)))
     }
 
     /// As much of each (free, machine) as the gang may have, in this order, until it is whole.

@@ -2,12 +2,14 @@
 //! found in O(log n). There is one such index for each way in which gangs of the cluster may be
 //! split; where any split will do, a chunk is a GPU.
 
+use std::collections::BTreeSet;
+
 use hither_core::topology::LEVELS_MAX;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{PlaceId, Slot};
+use crate::cluster::{MachineId, MachineState, PlaceId, Slot};
 use crate::holes::{Hole, Holes};
-use crate::job::Split;
+use crate::job::{Host, Split};
 
 /// Room in a machine, or in all machines of a place together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +29,9 @@ pub(crate) struct Room {
     /// By level from 1 on, below the widest: free room in each place.
     place_free: Vec<Vec<Free>>,
     pub free: Free,
+    /// Machines that do not take such gangs for now.
+    #[serde(default)]
+    closed: BTreeSet<MachineId>,
     /// By level: chunks in its largest place, all machines up and empty.
     pub largest: [u32; LEVELS_MAX],
 }
@@ -36,7 +41,8 @@ impl Room {
     pub fn new(split: Split, places: &[usize]) -> Self {
         let (free, largest) = (Free::default(), [0; LEVELS_MAX]);
         let (by_free, parts, place_free) = Default::default();
-        let mut room = Self { split, by_free, parts, place_free, free, largest };
+        let closed = BTreeSet::new();
+        let mut room = Self { split, by_free, parts, place_free, free, closed, largest };
         room.resize(places);
         room
     }
@@ -58,8 +64,23 @@ impl Room {
         self.place_free.get(level).map_or(self.free, |free| free[place as usize])
     }
 
-    fn of_gpus(&self, gpus: u32) -> Free {
-        Free { chunks: self.split.chunks_in(gpus), gpus }
+    /// Room in a machine.
+    pub fn of(&self, machine: &MachineState) -> Free {
+        self.of_free(machine.within[0], machine.free, machine.host_free)
+    }
+
+    /// Room in a machine with so much free.
+    pub fn of_free(&self, machine: MachineId, gpus: u32, host: Host) -> Free {
+        let is_closed = self.closed.contains(&machine);
+        let chunks = if is_closed { 0 } else { self.split.chunks_on(gpus, host) };
+        Free { chunks, gpus }
+    }
+
+    pub fn set_closed(&mut self, machine: MachineId, is_closed: bool) {
+        match is_closed {
+            true => self.closed.insert(machine),
+            false => self.closed.remove(&machine),
+        };
     }
 
     fn hole(&self, free: Free, place: PlaceId) -> Hole {
@@ -88,9 +109,11 @@ impl Room {
         }
     }
 
-    /// The free GPUs of a machine are others.
-    pub fn change(&mut self, within: &[PlaceId], before: u32, after: u32) {
-        let [before, after] = [before, after].map(|gpus| self.of_gpus(gpus));
+    /// The room in a machine is another.
+    pub fn change(&mut self, within: &[PlaceId], before: Free, after: Free) {
+        if before == after {
+            return;
+        }
         let changed = |free: Free| Free {
             chunks: free.chunks - before.chunks + after.chunks,
             gpus: free.gpus - before.gpus + after.gpus,

@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use hither_core::Seconds;
 use hither_core::record::Reason;
-use hither_core::topology::{Machine, Topology};
+use hither_core::topology::Topology;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Cluster, MachineId, PlaceId, Placement, PoolId};
+use crate::cluster::{Cluster, MachineId, Placement, PoolId};
 use crate::contention::Contention;
 use crate::event::{Action, Decision, DecisionId, Timer, Why};
 use crate::forecast::{Estimate, Forecast, Spent};
@@ -102,6 +102,10 @@ impl State {
     pub(crate) fn admit(&mut self, job: Arc<Job>) -> JobId {
         let Estimate { pool, best, iteration_s, iterations } =
             Estimate::new(&job, &self.cluster, &self.network).expect("drivers ask `admits` first");
+        if self.cluster.has_many_splits() {
+            let used = self.jobs.ids().map(|id| self.job(id).job.terms.split).collect();
+            self.cluster.keep_splits(&used);
+        }
         self.cluster.prepare(job.terms.split);
         let id = self.jobs.push(JobState {
             pool,
@@ -123,6 +127,25 @@ impl State {
         self.waiting += 1;
         self.unfinished += 1;
         id
+    }
+
+    /// A waiting job may not start for now, or may again.
+    pub(crate) fn park(&mut self, id: JobId, is_parked: bool) {
+        let job = &mut self.jobs[id];
+        (job.phase, job.why) = match is_parked {
+            true => (Phase::Parked, Why::Barred),
+            false => (Phase::Waiting, Why::Submitted),
+        };
+        if is_parked {
+            self.waiting -= 1;
+        } else {
+            self.waiting += 1;
+        }
+    }
+
+    /// Nobody may stop the job.
+    pub(crate) fn pin(&mut self, id: JobId) {
+        Arc::make_mut(&mut self.jobs[id].job).terms.preemptible = false;
     }
 
     /// Machines joined or changed their size. Returns whether the job's best tier is another. A job
@@ -218,10 +241,35 @@ impl State {
         self.in_flight.iter().filter(waits).map(|(_, &id)| id).collect()
     }
 
-    /// A machine joins. Its links, and those of a new place, are like average ones.
-    pub(crate) fn add_machine(&mut self, machine: &Machine, around: PlaceId) {
-        self.cluster.join(machine, around);
-        self.network.grow(&self.cluster);
+    /// The same books on a cluster whose network is another: machines keep their numbers and what they hold,
+    /// new ones come after them, and all may stand in other places. What was learned of places is forgotten.
+    pub(crate) fn rearrange(&mut self, topology: &Topology, network: Network) {
+        let mut cluster = Cluster::new(topology);
+        for id in self.jobs.ids() {
+            cluster.prepare(self.job(id).job.terms.split);
+        }
+        cluster.inherit(&self.cluster);
+        for id in self.jobs.ids().collect::<Vec<JobId>>() {
+            let tier = |placement: &mut Arc<Placement>| {
+                let tier = cluster.tier_of(&placement.slots);
+                Arc::make_mut(placement).tier = tier;
+            };
+            match &mut self.jobs[id].phase {
+                Phase::Running(run) | Phase::Starting(Start { run, .. }) => {
+                    tier(&mut run.placement)
+                }
+                Phase::Stopping(stop) => {
+                    tier(&mut stop.run.placement);
+                    stop.next.iter_mut().for_each(|next| tier(&mut next.run.placement));
+                }
+                Phase::Waiting | Phase::Parked | Phase::Over => {}
+            }
+        }
+        (self.cluster, self.network) = (cluster, network);
+        self.forecast.forget_places();
+        for id in self.jobs.ids().collect::<Vec<JobId>>() {
+            self.estimate_anew(id);
+        }
         self.find_traffic();
     }
 
@@ -311,7 +359,8 @@ impl State {
         if run.placement.slots.len() > 1 {
             self.traffic.stop(id);
         }
-        self.cluster.release(&run.placement);
+        let split = self.jobs[id].job.terms.split;
+        self.cluster.release(&run.placement, split);
         self.running.remove(&id);
         Some(run)
     }
@@ -334,7 +383,7 @@ impl State {
         let done = if finished { job.iterations } else { job.done_at(self.now) };
         match &self.job(id).phase {
             Phase::Over => return false,
-            Phase::Waiting => {}
+            Phase::Waiting | Phase::Parked => {}
             Phase::Running(_) => {
                 self.leave(id, done, Phase::Over);
             }
@@ -354,6 +403,35 @@ impl State {
         true
     }
 
+    /// Carries a decision out in the books that was made earlier, as the record has it.
+    pub(crate) fn apply(&mut self, decision: &Decision) {
+        self.next_decision = decision.id;
+        match &decision.action {
+            Action::Start { job, placement } => {
+                self.start(*job, placement.clone());
+                self.jobs[*job].why = decision.why;
+            }
+            Action::Stop { job, reason } => {
+                self.stop(*job, *reason);
+                self.jobs[*job].why = decision.why;
+            }
+            Action::SetTimer { timer, at_s } => {
+                self.timers.insert(*timer, *at_s);
+            }
+            Action::Decline { job } => {
+                if self.jobs.get(*job).is_some() {
+                    self.jobs[*job].why = decision.why;
+                }
+            }
+            Action::Failed { .. } | Action::Tuned { .. } => {}
+        }
+        self.next_decision = decision.id + 1;
+    }
+
+    pub(crate) fn number_from(&mut self, next: DecisionId) {
+        self.next_decision = next;
+    }
+
     fn decision(&mut self, id: JobId) -> DecisionId {
         let decision = self.next_decision;
         self.next_decision += 1;
@@ -363,7 +441,7 @@ impl State {
 
     /// A waiting job is promised the placement.
     fn start(&mut self, id: JobId, placement: Arc<Placement>) -> (DecisionId, Vec<DecisionId>) {
-        self.cluster.take(&placement);
+        self.cluster.take(&placement, self.jobs[id].job.terms.split);
         self.take_links(id, &placement);
         let mut after = self.cluster.stops_before(&placement);
         let decision = self.decision(id);
@@ -407,9 +485,9 @@ impl State {
 
     /// A waiting job is found to run on these GPUs already.
     pub(crate) fn found(&mut self, id: JobId, placement: Arc<Placement>) {
-        self.cluster.take(&placement);
+        self.cluster.take(&placement, self.jobs[id].job.terms.split);
         self.take_links(id, &placement);
-        self.waiting -= 1;
+        self.waiting -= usize::from(self.job(id).is_waiting());
         self.running.insert(id);
         let now = self.now;
         let job = &mut self.jobs[id];
@@ -454,7 +532,8 @@ impl State {
         job.why = Why::Refused;
         self.in_flight.remove(&start.decision);
         self.traffic.stop(id);
-        self.cluster.release(&start.run.placement);
+        let split = self.jobs[id].job.terms.split;
+        self.cluster.release(&start.run.placement, split);
         self.waiting += 1;
     }
 
@@ -508,7 +587,8 @@ impl State {
         job.why = Why::Refused;
         self.in_flight.remove(&stop.decision);
         self.cluster.settle_stop(stop.decision, &stop.run.placement);
-        self.cluster.take(&stop.run.placement);
+        let split = self.jobs[id].job.terms.split;
+        self.cluster.take(&stop.run.placement, split);
         self.take_links(id, &stop.run.placement);
         self.running.insert(id);
         self.waiting -= 1;

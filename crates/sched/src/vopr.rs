@@ -3,9 +3,7 @@
 //! seed reproduces the failure.
 
 mod draw;
-mod live;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hither_core::Seconds;
@@ -25,8 +23,6 @@ use crate::state::Checkpoints;
 use crate::world::{Beliefs, Lengths};
 
 pub use draw::OPTIONS;
-use live::Live;
-pub use live::{Bug, KINDS};
 
 /// What a seed stands for.
 #[derive(Debug)]
@@ -36,7 +32,7 @@ pub struct Case {
     pub topology: Topology,
     pub scenario: Scenario,
     pub options: Options,
-    /// Whether the cluster answers like a real one, or at once as in a simulation.
+    /// Whether the case is for the driver of real clusters, on an engine that lies, or for the simulator.
     pub live: bool,
 }
 
@@ -133,11 +129,8 @@ impl Case {
         }
     }
 
-    /// Runs the case; the checkers' word if something is wrong.
+    /// Runs the case in the simulator; the checkers' word if something is wrong.
     pub fn run(&self) -> Result<(), sim::Error> {
-        if self.live {
-            return self.run_live(None);
-        }
         let built = (self.policy.build)(&self.settings);
         let record =
             simulate(self.policy.name, built, &self.topology, &self.scenario, &self.options)?;
@@ -166,23 +159,6 @@ impl Case {
             }
         }
         Ok(())
-    }
-}
-
-impl Case {
-    /// Runs the case on a cluster that answers like a real one, perhaps with a bug to be found.
-    pub fn run_live(&self, bug: Option<Bug>) -> Result<(), sim::Error> {
-        self.watch_live(bug).1
-    }
-
-    /// The same, with the kinds of news that the scheduler was told.
-    pub fn watch_live(&self, bug: Option<Bug>) -> (BTreeSet<&'static str>, Result<(), sim::Error>) {
-        let mut live = Live::new(self, bug);
-        let verdict = live.run().map_err(|(now, what)| {
-            let policy = self.policy.name.into();
-            sim::Error::Invariant { policy, now, what }
-        });
-        (live.told, verdict)
     }
 }
 
@@ -297,7 +273,7 @@ fn random_terms(rng: &mut Pcg64Mcg, gpus: u32) -> Terms {
     let split = match rng.random_range(0..10) {
         0 => Split::even(chunk),
         1 => Split { chunk, ..Split::ANY },
-        2 => Split { chunk, chunks_max: rng.random_range(1..4) },
+        2 => Split { chunk, chunks_max: rng.random_range(1..4), ..Split::ANY },
         _ => Split::ANY,
     };
     Terms { split, preemptible: rng.random_bool(0.95) }

@@ -11,7 +11,7 @@ use hither_sched::check::Checker;
 use hither_sched::cluster::{Placement, Status};
 use hither_sched::decide::Scheduler;
 use hither_sched::event::{Action, Decision, End, Event, Why};
-use hither_sched::job::Job;
+use hither_sched::job::{Job, Split};
 use hither_sched::network::Network;
 use hither_sched::policy::Policy;
 use hither_sched::state::{Checkpoints, State, Turn};
@@ -223,7 +223,7 @@ fn books_that_disagree_with_the_actions() {
     // GPUs that leak when a job ends.
     let mut forge = two_machines(vec![job(0.0, 2, 100.0)]);
     let hidden = forge.placed(&[(0, 1)]);
-    forge.scheduler.state.cluster.take(&hidden);
+    forge.scheduler.state.cluster.take(&hidden, Split::ANY);
     caught(forge.claims(0.0, &[]), "GPUs are free");
     // A job that vanishes from the queue.
     let mut forge = two_machines(vec![job(0.0, 2, 100.0)]);

@@ -3,12 +3,12 @@
 use crate::common;
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use common::{placed, typed_topology};
 use hither_core::topology::{Level, Place, Tier, Topology};
 use hither_sched::cluster::{Cluster, Placement, PoolId, Status};
-use hither_sched::job::{Demand, Split};
+use hither_sched::job::{Demand, Host, Split};
 use proptest::prelude::*;
 
 /// The same cluster, kept as plainly as can be.
@@ -221,7 +221,8 @@ fn check_all(cluster: &Cluster, plain: &Plain, empty: &Plain) {
 /// or is only now.
 fn check_splits(cluster: &Cluster, plain: &Plain, empty: &Plain) {
     let chunks_max = u32::MAX;
-    for split in [EARLY[0], EARLY[1], Split { chunk: 2, chunks_max }, Split::even(3)] {
+    for split in [EARLY[0], EARLY[1], Split { chunk: 2, chunks_max, ..Split::ANY }, Split::even(3)]
+    {
         let mut cluster = cluster.clone();
         cluster.prepare(split);
         for pool in 0..cluster.pool_count() as PoolId {
@@ -238,7 +239,7 @@ fn check_splits(cluster: &Cluster, plain: &Plain, empty: &Plain) {
     }
 }
 
-const EARLY: [Split; 2] = [Split::even(2), Split { chunk: 1, chunks_max: 2 }];
+const EARLY: [Split; 2] = [Split::even(2), Split { chunk: 1, chunks_max: 2, host: Host::NONE }];
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -304,20 +305,20 @@ proptest! {
                         _ => cluster.best_offer(gpus, None),
                     };
                     if let Some(placement) = placement {
-                        cluster.take(&placement);
+                        cluster.take(&placement, Split::ANY);
                         plain.taken.push(placement);
                     }
                 }
                 Step::Release(at) if !plain.taken.is_empty() => {
                     let at = at % plain.taken.len();
-                    cluster.release(&plain.taken.swap_remove(at));
+                    cluster.release(&plain.taken.swap_remove(at), Split::ANY);
                 }
                 Step::Release(_) => {}
                 Step::Down(at) => {
                     let id = at % plain.machines.len();
                     let there = |p: &Placement| p.slots.iter().any(|s| s.machine as usize == id);
                     for placement in plain.taken.extract_if(.., |p| there(p)) {
-                        cluster.release(&placement);
+                        cluster.release(&placement, Split::ANY);
                     }
                     if plain.up[id] {
                         cluster.set_status(id as u32, Status::Gone);
@@ -335,6 +336,85 @@ proptest! {
             check_all(&cluster, &plain, &empty);
         }
         check_splits(&cluster, &plain, &empty);
+    }
+}
+
+/// Each chunk of two GPUs wants three CPUs and 20 MB, or one GPU five CPUs.
+const HUNGRY: [Split; 2] = [
+    Split { chunk: 2, chunks_max: u32::MAX, host: Host { cpus: 3, memory_mb: 20 } },
+    Split { chunk: 1, chunks_max: 2, host: Host { cpus: 5, memory_mb: 0 } },
+];
+
+proptest! {
+    #[test]
+    fn gangs_go_where_cpus_and_memory_are_left(
+        topology in clusters(),
+        hosts in prop::collection::vec((0..20u32, 0..100u32, 0..10u32), 64),
+        steps in prop::collection::vec((0..2usize, 1..5u32, any::<bool>(), 0..64usize), 1..20),
+    ) {
+        let mut cluster = Cluster::new(&topology);
+        HUNGRY.iter().for_each(|split| cluster.prepare(*split));
+        for (id, (cpus, memory_mb, foreign)) in (0..cluster.machines.len()).zip(&hosts) {
+            let (host, foreign) =
+                (Host { cpus: *cpus, memory_mb: *memory_mb }, Host { cpus: *foreign, memory_mb: 0 });
+            cluster.set_host(id as u32, host, foreign);
+        }
+        let mut taken: Vec<(Placement, Split)> = Vec::new();
+        let mut closed: BTreeSet<(usize, usize)> = BTreeSet::new();
+        for (which, chunks, takes, at) in steps {
+            let (split, machine) = (HUNGRY[which], at % cluster.machines.len());
+            if takes {
+                let gang = Demand { gpus: chunks * split.chunk, split };
+                if let Some(placement) = cluster.best_offer(gang, None) {
+                    cluster.take(&placement, split);
+                    taken.push((placement, split));
+                }
+            } else if at % 3 == 0 && !taken.is_empty() {
+                let (placement, split) = taken.swap_remove(at % taken.len());
+                cluster.release(&placement, split);
+            } else {
+                let is_closed = closed.insert((which, machine)) || !closed.remove(&(which, machine));
+                cluster.set_closed(machine as u32, split, is_closed);
+            }
+            for (which, split) in HUNGRY.into_iter().enumerate() {
+                let room = |machine: usize| {
+                    let (cpus, memory_mb, foreign) = hosts[machine];
+                    let slots = |p: &Placement| {
+                        p.slots.iter().find(|s| s.machine as usize == machine).map_or(0, |s| s.gpus)
+                    };
+                    let held = taken.iter().map(|(p, split)| (slots(p), *split));
+                    let used = held.fold((0, 0, 0), |(gpus, cpus, mb), (took, split)| {
+                        let chunks = took / split.chunk;
+                        let host = split.host;
+                        (gpus + took, cpus + chunks * host.cpus, mb + chunks * host.memory_mb)
+                    });
+                    let gpus = topology.machines[machine].gpus - used.0;
+                    let by_cpu = cpus.saturating_sub(foreign).saturating_sub(used.1) / split.host.cpus;
+                    let left_mb = memory_mb - used.2;
+                    let by_memory = left_mb.checked_div(split.host.memory_mb).unwrap_or(u32::MAX);
+                    match closed.contains(&(which, machine)) {
+                        true => 0,
+                        false => split.chunks_in(gpus).min(by_cpu).min(by_memory),
+                    }
+                };
+                for pool in 0..cluster.pool_count() as PoolId {
+                    let here = |m: &usize| cluster.machines[*m].pool == pool;
+                    let all: u32 = (0..cluster.machines.len()).filter(here).map(room).sum();
+                    let largest = (0..cluster.machines.len()).filter(here).map(room).max();
+                    for chunks in 1..6 {
+                        let gang = Demand { gpus: chunks * split.chunk, split };
+                        let anywhere = cluster.place_at(gang, pool, cluster.widest());
+                        prop_assert_eq!(anywhere.is_some(), chunks <= all);
+                        prop_assert_eq!(cluster.first_fit(gang, pool).is_some(), chunks <= all);
+                        let on_one = cluster.place_at(gang, pool, Tier::MACHINE);
+                        prop_assert_eq!(on_one.is_some(), chunks <= largest.unwrap_or(0));
+                        for slot in anywhere.iter().chain(&on_one).flat_map(|p| &p.slots) {
+                            prop_assert!(slot.gpus / split.chunk <= room(slot.machine as usize));
+                        }
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -378,7 +458,7 @@ fn machines(cluster: &Cluster, gpus: u32) -> Vec<u32> {
 fn small_gangs_leave_whole_machines_and_racks_alone() {
     let topology = common::topology(&[(0, 4), (0, 4), (1, 4), (1, 4)]);
     let mut cluster = Cluster::new(&topology);
-    cluster.take(&placed(&cluster, &[(2, 3)]));
+    cluster.take(&placed(&cluster, &[(2, 3)]), Split::ANY);
     // One GPU goes to the machine that is in use anyway.
     assert_eq!(cluster.best_offer(1, None), Some(placed(&cluster, &[(2, 1)])));
     // Five fit rack 1 exactly: rack 0 stays whole for eight.
@@ -395,8 +475,8 @@ fn a_failed_machine_keeps_nothing_for_its_jobs() {
     let topology = common::topology(&[(0, 2), (0, 2)]);
     let mut cluster = Cluster::new(&topology);
     let spread = placed(&cluster, &[(0, 2), (1, 1)]);
-    cluster.take(&spread);
-    cluster.release(&spread);
+    cluster.take(&spread, Split::ANY);
+    cluster.release(&spread, Split::ANY);
     cluster.set_status(0, Status::Gone);
     assert_eq!((cluster.free_total(), cluster.offer_tier(3, 0)), (2, None));
     assert_eq!(cluster.best_tier(3, None), Some(Tier(1)), "what the repaired cluster holds");

@@ -6,11 +6,11 @@ use crate::common;
 use std::sync::Arc;
 
 use common::*;
-use hither_core::topology::{Machine, Tier, Topology};
-use hither_sched::cluster::Status;
+use hither_core::topology::{Tier, Topology};
+use hither_sched::cluster::{Placement, Status};
 use hither_sched::decide::{Error, Scheduler};
 use hither_sched::event::{Action, Decision, DecisionId, End, Event, Timer, Why};
-use hither_sched::job::{Job, JobId, Length};
+use hither_sched::job::{Host, Job, JobId, Length};
 use hither_sched::network::Network;
 use hither_sched::policy::{self, Settings};
 use hither_sched::state::{Checkpoints, Phase, State};
@@ -63,7 +63,7 @@ impl World {
     fn phase(&self, id: JobId) -> &'static str {
         let Some(job) = self.scheduler.state.jobs.get(id) else { return "over" };
         match &job.phase {
-            Phase::Waiting => "waiting",
+            Phase::Waiting | Phase::Parked => "waiting",
             Phase::Starting(_) => "starting",
             Phase::Running(_) => "running",
             Phase::Stopping(stop) if stop.next.is_some() => "moving",
@@ -256,12 +256,9 @@ fn impossible_news_are_errors_and_change_nothing() {
     assert!(matches!(says(mad), Error::NoProgress { job: 0, .. }));
     let huge = Event::Submitted(vec![Arc::new(job(12.0, 99, 1.0))]);
     assert!(matches!(says(huge), Error::NeverFits { gpus: 99, .. }));
-    let far = Machine { name: "m".into(), parent: 9, gpus: 4, gpu_type: "a".into() };
-    let lost = Machine { parent: 1, ..far.clone() };
-    let nowhere = Event::Added { machine: far, around: 0 };
-    assert_eq!(says(nowhere), Error::UnknownPlace { name: "m".into() });
-    let nowhere = Event::Added { machine: lost, around: 7 };
-    assert_eq!(says(nowhere), Error::UnknownPlace { name: "m".into() });
+    assert_eq!(says(Event::Parked { job: 7 }), Error::UnknownJob(7));
+    let host = Event::Host { machine: 5, host: Host::NONE, foreign: Host::NONE };
+    assert_eq!(says(host), Error::UnknownMachine(5));
     let vast = Event::Resized { machine: 0, gpus: u32::MAX };
     assert!(matches!(says(vast), Error::TooManyGpus { gpus: u32::MAX, .. }));
     let flawed = |change: fn(&mut Job)| {
@@ -364,124 +361,95 @@ fn gpus_that_others_use_are_given_to_nobody() {
 }
 
 #[test]
-fn machines_join_and_change_their_size() {
-    let mut world = World::new("dally-no-wait", &one_machine());
-    let huge = Event::Submitted(vec![Arc::new(job(0.0, 8, 1.0))]);
-    assert!(world.scheduler.observe(0.0, huge.clone()).is_err());
-    let second = Machine { name: "m1".into(), parent: 1, gpus: 2, gpu_type: "a".into() };
-    world.hears(1.0, Event::Added { machine: second, around: 0 });
-    world.hears(1.0, Event::Resized { machine: 1, gpus: 4 });
-    world.hears(2.0, huge);
-    let start = world.asks(2.0);
-    assert_eq!((jobs_of(&start), world.free()), (vec![('+', 0)], 0));
-    world.hears(3.0, Event::Resized { machine: 0, gpus: 2 });
-    world.grants(3.0, &start);
-    world.hears(9.0, Event::Ended { job: 0, how: End::Finished });
-    assert_eq!(world.free(), 6);
+fn parked_jobs_are_not_started_and_lose_nothing() {
+    let mut world = World::new("dally", &one_machine());
+    world
+        .hears(0.0, Event::Submitted(vec![Arc::new(job(0.0, 4, 1.0)), Arc::new(job(0.0, 4, 1.0))]));
+    world.hears(0.0, Event::Parked { job: 0 });
+    world.hears(0.0, Event::Parked { job: 0 });
+    assert_eq!(world.scheduler.state.waiting, 1);
+    let start = world.asks(0.0);
+    assert_eq!(jobs_of(&start), [('+', 1)]);
+    let busy = world.scheduler.observe(0.0, Event::Parked { job: 1 });
+    assert_eq!(busy, Err(Error::NotWaiting(1)));
+    world.grants(0.0, &start);
+    world.hears(5.0, Event::Ended { job: 1, how: End::Finished });
+    assert!(jobs_of(&world.asks(5.0)).is_empty());
+    world.hears(6.0, Event::Unparked { job: 0 });
+    assert_eq!(jobs_of(&world.asks(6.0)), [('+', 0)]);
+    // Over while it is parked: nothing is left of it.
+    world.hears(7.0, Event::Submitted(vec![Arc::new(job(7.0, 4, 1.0))]));
+    world.hears(7.0, Event::Parked { job: 2 });
+    world.hears(8.0, Event::Ended { job: 2, how: End::Cancelled });
+    assert_eq!(world.scheduler.state.waiting, 0);
 }
 
 #[test]
-fn what_is_in_flight_survives_a_restart() {
-    let (mut world, swap) = preempted();
-    world.dies("srtf", &one_machine());
-    assert_eq!((world.phase(0), world.phase(1), world.free()), ("stopping", "starting", 0));
-    assert_eq!(world.scheduler.state.decisions_in_flight(), swap);
-    world.grants(15.0, &swap);
-    world.dies("srtf", &one_machine());
-    assert_eq!((world.phase(0), world.phase(1)), ("waiting", "running"));
-    world.hears(20.0, Event::Ended { job: 1, how: End::Finished });
-    assert_eq!(jobs_of(&world.asks(20.0)), [('+', 0)]);
+fn books_move_to_another_network_and_to_another_policy() {
+    let mut world = World::new("dally", &common::topology(&[(0, 4), (1, 4)]));
+    let jobs = [8, 4, 4].map(|gpus| Arc::new(job(0.0, gpus, 1.0)));
+    world.hears(0.0, Event::Submitted(jobs.to_vec()));
+    let start = world.asks(0.0);
+    world.grants(0.0, &start);
+    assert_eq!(world.scheduler.state.job(0).run().unwrap().placement.tier, Tier(2));
+    // Both machines stand in one rack now, and a third has come.
+    let topology = common::topology(&[(0, 4), (0, 4), (1, 4)]);
+    let network = Network::new(&topology, 1.0);
+    world.scheduler.rearrange(&topology, network.clone());
+    let state = &world.scheduler.state;
+    assert_eq!(state.job(0).run().unwrap().placement.tier, Tier(1));
+    assert_eq!((state.running.len(), state.waiting, state.cluster.free_total()), (1, 2, 4));
+    let fifo = (policy::find("fifo").unwrap().build)(&Settings::default());
+    let fresh = State::new(&topology, network, Checkpoints::default());
+    let saved = world.scheduler.save();
+    world.scheduler = Scheduler::restore_books(fresh, fifo, saved).unwrap();
+    assert_eq!(jobs_of(&world.asks(1.0)), [('+', 1)]);
+    world.hears(2.0, Event::Ended { job: 0, how: End::Finished });
+    assert_eq!(jobs_of(&world.asks(2.0)), [('+', 2)]);
 }
 
 #[test]
-fn timers_are_armed_anew_after_a_restart() {
-    let two = topology(&[(0, 4), (0, 4)]);
-    let mut world = World::new("dally", &two);
-    let blockers = world.submit(0.0, vec![job(0.0, 3, 1e6), job(0.0, 3, 1e6)]);
-    world.grants(0.0, &blockers);
-    world.submit(10.0, vec![talking_job(10.0, 2, 100_000.0, 0.5)]);
-    world.dies("dally", &two);
-    let timers: Vec<(Timer, f64)> = (world.scheduler.decide(20.0).into_iter())
-        .filter_map(|d| match d.action {
-            Action::SetTimer { timer, at_s } => Some((timer, at_s)),
+fn decisions_of_the_record_are_taken_over_as_they_are() {
+    let topology = common::topology(&[(0, 4), (0, 4)]);
+    let mut world = World::new("dally", &topology);
+    world
+        .hears(0.0, Event::Submitted(vec![Arc::new(job(0.0, 4, 9.0)), Arc::new(job(0.0, 4, 9.0))]));
+    let mut decisions = world.asks(0.0);
+    // What an earlier version chose: the machines the other way round.
+    let mut starts: Vec<&mut Arc<Placement>> = decisions
+        .iter_mut()
+        .filter_map(|d| match &mut d.action {
+            Action::Start { placement, .. } => Some(placement),
             _ => None,
         })
         .collect();
-    // A rack would cost it 100,000 × 0.5 s: so long it holds out before it has learned anything.
-    assert_eq!(timers, [(Timer::Job(2), 50_010.0), (Timer::Round, 300.0)]);
-    world.hears(50_010.0, Event::Timer(Timer::Job(2)));
-    assert_eq!(jobs_of(&world.asks(50_010.0)), [('+', 2)]);
+    let [first, second] = &mut starts[..] else { panic!("two starts") };
+    std::mem::swap(*first, *second);
+    let mut again = World::new("dally", &topology);
+    again
+        .hears(0.0, Event::Submitted(vec![Arc::new(job(0.0, 4, 9.0)), Arc::new(job(0.0, 4, 9.0))]));
+    again.scheduler.apply(0.0, &decisions).unwrap();
+    let in_flight = again.scheduler.state.decisions_in_flight();
+    let starts: Vec<&Decision> =
+        decisions.iter().filter(|d| matches!(d.action, Action::Start { .. })).collect();
+    assert_eq!(in_flight.iter().collect::<Vec<_>>(), starts);
+    assert_eq!((again.free(), again.scheduler.state.waiting), (0, 0));
+    again.hears(1.0, Event::Started(in_flight[0].id));
+    // A record that cannot be true is an error.
+    assert!(again.scheduler.apply(1.0, &decisions).is_err());
 }
 
 #[test]
-fn jobs_that_run_already_are_adopted() {
-    for entry in policy::TABLE {
-        let mut world = World::new(entry.name, &one_machine());
-        let both = vec![Arc::new(job(0.0, 3, 50.0)), Arc::new(job(0.0, 2, 10.0))];
-        world.hears(0.0, Event::Submitted(both));
-        let cluster = &world.scheduler.state.cluster;
-        let placement = Arc::new(placed(cluster, &[(0, 3)]));
-        world.hears(0.0, Event::Found { job: 0, placement: placement.clone() });
-        let again = world.scheduler.observe(0.0, Event::Found { job: 0, placement });
-        assert_eq!(again, Err(Error::NotWaiting(0)));
-        assert_eq!((world.phase(0), world.free()), ("running", 1), "{}", entry.name);
-        let _ = world.asks(0.0);
-        world.hears(60.0, Event::Ended { job: 0, how: End::Finished });
-        let next = world.asks(60.0);
-        assert!(next.is_empty() || jobs_of(&next) == [('+', 1)], "{}", entry.name);
-    }
-}
-
-#[test]
-fn jobs_that_are_over_are_forgotten() {
-    for entry in policy::TABLE {
-        let mut world = World::new(entry.name, &one_machine());
-        let mut size = 0;
-        for n in 0..400 {
-            let now = 100.0 * f64::from(n);
-            let start = world.submit(now, vec![job(now, 4, 50.0)]);
-            world.grants(now, &start);
-            let job = n as JobId;
-            world.hears(now + 50.0, Event::Ended { job, how: End::Finished });
-            if n == 300 {
-                size = serde_json::to_string(&world.scheduler.save()).expect("plain values").len();
-            }
-        }
-        assert_eq!(world.scheduler.state.jobs.remembered(), 0, "{}", entry.name);
-        // The forecast remembers 512 jobs of each size, gittins more.
-        let grown = serde_json::to_string(&world.scheduler.save()).expect("plain values").len();
-        assert!(grown < size + 10_000, "{} grew from {size} to {grown} bytes", entry.name);
-    }
-}
-
-#[test]
-fn reasons_can_be_read() {
-    let mut world = World::new("dally", &topology(&[(0, 4), (0, 4)]));
-    let blockers = world.submit(0.0, vec![job(0.0, 3, 1e6), job(0.0, 3, 1e6)]);
-    world.grants(0.0, &blockers);
-    assert_eq!(world.told(&blockers[0].why), "it is its turn, and one machine has room");
-    world.submit(10.0, vec![talking_job(10.0, 2, 100_000.0, 0.5)]);
-    let why = world.told(&world.scheduler.state.job(2).why);
-    let weighs = "declines one rack: it would lose 50000 s, and a better place comes in about 0 s";
-    assert_eq!(why, weighs);
-    world.hears(50_010.0, Event::Timer(Timer::Job(2)));
-    let start = world.asks(50_010.0);
-    let why = world.told(&start[0].why);
-    let settles = "takes one rack: it loses 50000 s, and a better place would take about 50000 s";
-    assert_eq!(why, settles);
-}
-
-#[test]
-fn reasons_of_fixed_timers_can_be_read() {
-    let mut world = World::new("dally-manual", &topology(&[(0, 4), (0, 4)]));
-    let blockers = world.submit(0.0, vec![job(0.0, 3, 1e6), job(0.0, 3, 1e6)]);
-    world.grants(0.0, &blockers);
-    world.submit(10.0, vec![talking_job(10.0, 2, 100_000.0, 0.5)]);
-    let why = world.told(&world.scheduler.state.job(2).why);
-    assert_eq!(why, "holds out for one machine until 43210 s: one rack would cost it 50 %");
-    world.hears(43_210.0, Event::Timer(Timer::Job(2)));
-    let start = world.asks(43_210.0);
-    let why = world.told(&start[0].why);
-    assert_eq!(why, "takes one rack after 43200 s of waiting for one machine");
-    assert!(matches!(start[0].why, Why::Relented { tier: Tier(1), .. }));
+fn machines_change_their_size() {
+    let mut world = World::new("dally-no-wait", &one_machine());
+    let huge = Event::Submitted(vec![Arc::new(job(0.0, 8, 1.0))]);
+    assert!(world.scheduler.observe(0.0, huge.clone()).is_err());
+    world.hears(1.0, Event::Resized { machine: 0, gpus: 8 });
+    world.hears(2.0, huge);
+    let start = world.asks(2.0);
+    assert_eq!((jobs_of(&start), world.free()), (vec![('+', 0)], 0));
+    world.hears(3.0, Event::Resized { machine: 0, gpus: 6 });
+    world.grants(3.0, &start);
+    world.hears(9.0, Event::Ended { job: 0, how: End::Finished });
+    assert_eq!(world.free(), 6);
 }

@@ -6,8 +6,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use hither_live::engine::{Engine as _, Order, Stands};
-use hither_live::run::{self, Home};
+use hither_live::engine::{Engine as _, Obstacle, Order, SeenJob, Stands};
+use hither_live::run::{self, Home, unix_s};
 use hither_live::slurm::{Config, Slurm};
 use serde::{Deserialize, Serialize};
 use std::os::unix::process::CommandExt as _;
@@ -21,11 +21,12 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(30);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  hither release --after-s 900
+  hither release --partition gpu
   hither release --now --partition gpu
 
-A scheduler that acts starts `hither release --watch` by itself. For the case that its whole host is \
-gone, run it from cron on another host; docs/live.md has the line.")]
+A scheduler that acts starts `hither release --watch` by itself. For the case that its whole host is gone, run \
+the first line from cron on another host: it looks at the scheduler's claim in Slurm, and releases nothing while \
+any scheduler lives.")]
 pub struct ReleaseArgs {
     #[command(flatten)]
     slurm: SlurmArgs,
@@ -75,15 +76,17 @@ pub fn run(args: &ReleaseArgs, common: &Common) -> anyhow::Result<ExitCode> {
         return watch(args, &home, common);
     }
     let orders = orders(args, &home)?;
-    let silence = run::silence(&home);
-    let is_due = args.now || silence.is_none_or(|s| s.as_secs_f64() >= orders.after_s);
-    if !is_due {
-        let seconds = silence.unwrap_or_default().as_secs();
-        common.say(&format!("the scheduler was seen {seconds} s ago: nothing is released"));
-        return Ok(ExitCode::SUCCESS);
-    }
-    let released = release(&orders)?;
-    outputs::print(&format!("released {released} jobs to Slurm's own scheduler\n"))?;
+    let told = match attend(&orders, run::silence(&home), args.now)? {
+        Outcome::Released(jobs) => format!("released {jobs} jobs to Slurm's own scheduler\n"),
+        Outcome::Alive(seconds) => {
+            format!("the scheduler was seen {seconds:.0} s ago: nothing is released\n")
+        }
+        Outcome::Nobody => {
+            "no scheduler has decided for the partition: nothing is released; --now releases all the same\n"
+                .to_owned()
+        }
+    };
+    outputs::print(&told)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -105,7 +108,57 @@ fn orders(args: &ReleaseArgs, home: &Home) -> anyhow::Result<Orders> {
     Ok(orders)
 }
 
-/// Sleeps until the scheduler has been silent for long enough; then releases, until it is back. Ends
+/// What became of a look at the partitions.
+enum Outcome {
+    Released(usize),
+    /// A scheduler lives, or was seen so many seconds ago.
+    Alive(f64),
+    /// There is no sign of any scheduler, now or earlier.
+    Nobody,
+}
+
+/// Releases held jobs if no scheduler decides for them. Two signs say that one does: the heartbeat of this state
+/// directory, and a claim in Slurm, which may be that of another scheduler on any host.
+fn attend(orders: &Orders, heartbeat: Option<Duration>, now: bool) -> anyhow::Result<Outcome> {
+    let mut slurm = connect(orders)?;
+    if !now {
+        // A scheduler of this host is asked directly: no other process has its sockets.
+        let cluster = slurm.identity();
+        let is_here = |partition: &String| matches!(run::claim(&cluster, partition), Ok(None));
+        if orders.partitions.iter().any(is_here) {
+            return Ok(Outcome::Alive(0.0));
+        }
+        let claims = slurm.listed_claims()?;
+        let heartbeat_s = heartbeat.map(|silence| silence.as_secs_f64());
+        let claims_s = claims.iter().map(|claim| (unix_s() - claim.renewed_s).max(0.0));
+        let Some(seen_s) = heartbeat_s.into_iter().chain(claims_s).min_by(f64::total_cmp) else {
+            return Ok(Outcome::Nobody);
+        };
+        let lives_elsewhere =
+            claims.iter().any(|claim| claim.is_fresh() && !claim.is_of_this_host());
+        if seen_s < orders.after_s || lives_elsewhere {
+            return Ok(Outcome::Alive(seen_s));
+        }
+    }
+    let seen = slurm.observe()?;
+    let is_ours = |job: &SeenJob| {
+        job.managed
+            && job.stands == Stands::Held
+            && job.obstacle != Obstacle::Hold
+            && !job.wish.hold
+    };
+    let held = seen.jobs.iter().filter(|(_, job)| is_ours(job));
+    let orders: Vec<Order> = held.map(|(key, job)| job.hand_over(key)).collect();
+    slurm.act(&orders)?;
+    Ok(Outcome::Released(orders.len()))
+}
+
+fn connect(orders: &Orders) -> anyhow::Result<Slurm> {
+    let (partitions, bin) = (orders.partitions.clone(), orders.slurm_bin.clone());
+    Ok(Slurm::connect(Config { partitions, bin, limit: COMMAND_LIMIT })?)
+}
+
+/// Sleeps until the scheduler has been silent for long enough; then releases, until one is back. Ends
 /// when the state directory is gone.
 fn watch(args: &ReleaseArgs, home: &Home, common: &Common) -> anyhow::Result<ExitCode> {
     let taken = run::lock(&guard_lock(home)).context("cannot lock")?;
@@ -127,23 +180,9 @@ fn watch(args: &ReleaseArgs, home: &Home, common: &Common) -> anyhow::Result<Exi
             continue;
         }
         // Slurm may be away as well; and jobs go on to enter held. Either way: again later.
-        if let Ok(released) = release(&orders) {
-            common.say(&format!("released {released} jobs"));
+        if let Ok(Outcome::Released(jobs)) = attend(&orders, Some(silence), false) {
+            common.say(&format!("released {jobs} jobs"));
         }
         std::thread::sleep(Duration::from_secs_f64(orders.after_s.clamp(0.2, 60.0)));
     }
-}
-
-fn release(orders: &Orders) -> anyhow::Result<usize> {
-    let config = Config {
-        partitions: orders.partitions.clone(),
-        bin: orders.slurm_bin.clone(),
-        limit: COMMAND_LIMIT,
-    };
-    let mut slurm = Slurm::connect(config)?;
-    let seen = slurm.observe()?;
-    let held = seen.jobs.iter().filter(|(_, job)| job.managed && job.stands == Stands::Held);
-    let orders: Vec<Order> = held.map(|(key, job)| job.hand_over(key)).collect();
-    slurm.act(&orders)?;
-    Ok(orders.len())
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio};
 
+use super::trouble;
 use crate::engine::Error;
 
 /// What a command printed.
@@ -44,7 +45,7 @@ impl Commands {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();
-        let mut child = spawned.map_err(|error| Error::Absent { command: name.into(), error })?;
+        let mut child = spawned.map_err(|error| trouble::absent(name, &error))?;
         let answer = converse(&mut child, input.as_bytes(), self.limit);
         if answer.is_none() {
             let _ = child.kill();
@@ -52,7 +53,7 @@ impl Commands {
         let status = child.wait();
         let Some((out, err)) = answer else {
             let message = format!("no answer within {} s", self.limit.as_secs());
-            return Err(Error::Unreachable { command: shown(), message });
+            return Err(trouble::unreachable(&shown(), &message));
         };
         Ok(Printed { ok: status.is_ok_and(|status| status.success()), out, err })
     }
@@ -66,8 +67,8 @@ impl Commands {
         let message = one_line(&printed.err);
         let command = [&[name], args].concat().join(" ");
         match is_denied(&message) {
-            true => Err(Error::Denied { command, message }),
-            false => Err(Error::Unreachable { command, message }),
+            true => Err(trouble::denied(&command, &message)),
+            false => Err(trouble::unreachable(&command, &message)),
         }
     }
 }
@@ -94,7 +95,7 @@ fn converse(child: &mut Child, mut input: &[u8], limit: Duration) -> Option<(Str
         if let Some(to) = &mut stdin {
             match to.write(input) {
                 Ok(written) => input = &input[written..],
-                Err(error) if is_early(&error) => {}
+                Err(error) if is_not_ready(&error) => {}
                 // A command that ends before it has read everything is judged by its output.
                 Err(_) => input = &[],
             }
@@ -138,14 +139,14 @@ impl<P: Read + AsFd> Output<P> {
     fn read(&mut self) {
         let Some(pipe) = &mut self.pipe else { return };
         match pipe.read_to_end(&mut self.bytes) {
-            Err(error) if is_early(&error) => {}
+            Err(error) if is_not_ready(&error) => {}
             _ => self.pipe = None,
         }
     }
 }
 
 /// Whether a pipe is only not ready yet.
-fn is_early(error: &std::io::Error) -> bool {
+fn is_not_ready(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
@@ -180,7 +181,7 @@ mod tests {
     fn a_command_that_takes_too_long_is_ended() {
         let begin = Instant::now();
         let error = shell("exec sleep 600", "", Duration::from_millis(200)).expect_err("too long");
-        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+        assert!(matches!(error, Error::Passing(_)), "{error}");
         assert!(begin.elapsed() < MINUTE);
     }
 }

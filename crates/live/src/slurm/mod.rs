@@ -9,26 +9,35 @@ pub mod command;
 pub mod read;
 pub mod testbed;
 pub mod testnet;
+mod trouble;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use hither_core::Seconds;
 use hither_core::topology::Topology;
+use hither_sched::job::Host;
 use hither_sched::topo;
 
-use crate::engine::{Complaint, Engine, Error, Key, Order, Seen, SeenJob, SeenNode, Stands, Wants};
+use crate::engine::{
+    Complaint, Counts, Engine, Error, Key, Limit, Obstacle, Order, Scope, Seen, SeenJob, SeenNode,
+    Stands, Wants,
+};
+use crate::wish::Wish;
 use claim::{Claim, NoClaim};
 use command::{Commands, is_denied, one_line};
 use read::{Record, Row};
 
 /// The oldest release whose commands print what is read here.
 const VERSION_MIN: (u32, u32) = (20, 11);
-/// How often nodes are looked at.
-const NODES_EVERY: Duration = Duration::from_secs(2);
+/// How often nodes are looked at: while jobs wait, a node that drains should be seen before it costs a try.
+const NODES_WAITED_FOR_EVERY: Duration = Duration::from_secs(1);
+const NODES_EVERY: Duration = Duration::from_secs(5);
 /// How often records are read again for progress, fulfilled dependencies and begin times.
 const RECORDS_EVERY: Duration = Duration::from_secs(5);
+/// How often limits are read.
+const LIMITS_EVERY: Duration = Duration::from_secs(60);
 /// Jobs whose records are read with one scontrol.
 const RECORDS_AT_ONCE: usize = 500;
 
@@ -45,12 +54,22 @@ pub struct Config {
 pub struct Slurm {
     config: Config,
     commands: Commands,
+    /// Lines of slurm.conf, as `scontrol show config` prints them.
+    settings: String,
     /// What is known of each job beyond its row.
     known: HashMap<Key, SeenJob>,
     nodes: BTreeMap<String, SeenNode>,
-    nodes_due: Instant,
+    /// Notes on nodes that are left to Slurm.
+    node_notes: Vec<String>,
+    nodes_read: Instant,
     records_due: Instant,
+    limits: Vec<Limit>,
+    limits_due: Instant,
+    /// Tasks that arrays may run at a time.
+    throttles: BTreeMap<String, u32>,
     claims: Vec<Claim>,
+    /// Whether Slurm has taken an order of this user.
+    has_acted: bool,
 }
 
 impl Slurm {
@@ -59,44 +78,69 @@ impl Slurm {
         let commands = Commands { bin: config.bin.clone(), limit: config.limit };
         let version = commands.ask("scontrol", &["--version"])?;
         if read::version(&version).is_none_or(|found| found < VERSION_MIN) {
-            return Err(Error::Version { found: one_line(&version) });
+            return Err(trouble::version(&one_line(&version)));
         }
+        let settings = commands.ask("scontrol", &["show", "config"])?;
         let now = Instant::now();
         let mut slurm = Self {
             config,
             commands,
+            settings,
             known: HashMap::new(),
             nodes: BTreeMap::new(),
-            nodes_due: now,
+            node_notes: Vec::new(),
+            nodes_read: now,
             records_due: now + RECORDS_EVERY,
+            limits: Vec::new(),
+            limits_due: now,
+            throttles: BTreeMap::new(),
             claims: Vec::new(),
+            has_acted: false,
         };
         slurm.read_nodes()?;
         Ok(slurm)
     }
 
+    fn setting(&self, key: &str) -> &str {
+        let line = self.settings.lines().find(|line| line.split([' ', '=']).next() == Some(key));
+        line.and_then(|line| line.split_once('=')).map_or("", |(_, value)| value.trim())
+    }
+
+    /// The user whom Slurm's controller runs as.
+    fn slurm_user(&self) -> &str {
+        self.setting("SlurmUser").split('(').next().unwrap_or("")
+    }
+
     /// What tells this cluster from all others: its name and its controller.
-    pub fn identity(&self) -> Result<String, Error> {
-        let text = self.commands.ask("scontrol", &["show", "config"])?;
-        let field = |key: &str| {
-            let line = text.lines().find(|line| line.starts_with(key))?;
-            line.split_once('=').map(|(_, value)| value.trim())
+    pub fn identity(&self) -> String {
+        // With several controllers the lines are numbered.
+        let host = match self.setting("SlurmctldHost") {
+            "" => self.setting("SlurmctldHost[0]"),
+            host => host,
         };
-        let fields = ["ClusterName", "SlurmctldHost", "SlurmctldPort"].map(field);
-        Ok(fields.map(Option::unwrap_or_default).join(" "))
+        [self.setting("ClusterName"), host, self.setting("SlurmctldPort")].join(" ")
     }
 
     /// Claims the partitions: no scheduler of another host decides for them while this one lives. If
     /// Slurm takes no claim from this user, the words say why.
     pub fn claim(&mut self) -> Result<Option<String>, Error> {
         for partition in &self.config.partitions {
-            match Claim::take(&self.commands, partition) {
+            match Claim::take(&self.commands, partition, self.slurm_user()) {
                 Ok(claim) => self.claims.push(claim),
                 Err(NoClaim::Refused(message)) => return Ok(Some(message)),
                 Err(NoClaim::Error(error)) => return Err(error),
             }
         }
         Ok(None)
+    }
+
+    /// The claims on the partitions, whoever has them.
+    pub fn listed_claims(&self) -> Result<Vec<claim::Listed>, Error> {
+        let mut claims = Vec::new();
+        for partition in &self.config.partitions {
+            claims.extend(claim::list(&self.commands, partition, self.slurm_user())?);
+        }
+        Ok(claims)
     }
 
     fn partitions(&self) -> String {
@@ -110,14 +154,38 @@ impl Slurm {
         if text.trim().is_empty() {
             let known = self.commands.ask("sinfo", &["-h", "-a", "-o", "%R"])?;
             let known = known.split_whitespace().collect::<Vec<_>>().join(", ");
-            return Err(Error::NoPartition { name: partitions, known });
+            return Err(trouble::no_partition(&partitions, &known));
         }
-        self.nodes = read::nodes(&text)?.into_iter().collect();
+        (self.nodes, self.node_notes) = read::nodes(&text)?;
+        if !self.setting("SelectTypeParameters").contains("MEMORY") {
+            // Slurm does not count memory, and shows what jobs ask for all the same.
+            self.nodes.values_mut().for_each(|node| node.host.memory_mb = Host::UNKNOWN.memory_mb);
+        }
+        self.nodes_read = Instant::now();
         if self.nodes.is_empty() {
-            return Err(Error::NoGpus(partitions));
+            return Err(trouble::no_gpus(&partitions));
         }
-        self.nodes_due = Instant::now() + NODES_EVERY;
         Ok(())
+    }
+
+    /// Limits of users, accounts and classes of service. Without accounting there are none.
+    fn read_limits(&mut self) {
+        self.limits_due = Instant::now() + LIMITS_EVERY;
+        let enforced = self.setting("AccountingStorageEnforce");
+        if !["limits", "qos", "safe", "all"].iter().any(|word| enforced.contains(word)) {
+            return;
+        }
+        let cluster = format!("cluster={}", self.setting("ClusterName"));
+        let qos = ["-nP", "show", "qos", "format=name,maxtrespu,maxjobspu,grptres,grpjobs"];
+        let of_accounts = ["-nP", "show", "assoc", "where", &cluster];
+        let of_accounts =
+            [&of_accounts[..], &["format=account,user,grptres,grpjobs,maxjobs"]].concat();
+        let answers = [&qos[..], &of_accounts].map(|args| self.commands.ask("sacctmgr", args));
+        // A database that is away leaves the limits as they were.
+        if let [Ok(qos), Ok(accounts)] = answers {
+            self.limits = read::qos_limits(&qos);
+            self.limits.extend(read::account_limits(&accounts));
+        }
     }
 
     /// Fetches the records of these jobs.
@@ -133,7 +201,7 @@ impl Slurm {
                 && !printed.err.contains("Invalid job id")
             {
                 let message = one_line(&printed.err);
-                return Err(Error::Unreachable { command: "scontrol show job".into(), message });
+                return Err(trouble::unreachable("scontrol show job", &message));
             }
         }
         Ok(records)
@@ -147,7 +215,7 @@ impl Slurm {
         let Some(known) = self.known.get(&row.key) else { return true };
         let has_started =
             row.stands == Stands::Running && known.started_s != row.started.parse().ok();
-        let may_tell_more = known.is_early || row.stands == Stands::Running;
+        let may_tell_more = known.obstacle == Obstacle::Early || row.stands == Stands::Running;
         known.stands != row.stands || has_started || (again && known.managed && may_tell_more)
     }
 
@@ -155,45 +223,65 @@ impl Slurm {
         let now_s = unix_s();
         let listed: HashSet<&Key> = rows.iter().map(|row| &row.key).collect();
         self.known.retain(|key, _| listed.contains(key));
+        let arrays: BTreeSet<&str> = rows.iter().filter_map(|row| array_of(&row.key)).collect();
+        self.throttles.retain(|array, _| arrays.contains(array.as_str()));
         for row in rows {
-            let array = row.key.split('_').next().unwrap_or("");
-            let record =
-                records.remove(&row.key).or_else(|| records.get(&format!("{array}_*")).cloned());
+            let record = records.remove(&row.key);
+            if let (Some(throttle), Some(array)) =
+                (record.as_ref().and_then(|record| record.throttle), array_of(&row.key))
+            {
+                self.throttles.insert(array.to_owned(), throttle);
+            }
             let is_claim = record.as_ref().is_some_and(|record| record.name == claim::NAME);
             let managed =
                 !is_claim && row.partitions.iter().any(|p| self.config.partitions.contains(p));
-            let job = match record {
-                Some(record) => joined(&row, record, managed, now_s),
-                None => match self.known.remove(&row.key) {
-                    Some(known) => SeenJob { stands: row.stands, ..known },
-                    // It is over and was never looked at, or it vanished while we looked.
-                    None if !matches!(row.stands, Stands::Over(_)) => continue,
-                    None => joined(&row, Record::default(), managed, now_s),
-                },
-            };
+            let said = read::obstacle(row.stands, &row.reason);
             let required = topo::expand(&row.required).unwrap_or_default();
+            let job = match (record, self.known.remove(&row.key)) {
+                (Some(record), _) => joined(&row, record, managed, now_s),
+                (None, Some(known)) => {
+                    let is_early = known.obstacle == Obstacle::Early && said == Obstacle::None;
+                    let obstacle = if is_early { Obstacle::Early } else { said };
+                    SeenJob { stands: row.stands, obstacle, ..known }
+                }
+                // It is over and was never looked at, or it vanished while we looked.
+                (None, None) if !matches!(row.stands, Stands::Over(_)) => continue,
+                (None, None) => joined(&row, Record::default(), managed, now_s),
+            };
             self.known.insert(row.key, SeenJob { required, reason: row.reason, ..job });
         }
     }
+}
+
+/// The array that a task belongs to.
+fn array_of(key: &str) -> Option<&str> {
+    key.split_once('_').map(|(array, _)| array)
 }
 
 fn joined(row: &Row, record: Record, managed: bool, now_s: Seconds) -> SeenJob {
     // Slurm itself puts off a requeued job; that is no wish of the user's.
     let begins_later = record.start_s.is_some_and(|start_s| start_s > now_s + 1.0);
     let waits = matches!(row.stands, Stands::Held | Stands::Queued);
+    let is_early = waits && record.restarts == 0 && (record.has_dependency || begins_later);
+    let obstacle = match read::obstacle(row.stands, &row.reason) {
+        Obstacle::None if is_early => Obstacle::Early,
+        obstacle => obstacle,
+    };
     SeenJob {
         name: record.name,
         user: record.user,
+        account: row.account.clone(),
+        qos: row.qos.clone(),
         managed,
         stands: row.stands,
         wants: record.wants.unwrap_or(Wants::Nothing),
-        comment: record.comment,
+        wish: Wish::parse(&record.comment),
         reason: String::new(),
+        obstacle,
         required: Vec::new(),
         holds: record.holds,
         restarts: record.restarts,
         can_requeue: record.can_requeue,
-        is_early: waits && record.restarts == 0 && (record.has_dependency || begins_later),
         submitted_s: record.submitted_s,
         started_s: row.started.parse().ok(),
         limit_s: record.limit_s,
@@ -201,6 +289,10 @@ fn joined(row: &Row, record: Record, managed: bool, now_s: Seconds) -> SeenJob {
 }
 
 impl Engine for Slurm {
+    fn name(&self) -> &'static str {
+        "Slurm"
+    }
+
     fn topology(&mut self) -> Result<(Topology, Vec<String>), Error> {
         self.read_nodes()?;
         let shown = self.commands.run("scontrol", &["show", "topology"], "")?;
@@ -227,8 +319,13 @@ impl Engine for Slurm {
 
     fn observe(&mut self) -> Result<Seen, Error> {
         let now = Instant::now();
-        if now >= self.nodes_due {
+        let waits = self.known.values().any(|job| job.managed && job.stands == Stands::Held);
+        let every = if waits { NODES_WAITED_FOR_EVERY } else { NODES_EVERY };
+        if now >= self.nodes_read + every {
             self.read_nodes()?;
+        }
+        if now >= self.limits_due {
+            self.read_limits();
         }
         let again = now >= self.records_due;
         if again {
@@ -236,10 +333,12 @@ impl Engine for Slurm {
         }
         let text =
             self.commands.ask("squeue", &["-h", "-a", "-r", "-t", "all", "-o", read::ROW])?;
-        let rows = read::rows(&text)?;
+        let (rows, unknown) = read::rows(&text)?;
         let waits = |row: &&Row| matches!(row.stands, Stands::Held | Stands::Queued);
         let waiting = rows.iter().filter(waits).map(|row| &row.key).collect();
-        self.claims.iter_mut().try_for_each(|claim| claim.keep(&self.commands, &waiting))?;
+        let slurm_user = self.slurm_user().to_owned();
+        let mut claims = self.claims.iter_mut();
+        claims.try_for_each(|claim| claim.keep(&self.commands, &waiting, &slurm_user))?;
         let stale: Vec<&Key> =
             rows.iter().filter(|row| self.is_stale(row, again)).map(|row| &row.key).collect();
         let records = match stale.is_empty() {
@@ -248,7 +347,18 @@ impl Engine for Slurm {
         };
         self.update(rows, records);
         let jobs = self.known.iter().map(|(key, job)| (key.clone(), job.clone())).collect();
-        Ok(Seen { jobs, nodes: self.nodes.clone() })
+        let throttles = self.throttles.iter().map(|(array, max)| Limit {
+            scope: Scope::Array,
+            of: array.clone(),
+            counts: Counts::Jobs,
+            max: *max,
+        });
+        let limits = self.limits.iter().cloned().chain(throttles).collect();
+        let states = unknown.into_iter().map(|state| {
+            format!("the state {state} is not known: its jobs are left alone, and what they hold is taken")
+        });
+        let notes = self.node_notes.iter().cloned().chain(states).collect();
+        Ok(Seen { jobs, nodes: self.nodes.clone(), limits, notes })
     }
 
     fn act(&mut self, orders: &[Order]) -> Result<Vec<Complaint>, Error> {
@@ -269,14 +379,18 @@ impl Engine for Slurm {
         }
         if !input.is_empty() {
             let printed = self.commands.run("scontrol", &["-Q"], &input)?;
-            for line in printed.err.lines().filter(|line| !line.trim().is_empty()) {
-                let command = "scontrol update".into();
-                if is_denied(line) {
-                    return Err(Error::Denied { command, message: line.trim().into() });
-                }
-                let named = line.rsplit_once("for job ").map(|(_, key)| key.trim().to_owned());
-                complaints.push(Complaint { job: named, message: line.trim().into() });
+            let lines: Vec<&str> =
+                printed.err.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+            let denied: Vec<&&str> = lines.iter().filter(|line| is_denied(line)).collect();
+            self.has_acted |= denied.is_empty();
+            // One job may be denied for a reason of its own; all of them are denied to the wrong user.
+            if let (Some(line), false) = (denied.first(), self.has_acted) {
+                return Err(trouble::denied("scontrol update", line));
             }
+            complaints.extend(lines.into_iter().map(|line| {
+                let named = line.rsplit_once("for job ").map(|(_, key)| key.trim().to_owned());
+                Complaint { job: named, message: line.into() }
+            }));
         }
         Ok(complaints)
     }
@@ -285,9 +399,11 @@ impl Engine for Slurm {
 /// The lines for scontrol's input that carry the order out.
 fn lines(order: &Order, input: &mut String) {
     let text = match order {
-        Order::Bind { job, nodes } => {
+        // The least stays what the user asked for, so that it can be told from what Hither chose.
+        Order::Bind { job, nodes, fewest } => {
             let (list, count) = (nodes.join(","), nodes.len());
-            format!("update jobid={job} reqnodelist={list} numnodes={count}-{count}\n")
+            let fewest = (*fewest as usize).min(count);
+            format!("update jobid={job} reqnodelist={list} numnodes={fewest}-{count}\n")
         }
         // Slurm lets a requeued job wait for two minutes; `starttime` ends that.
         Order::Release { job } => format!("update jobid={job} starttime=now\nrelease {job}\n"),
@@ -295,7 +411,8 @@ fn lines(order: &Order, input: &mut String) {
             "update jobid={job} reqnodelist= numnodes={nodes} starttime=now\nrelease {job}\n"
         ),
         Order::HandOver { job, unbind: None } => format!("release {job}\n"),
-        Order::Hold { job } => format!("hold {job}\n"),
+        // As its user would hold it: an administrator's hold is obeyed.
+        Order::Hold { job } => format!("uhold {job}\n"),
         // Without `Incomplete`, a job that has ended meanwhile would run once more.
         Order::Requeue { job } => format!("requeuehold Incomplete {job}\n"),
         Order::Signal { .. } => return,
@@ -303,6 +420,4 @@ fn lines(order: &Order, input: &mut String) {
     input.push_str(&text);
 }
 
-pub fn unix_s() -> Seconds {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
-}
+pub use crate::run::unix_s;

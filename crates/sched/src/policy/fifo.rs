@@ -39,6 +39,10 @@ impl Policy for Fifo {
         }
     }
 
+    fn line(&self) -> Option<Vec<JobId>> {
+        Some(self.line.iter().copied().collect())
+    }
+
     saved_whole!();
 
     fn overtaking_s_max(&self) -> Option<Seconds> {

@@ -30,11 +30,11 @@ pub use settings::Settings;
 /// A policy that stops a job puts it back in line itself, or starts it at once somewhere else. For
 /// all else that happens to a job the scheduler calls one of the first three methods.
 pub trait Policy: Send {
-    /// The job waits from now on: it has arrived, lost its GPUs with a machine, or its start was
-    /// refused.
+    /// The job waits from now on: it has arrived, may start again, lost its GPUs with a machine, or its start
+    /// was refused.
     fn enqueue(&mut self, turn: &mut Turn, id: JobId);
 
-    /// The job is over.
+    /// The job is over, or may not start for now.
     fn forget(&mut self, turn: &mut Turn, id: JobId);
 
     /// The job runs, though this policy did not just start it: its stop was refused.
@@ -68,6 +68,11 @@ pub trait Policy: Send {
     /// policy is a bound to compare with.
     fn is_clairvoyant(&self) -> bool {
         false
+    }
+
+    /// Waiting jobs in the order in which they are asked; `None`: the policy keeps no such order.
+    fn line(&self) -> Option<Vec<JobId>> {
+        None
     }
 
     /// How long a job may wait until no younger one overtakes it.

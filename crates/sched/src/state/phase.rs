@@ -53,6 +53,8 @@ pub struct JobState {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Phase {
     Waiting,
+    /// It waits, and may not start whatever is free: the world has a reason of its own.
+    Parked,
     /// GPUs are promised to it; it does not run yet.
     Starting(Start),
     Running(Run),
@@ -199,7 +201,7 @@ impl JobState {
         match &self.phase {
             Phase::Running(run) | Phase::Starting(Start { run, .. }) => Some(run),
             Phase::Stopping(stop) => stop.next.as_ref().map(|next| &next.run),
-            Phase::Waiting | Phase::Over => None,
+            Phase::Waiting | Phase::Parked | Phase::Over => None,
         }
     }
 

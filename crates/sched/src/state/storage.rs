@@ -78,6 +78,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::Slot;
+    use crate::job::Split;
 
     fn on(machine: MachineId, gpus: u32) -> Placement {
         Placement { slots: vec![Slot { machine, gpus }], tier: Tier::MACHINE }
@@ -101,9 +102,9 @@ mod tests {
         // Six of eight GPUs write until 10; the next job of four takes the two others and two of those.
         storage.write(0.0, 10.0, &on(0, 6));
         let (two, four) = (on(0, 2), on(0, 4));
-        cluster.take(&two);
+        cluster.take(&two, Split::ANY);
         assert_eq!(storage.ready_s(1.0, &cluster, &two), 1.0);
-        cluster.take(&four);
+        cluster.take(&four, Split::ANY);
         assert_eq!(storage.ready_s(1.0, &cluster, &four), 10.0);
         assert_eq!(storage.ready_s(1.0, &cluster, &on(1, 4)), 1.0, "another machine");
     }

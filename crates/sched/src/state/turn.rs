@@ -69,9 +69,9 @@ impl<'a> Turn<'a> {
         let job = state.job(id);
         let (gang, pool) = (job.demand(), state.pool_of_run(id));
         let held = job.run()?.placement.clone();
-        state.cluster.release(&held);
+        state.cluster.release(&held, gang.split);
         let offer = state.cluster.best_offer(gang, Some(pool));
-        state.cluster.take(&held);
+        state.cluster.take(&held, gang.split);
         offer
     }
 

@@ -18,6 +18,7 @@ use crate::cluster::{Placement, PoolId};
 use crate::event::{Action, Timer, Why};
 use crate::job::JobId;
 use crate::network::Shape;
+use crate::order::pairs;
 use crate::policy::Policy;
 use crate::policy::queue::{Class, class_of};
 use crate::state::Turn;
@@ -89,9 +90,9 @@ struct Dally {
     /// What a gang of each demand would have if the cluster were empty, and for which layout that holds.
     #[serde(skip)]
     best_shapes: (u64, BTreeMap<Class, Shape>),
-    /// The expected wait last reported for each number of GPUs.
-    #[serde(default)]
-    reported: BTreeMap<u32, Seconds>,
+    /// The expected wait last reported for each demand.
+    #[serde(default, with = "pairs")]
+    reported: BTreeMap<Class, Seconds>,
 }
 
 impl Dally {
@@ -152,9 +153,9 @@ impl Dally {
             let gives_in_s = self.ask(turn, head.1, tier, pool);
             let mut count = 0;
             if let Some(gives_in_s) = gives_in_s {
-                let answer = Answer { tier, at_s: now, first: (head.1, gives_in_s) };
+                let answer = Answer { tier, at_s: now, first: head.1, gives_in_s };
                 let (declined, earliest) = answers.entry(demand).or_insert((0, answer));
-                if gives_in_s < earliest.first.1 {
+                if gives_in_s < earliest.gives_in_s {
                     *earliest = answer;
                 }
                 *declined += 1;
@@ -175,9 +176,9 @@ impl Dally {
     fn report_wait(&mut self, turn: &mut Turn, demand: Class) {
         let wait_s = self.tuner.wait_s(demand, turn.now());
         let gpus = demand.0.gpus;
-        let reported_s = self.reported.get(&gpus).copied().unwrap_or(0.0);
+        let reported_s = self.reported.get(&demand).copied().unwrap_or(0.0);
         if (wait_s - reported_s).abs() > 0.25 * reported_s {
-            self.reported.insert(gpus, wait_s);
+            self.reported.insert(demand, wait_s);
             let timers_s = vec![wait_s; turn.state.cluster.levels.len() - 1];
             turn.say(Action::Tuned { gpus, timers_s }, Why::Learned);
         }
@@ -566,6 +567,10 @@ impl Policy for Dally {
         *self = Self { options, ..serde_json::from_value(saved)? };
         self.waiting.pausing = pausing;
         Ok(())
+    }
+
+    fn line(&self) -> Option<Vec<JobId>> {
+        Some(self.waiting.by_claim())
     }
 
     fn overtaking_s_max(&self) -> Option<Seconds> {

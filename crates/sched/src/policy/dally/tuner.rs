@@ -16,6 +16,8 @@ use crate::policy::queue::Class;
 
 /// Each place got makes what was seen before count less by one part in so many.
 const MEMORY_PLACES: f64 = 16.0;
+/// Demands that are remembered: users may think of many.
+const DEMANDS_MAX: usize = 1024;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Tuner {
@@ -53,6 +55,11 @@ impl Tuner {
         match self.by_demand.get_mut(&demand) {
             Some(patience) => patience.run(now, holds_out),
             None if holds_out => {
+                if self.by_demand.len() >= DEMANDS_MAX {
+                    let idle = self.by_demand.iter().find(|(_, p)| p.since_s.is_none());
+                    let idle = idle.map(|(demand, _)| *demand);
+                    idle.and_then(|demand| self.by_demand.remove(&demand));
+                }
                 self.by_demand.entry(demand).or_default().run(now, true);
             }
             None => {}

@@ -17,7 +17,7 @@ use std::ops::Range;
 use hither_core::topology::Tier;
 
 use crate::cluster::{Cluster, MachineId, PlaceId, PoolId};
-use crate::job::{Demand, JobId, Split};
+use crate::job::{Demand, Host, JobId, Split};
 use crate::order::SortKey;
 use crate::state::State;
 
@@ -65,6 +65,7 @@ type Place = (Tier, PoolId, Demand);
 
 /// A search for such a domain: victims have a claim above `above`.
 struct Search<'a> {
+    state: &'a State,
     cluster: &'a Cluster,
     tier: Tier,
     pool: PoolId,
@@ -133,7 +134,7 @@ impl Candidates {
             }
         }
         let mut victims = Vec::new();
-        let search = Search { cluster, tier, pool, gang, above };
+        let search = Search { state, cluster, tier, pool, gang, above };
         let key: Place = (tier, pool, gang);
         let ranking = self.rankings.remove(&key).filter(|ranking| ranking.above <= above);
         let mut ranking = match ranking {
@@ -199,7 +200,7 @@ impl Candidates {
 
     /// The victims, by index, that make room in the domain. Returns their cost.
     fn cheapest_in(&self, search: &Search, domain: usize, victims: &mut Vec<u32>) -> Option<f64> {
-        let Search { cluster, tier, pool, gang, above } = *search;
+        let Search { cluster, tier, pool, gang, above, .. } = *search;
         if gang.split != Split::ANY {
             return self.cheapest_by_machine(search, domain, victims);
         }
@@ -227,7 +228,7 @@ impl Candidates {
     ) -> Option<f64> {
         let Search { cluster, gang, .. } = *search;
         let machines = machines_in(search, domain);
-        let free: u32 = machines.iter().map(|&m| gang.split.chunks_in(free_of(cluster, m))).sum();
+        let free: u32 = machines.iter().map(|&m| cluster.chunks_on(m, gang.split)).sum();
         let mut missing = gang.chunks().checked_sub(free).filter(|&missing| missing > 0)?;
         let mut chosen: BTreeSet<u32> = BTreeSet::new();
         let offer = |machine: MachineId, missing: u32, chosen: &BTreeSet<u32>| {
@@ -257,7 +258,7 @@ impl Candidates {
     /// cost, and who they are. Those who are `chosen` leave anyway.
     fn most_chunks(
         &self,
-        &Search { cluster, gang: Demand { split, .. }, above, .. }: &Search,
+        &Search { state, cluster, gang: Demand { split, .. }, above, .. }: &Search,
         machine: MachineId,
         chunks_max: u32,
         chosen: &BTreeSet<u32>,
@@ -271,7 +272,7 @@ impl Candidates {
         let is_eligible = |at: u32| self.is_eligible(at, above) && !chosen.contains(&at);
         let free_then = free + held(&|at| chosen.contains(&at));
         let most = split.chunks_in(free_then + held(&is_eligible));
-        let before = split.chunks_in(free);
+        let before = cluster.chunks_on(machine, split);
         let chunks = most.saturating_sub(before).min(chunks_max);
         if chunks == 0 {
             return None;
@@ -282,7 +283,22 @@ impl Candidates {
             0 => 0.0,
             _ => self.cheapest_of(shares, missing, is_eligible, &mut victims)?,
         };
-        Some((chunks, cost, victims))
+        if split.host == Host::NONE {
+            return Some((chunks, cost, victims));
+        }
+        // The victims were chosen by their GPUs. Their CPUs and memory may leave room for fewer chunks.
+        let leaves = |share: &&Share| {
+            chosen.contains(&share.candidate) || victims.contains(&share.candidate)
+        };
+        let (gpus, host) = shares.iter().filter(leaves).fold(
+            (free, cluster.machines[machine as usize].host_free),
+            |(gpus, host), share| {
+                let of_victim = state.job(self.all[share.candidate as usize].id).job.terms.split;
+                (gpus + share.gpus, host.plus(of_victim.host_of(share.gpus)))
+            },
+        );
+        let chunks = split.chunks_on(gpus, host).saturating_sub(before).min(chunks);
+        (chunks > 0).then_some((chunks, cost, victims))
     }
 
     /// The victims whose shares add up to the missing GPUs. In order of cost per GPU freed, those
@@ -424,6 +440,11 @@ fn free_of(cluster: &Cluster, machine: MachineId) -> u32 {
 /// Machines of a domain that are up.
 fn machines_in(search: &Search, domain: usize) -> Vec<MachineId> {
     let Search { cluster, tier, pool, .. } = *search;
+    if tier == Tier::MACHINE {
+        return Vec::from_iter(
+            Some(domain as MachineId).filter(|_| cluster.machines[domain].is_up()),
+        );
+    }
     let place = (domain % cluster.places(tier.level())) as PlaceId;
     let is_in = |&m: &MachineId| {
         let machine = &cluster.machines[m as usize];
@@ -577,7 +598,7 @@ mod tests {
         ) {
             let mut state = running(3, &jobs);
             let mut all = candidates(&state, &claims, &costs);
-            let gang = Demand { gpus: chunk * chunks, split: Split { chunk, chunks_max } };
+            let gang = Demand { gpus: chunk * chunks, split: Split { chunk, chunks_max, ..Split::ANY } };
             state.cluster.prepare(gang.split);
             let tier = Tier(tier);
             let found = all.cheapest(&state, gang, 0, tier, above);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{Cluster, PoolId};
 use crate::event::Timer;
 use crate::job::JobId;
-use crate::order::{SortKey, pairs};
+use crate::order::{SortKey, any_float, pairs};
 use crate::policy::queue::{Class, class_of};
 use crate::state::Turn;
 
@@ -47,8 +47,11 @@ pub type Head = (SortKey, JobId);
 pub struct Answer {
     pub tier: Tier,
     pub at_s: Seconds,
-    /// The job that gives in first, and when, if nothing better comes.
-    pub first: (JobId, Seconds),
+    /// The job that gives in first, if nothing better comes.
+    pub first: JobId,
+    /// When it gives in: never, where its timer is infinite and nobody knows what the place costs it.
+    #[serde(with = "any_float")]
+    pub gives_in_s: Seconds,
 }
 
 impl Line {
@@ -161,7 +164,7 @@ impl Waiting {
             };
             let now = turn.now();
             let holds = |answer: &Answer| {
-                tier >= answer.tier && now < answer.at_s + again_s && now < answer.first.1 - 1e-6
+                tier >= answer.tier && now < answer.at_s + again_s && now < answer.gives_in_s - 1e-6
             };
             if !line.answer.as_ref().is_some_and(holds) {
                 line.answer = None;
@@ -180,15 +183,22 @@ impl Waiting {
     pub fn answered(&mut self, turn: &mut Turn, demand: Class, answer: Answer) {
         if let Some(line) = self.lines.get_mut(&demand) {
             line.answer = Some(answer);
-            let (id, at_s) = answer.first;
-            if at_s.is_finite() {
-                turn.set_timer(Timer::Job(id), at_s);
+            if answer.gives_in_s.is_finite() {
+                turn.set_timer(Timer::Job(answer.first), answer.gives_in_s);
             }
         }
     }
 
     pub fn is_empty(&self) -> bool {
         self.patience.is_empty()
+    }
+
+    /// All jobs by claim.
+    pub fn by_claim(&self) -> Vec<JobId> {
+        let levels = self.lines.values().flat_map(|line| &line.levels);
+        let mut all: Vec<Head> = levels.flat_map(|level| &level.by_claim).copied().collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, id)| id).collect()
     }
 
     /// Whether anybody of the demand waits.
@@ -291,7 +301,7 @@ impl Waiting {
         let level = &mut line.levels[patience.allowed.level()];
         level.by_claim.remove(&(patience.claim, id));
         level.unoffered.remove(&id);
-        line.answer = line.answer.filter(|answer| answer.first.0 != id);
+        line.answer = line.answer.filter(|answer| answer.first != id);
         if let Some(until) = patience.until {
             level.deadlines.remove(&(until, id));
         }

@@ -223,6 +223,7 @@ pub fn choose_on_paper<K: Ord + Copy, C: Ord + Copy>(
 ) -> Plan {
     let mut paper = Cow::Borrowed(&turn.state.cluster);
     let held = |id: JobId| &*turn.state.job(id).run().expect("it runs").placement;
+    let split = |id: JobId| turn.state.job(id).job.terms.split;
     // Running jobs that were looked at, least deserving first. The first `gone` of them leave.
     let mut met: Vec<((K, JobId), &Placement)> = Vec::new();
     let mut gone = 0;
@@ -243,18 +244,19 @@ pub fn choose_on_paper<K: Ord + Copy, C: Ord + Copy>(
                 met.extend(running.next(turn, order, rank).map(|next| (next, held(next.1))));
             }
             match met.get(gone).filter(|(next, _)| *next > rank) {
-                Some((_, held)) => paper.to_mut().release(held),
+                Some((next, held)) => paper.to_mut().release(held, split(next.1)),
                 None => break None,
             }
             gone += 1;
         };
         match offer {
             Some((pool, placement)) => {
-                paper.to_mut().take(&placement);
+                paper.to_mut().take(&placement, split(id));
                 chosen.push((id, pool, Some(placement)));
             }
             None => {
-                met[before..gone].iter().for_each(|(_, held)| paper.to_mut().take(held));
+                let back = met[before..gone].iter();
+                back.for_each(|(next, held)| paper.to_mut().take(held, split(next.1)));
                 gone = before;
                 offers.in_vain(placing, class);
             }
@@ -264,10 +266,11 @@ pub fn choose_on_paper<K: Ord + Copy, C: Ord + Copy>(
     for &((_, id), held) in met[..gone].iter().rev() {
         let has_room = |slot: &Slot| {
             let machine = &paper.machines[slot.machine as usize];
-            machine.free >= slot.gpus || !machine.is_up()
+            split(id).host_of(slot.gpus).fits(machine.host_free) && machine.free >= slot.gpus
+                || !machine.is_up()
         };
         match held.slots.iter().all(has_room) {
-            true => paper.to_mut().take(held), // nobody came for its GPUs
+            true => paper.to_mut().take(held, split(id)), // nobody came for its GPUs
             false => preempted.push(id),
         }
     }
