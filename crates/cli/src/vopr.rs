@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::panic;
 use std::process::ExitCode;
 
+use hither_live::vopr as live;
 use hither_report::plural;
 use hither_sched::vopr::{Case, DRAWN, OPTIONS};
 use rayon::prelude::*;
@@ -112,7 +113,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
 /// What a scenario draws, one line each.
 fn list() -> String {
     let options = OPTIONS.iter().map(|drawn| (drawn.option, drawn.range));
-    let rows: Vec<(&str, &str)> = DRAWN.iter().copied().chain(options).collect();
+    let rows: Vec<(&str, &str)> = DRAWN.iter().chain(live::DRAWN).copied().chain(options).collect();
     let width = rows.iter().map(|row| row.0.len()).max().unwrap_or(0);
     let mut text: String =
         rows.iter().map(|(what, range)| format!("{what:width$}  {range}\n")).collect();
@@ -127,14 +128,22 @@ fn run_seed(seed: u64) -> Result<&'static str, Failure> {
     let outcome = panic::catch_unwind(panic::AssertUnwindSafe(|| {
         let case = Case::new(seed);
         policy = Some(case.policy.name);
-        case.run().map(|()| case.policy.name)
+        run_case(&case).map(|()| case.policy.name)
     }));
     let what = match outcome {
         Ok(Ok(name)) => return Ok(name),
-        Ok(Err(error)) => error.to_string(),
+        Ok(Err(what)) => what,
         Err(_) => PANIC.take().unwrap_or_else(|| "panicked".into()).replace('\n', " "),
     };
     Err(Failure { seed, policy, what })
+}
+
+/// Half of the cases are for the driver of real clusters, half for the simulator.
+fn run_case(case: &Case) -> Result<(), String> {
+    match case.live {
+        true => live::run(case, None).map_err(|(now, what)| format!("after {now:.0} s: {what}")),
+        false => case.run().map_err(|error| error.to_string()),
+    }
 }
 
 fn tell(

@@ -126,6 +126,11 @@ impl Attempts {
         self.by_job.get_mut(job).expect("inserted above")
     }
 
+    /// Whether what was last asked for the job will not come about.
+    pub fn has_failed(&self, job: &str) -> bool {
+        self.by_job.get(job).is_some_and(|attempt| attempt.failed.is_some())
+    }
+
     /// Why a job is left to the engine.
     pub fn left(&self, job: &str) -> Option<&str> {
         self.by_job.get(job)?.left.as_deref()

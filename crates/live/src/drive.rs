@@ -134,6 +134,10 @@ impl<E: Engine> Driver<E> {
         driver.begin_segment(now_s, segment.snapshot.is_some())?;
         driver.rearrange(topology, now_s, &mut Vec::new())?;
         driver.reset_clock(now_s)?;
+        // Nobody remembers until when: they are tried again.
+        for (machine, split) in driver.scheduler.state.cluster.closed() {
+            driver.memory.attempts.close(machine, split, driver.now(now_s));
+        }
         Ok(driver)
     }
 
@@ -217,7 +221,7 @@ impl<E: Engine> Driver<E> {
     fn turn(&mut self, now: Seconds, now_s: Seconds) -> Result<Vec<Said>, Error> {
         let mut memory = std::mem::take(&mut self.memory);
         let told = jobs::news(self.view(now), &mut memory);
-        let (of_machines, notes) = machines::news(self.view(now), &told.left);
+        let (of_machines, notes) = machines::news(self.view(now), &told.left, &memory.stuck);
         let reopened = memory.attempts.reopened(now);
         self.memory = memory;
         let mut said = say::notes(told.notes, notes, now_s);

@@ -1,7 +1,7 @@
 //! Jobs between the books and the engine: gathers what [`reconcile`] decides by, and makes events and orders of
 //! what it decides.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use hither_core::Seconds;
@@ -50,6 +50,8 @@ pub struct Memory {
     pub limits: LimitTable,
     /// Why jobs may not start now, or are left to the engine: in words, as of the last look.
     pub bars: HashMap<Key, String>,
+    /// Nodes with jobs that are being ended and do not leave.
+    pub stuck: BTreeSet<String>,
 }
 
 /// Events in the order in which they have to be told: what frees GPUs comes first.
@@ -62,7 +64,8 @@ pub struct Told {
     pub notes: Vec<(Key, String)>,
     /// Jobs that nobody has booked any more, whatever they hold.
     pub left: HashSet<Key>,
-    new: Vec<(Key, SeenJob)>,
+    /// New jobs, and whether they may not start yet.
+    new: Vec<(Key, SeenJob, bool)>,
 }
 
 /// The news of all jobs.
@@ -95,50 +98,41 @@ type Row<'a> = (&'a Key, Option<JobId>, Option<&'a SeenJob>, Facts);
 fn all_facts<'a>(view: View<'a>, memory: &mut Memory) -> Vec<Row<'a>> {
     let mut booked: Vec<(&Key, JobId)> = view.managed.iter().map(|(key, id)| (key, *id)).collect();
     booked.sort_unstable_by_key(|(_, id)| *id);
-    let is_waiting = |id: JobId| matches!(view.state.job(id).phase, Phase::Waiting | Phase::Parked);
+    let attempts = &memory.attempts;
+    let waits = |key: &Key, id: JobId| match view.state.job(id).phase {
+        Phase::Waiting | Phase::Parked => true,
+        // Its start will be refused at this look.
+        Phase::Starting(_) => attempts.has_failed(key),
+        _ => false,
+    };
     let of_waiting = |(key, id): &(&'a Key, JobId)| {
         let seen = view.seen.jobs.get(*key)?;
-        (is_waiting(*id) && seen.stands == Stands::Held).then_some((*key, seen))
+        (seen.stands == Stands::Held && waits(key, *id)).then_some((*key, seen))
     };
     let waiting: Vec<(&Key, &SeenJob)> = booked.iter().filter_map(of_waiting).collect();
     let is_promised = |key: &Key| {
         let phase = view.managed.get(key).map(|id| &view.state.job(*id).phase);
-        matches!(phase, Some(Phase::Starting(_)))
+        matches!(phase, Some(Phase::Starting(_))) && !attempts.has_failed(key)
     };
+    let is_new = |(key, seen): &(&'a Key, &'a SeenJob)| {
+        seen.managed && seen.stands == Stands::Held && !view.managed.contains_key(*key)
+    };
+    let new: Vec<(&Key, &SeenJob)> = view.seen.jobs.iter().filter(is_new).collect();
+    let waiting: Vec<(&Key, &SeenJob)> = waiting.into_iter().chain(new.iter().copied()).collect();
     let limited = memory.limits.barred(view.seen, &waiting, view.now, is_promised);
-    let stuck = stuck(view, memory);
     memory.bars.clear();
+    memory.stuck.clear();
     let mut rows: Vec<Row<'_>> = Vec::new();
     for (key, id) in booked {
         let seen = view.seen.jobs.get(key);
-        let facts = facts_of(view, memory, (key, Some(id), seen), limited.get(key), &stuck);
+        let facts = facts_of(view, memory, (key, Some(id), seen), limited.get(key));
         rows.push((key, Some(id), seen, facts));
     }
-    for (key, seen) in &view.seen.jobs {
-        if seen.managed && seen.stands == Stands::Held && !view.managed.contains_key(key) {
-            let facts = facts_of(view, memory, (key, None, Some(seen)), None, &stuck);
-            rows.push((key, None, Some(seen), facts));
-        }
+    for (key, seen) in new {
+        let facts = facts_of(view, memory, (key, None, Some(seen)), limited.get(key));
+        rows.push((key, None, Some(seen), facts));
     }
     rows
-}
-
-/// Jobs that are being ended and still hold their GPUs after as long as a stop may take.
-fn stuck(view: View<'_>, memory: &mut Memory) -> HashSet<JobId> {
-    let mut stuck = HashSet::new();
-    for (key, seen) in view.seen.jobs.iter().filter(|(key, _)| view.managed.contains_key(*key)) {
-        let attempt = memory.attempts.of(key);
-        match seen.stands {
-            Stands::Leaving => {
-                let since_s = *attempt.leaving_s.get_or_insert(view.now);
-                if view.now > since_s + view.limits.stop_s {
-                    stuck.insert(view.managed[key]);
-                }
-            }
-            _ => attempt.leaving_s = None,
-        }
-    }
-    stuck
 }
 
 fn facts_of(
@@ -146,7 +140,6 @@ fn facts_of(
     memory: &mut Memory,
     (key, id, seen): (&Key, Option<JobId>, Option<&SeenJob>),
     limit: Option<&String>,
-    stuck: &HashSet<JobId>,
 ) -> Facts {
     let job = id.map(|id| view.state.job(id));
     let books = match job.map(|job| &job.phase) {
@@ -166,6 +159,15 @@ fn facts_of(
         Stands::Over(_) => Shown::Over,
     };
     let attempt = memory.attempts.of(key);
+    match shown {
+        Shown::Leaving => {
+            let since_s = *attempt.leaving_s.get_or_insert(view.now);
+            if view.now > since_s + view.limits.stop_s {
+                memory.stuck.extend(seen.holds.iter().map(|held| held.node.clone()));
+            }
+        }
+        _ => attempt.leaving_s = None,
+    }
     match shown {
         Shown::Held => {
             // It had been released, and somebody else than Hither held it.
@@ -189,7 +191,7 @@ fn facts_of(
     match job.map(|job| &job.phase) {
         Some(Phase::Starting(start)) => {
             let had_failed = attempt.failed.is_some();
-            about_start(view, attempt, start, seen, stuck, &mut facts);
+            about_start(view, attempt, start, seen, &mut facts);
             if !had_failed && attempt.failed.is_some() {
                 attempt.refusal = Some(seen.reason.clone());
                 memory.limits.refused(key, view.seen, view.now);
@@ -244,7 +246,6 @@ fn about_start(
     attempt: &mut Attempt,
     start: &Start,
     seen: &SeenJob,
-    stuck: &HashSet<JobId>,
     facts: &mut Facts,
 ) {
     attempt.on(start.decision, view.now);
@@ -254,15 +255,14 @@ fn about_start(
     facts.is_bound = required == nodes;
     facts.is_released = attempt.is_released;
     facts.is_there = seen.holds.is_empty() || view.places.is_at(&start.run.placement, &seen.holds);
-    let open: Vec<JobId> =
-        start.after.iter().filter_map(|stop| view.state.in_flight.get(stop).copied()).collect();
+    let is_ready = start.after.iter().all(|stop| !view.state.in_flight.contains_key(stop));
     let is_up = |slot: &hither_sched::cluster::Slot| {
         view.state.cluster.machines[slot.machine as usize].is_up()
     };
     let was_refused = attempt.is_released && seen.stands == Stands::Queued;
-    if !start.run.placement.slots.iter().all(is_up) || open.iter().any(|id| stuck.contains(id)) {
+    if !start.run.placement.slots.iter().all(is_up) {
         attempt.failed.get_or_insert(Blame::Other);
-    } else if open.is_empty() {
+    } else if is_ready {
         let ready_s = *attempt.ready_s.get_or_insert(view.now);
         match seen.obstacle {
             Obstacle::Limit(..) | Obstacle::Cluster | Obstacle::Early | Obstacle::Never
@@ -277,7 +277,7 @@ fn about_start(
             _ => {}
         }
     }
-    facts.wish = match (attempt.failed, open.is_empty()) {
+    facts.wish = match (attempt.failed, is_ready) {
         (Some(_), _) => Wish::Failed,
         (None, false) => Wish::Pending,
         (None, true) => Wish::Asked,
@@ -308,7 +308,7 @@ fn tell(
     // Jobs that are new are told together, at the end.
     let (Some(id), false) = (id, news == News::Submitted) else {
         if let Some(seen) = seen.filter(|_| news == News::Submitted) {
-            told.new.push((key.clone(), seen.clone()));
+            told.new.push((key.clone(), seen.clone(), memory.bars.contains_key(key)));
         }
         return;
     };
@@ -329,8 +329,16 @@ fn tell(
         }
         (News::StartRefused, Phase::Starting(start), Some(seen)) => {
             note(format!("did not start where it was placed: {}", refusal(memory, key, seen)));
-            start_refused(view, memory, key, job, start, told);
             told.settled.push(Event::Refused(start.decision));
+            start_refused(view, memory, key, job, start, told);
+            if memory.bars.contains_key(key) {
+                told.settled.push(Event::Parked { job: id });
+            }
+            if let Some(why) = memory.attempts.left(key) {
+                told.notes.push((key.clone(), format!("is left to {engine}: {why}")));
+                told.settled.push(Event::Ended { job: id, how });
+                told.left.insert(key.clone());
+            }
         }
         (News::Stopped, Phase::Stopping(stop), Some(seen)) => {
             told.freed.push(Event::Stopped { decision: stop.decision, kept: seen.wish.saved });
@@ -384,7 +392,7 @@ fn start_refused(
     told: &mut Told,
 ) {
     let attempt = memory.attempts.of(key);
-    if attempt.failed != Some(Blame::Place) {
+    if attempt.failed.take() != Some(Blame::Place) {
         return;
     }
     attempt.tries += 1;
@@ -452,15 +460,21 @@ fn progress(view: View<'_>, id: JobId, job: &JobState, seen: &SeenJob) -> Option
 /// Held jobs that are new, in the order in which they were submitted.
 fn submit(view: View<'_>, told: &mut Told) {
     let mut new = std::mem::take(&mut told.new);
-    new.sort_by(|(a, job_a), (b, job_b)| {
+    new.sort_by(|(a, job_a, _), (b, job_b, _)| {
         job_a.submitted_s.total_cmp(&job_b.submitted_s).then_with(|| number(a).cmp(&number(b)))
     });
-    let jobs: Vec<Arc<Job>> = new
-        .iter()
-        .filter_map(|(key, seen)| placeable(view, key, seen).ok().map(Arc::new))
-        .collect();
+    let mut jobs: Vec<Arc<Job>> = Vec::new();
+    let mut parked = Vec::new();
+    for (key, seen, is_barred) in &new {
+        if let Ok(job) = placeable(view, key, seen) {
+            let id = view.state.jobs.next_id() + jobs.len() as JobId;
+            parked.extend(is_barred.then_some(Event::Parked { job: id }));
+            jobs.push(Arc::new(job));
+        }
+    }
     if !jobs.is_empty() {
         told.jobs.push(Event::Submitted(jobs));
+        told.jobs.extend(parked);
     }
 }
 

@@ -22,5 +22,6 @@ pub mod say;
 pub mod serve;
 pub mod slurm;
 pub mod status;
+pub mod vopr;
 pub mod what_if;
 pub mod wish;

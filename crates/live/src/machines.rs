@@ -1,6 +1,6 @@
 //! Machines between the books and the engine: who takes jobs, how large they are, and what others hold.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use hither_core::topology::{Machine, Topology};
 use hither_sched::cluster::Status;
@@ -11,21 +11,31 @@ use crate::engine::{Key, Stands};
 use crate::jobs::View;
 
 /// The news of all machines, and sentences for the log. Jobs that have `left` are nobody's in the books any
-/// more: what they hold is others'.
-pub fn news(view: View<'_>, left: &HashSet<Key>) -> (Vec<Event>, Vec<String>) {
+/// more: what they hold is others'. Nodes that are `stuck` have jobs that do not leave.
+pub fn news(
+    view: View<'_>,
+    left: &HashSet<Key>,
+    stuck: &BTreeSet<String>,
+) -> (Vec<Event>, Vec<String>) {
     let (mut events, mut notes) = (Vec::new(), Vec::new());
     let foreign = foreign(view, left);
     for (id, machine) in (0..).zip(&view.state.cluster.machines) {
         let name = view.places.name(id);
         let node = view.seen.nodes.get(name);
         let is_empty = machine.taken == 0 && machine.stopping.is_empty();
+        let is_stuck = stuck.contains(name);
         let status = match node {
+            Some(_) if is_stuck => Status::Draining,
             Some(node) => node.status,
             None if is_empty => Status::Gone,
             None => Status::Draining,
         };
         if status != machine.status {
-            let state = node.map_or("gone", |node| &node.state);
+            let state = match node {
+                Some(_) if is_stuck => "left alone: a job there is being ended and does not leave",
+                Some(node) => &node.state,
+                None => "gone",
+            };
             notes.push(format!("node {name} is {state}"));
             events.push(Event::Machine { machine: id, status });
         }

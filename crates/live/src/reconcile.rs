@@ -85,6 +85,7 @@ pub enum News {
     Parked,
     Unparked,
     Started,
+    /// It waits again, and is parked at once if it may not start: another start would be decided otherwise.
     StartRefused,
     Stopped,
     StopRefused,
@@ -141,7 +142,8 @@ pub fn reconcile(facts: &Facts) -> (Option<News>, Option<Order>) {
         (Books::Waiting | Books::Parked, Shown::Running) => news(N::RunsElsewhere),
 
         (Books::Starting, Shown::Held) => match (bar, wish) {
-            (Bar::Now | Bar::Always, _) | (_, Wish::Failed) => news(N::StartRefused),
+            (Bar::Always, _) => news(N::Left),
+            (Bar::Now, _) | (_, Wish::Failed) => news(N::StartRefused),
             (_, Wish::Pending) => NOTHING,
             _ if facts.is_bound => order(O::Release),
             _ => order(O::Bind),
@@ -250,7 +252,7 @@ mod tests {
             (B::Starting, S::Held, &[pending, bound], NOTHING),
             (B::Starting, S::Held, &[failed], news(N::StartRefused)),
             (B::Starting, S::Held, &[barred, bound], news(N::StartRefused)),
-            (B::Starting, S::Held, &[never], news(N::StartRefused)),
+            (B::Starting, S::Held, &[never], news(N::Left)),
             (B::Starting, S::Queued, &[bound], order(O::Hold)),
             (B::Starting, S::Queued, &[bound, |f| f.is_released = true], NOTHING),
             (B::Starting, S::Queued, &[bound, |f| f.is_released = true, failed], order(O::Hold)),

@@ -255,6 +255,12 @@ impl Cluster {
         }
     }
 
+    /// Machines that some gangs may not start on for now.
+    pub fn closed(&self) -> Vec<(MachineId, Split)> {
+        let rooms = self.pools.iter().flat_map(|pool| self.splits.iter().zip(&pool.rooms));
+        rooms.flat_map(|(split, room)| room.closed().map(|machine| (machine, *split))).collect()
+    }
+
     /// The same cluster with all its machines up and empty.
     pub fn emptied(&self) -> Self {
         let mut empty = self.clone();

@@ -76,6 +76,10 @@ impl Room {
         Free { chunks, gpus }
     }
 
+    pub fn closed(&self) -> impl Iterator<Item = MachineId> + '_ {
+        self.closed.iter().copied()
+    }
+
     pub fn set_closed(&mut self, machine: MachineId, is_closed: bool) {
         match is_closed {
             true => self.closed.insert(machine),

@@ -416,7 +416,14 @@ impl State {
                 self.jobs[*job].why = decision.why;
             }
             Action::SetTimer { timer, at_s } => {
-                self.timers.insert(*timer, *at_s);
+                // It may have been set before news in the same turn that the job was over.
+                let is_known = match timer {
+                    Timer::Job(id) => self.jobs.get(*id).is_some(),
+                    Timer::Round => true,
+                };
+                if is_known {
+                    self.timers.insert(*timer, *at_s);
+                }
             }
             Action::Decline { job } => {
                 if self.jobs.get(*job).is_some() {

@@ -1,6 +1,6 @@
 //! Random clusters, workloads, options and faults, all from one seed, run under the outside
-//! checkers: half of them in the simulator, half on a cluster that answers like a real one. A failing
-//! seed reproduces the failure.
+//! checkers in the simulator. A failing seed reproduces the failure. Half of the seeds are for the driver
+//! of real clusters, whose crate runs them.
 
 mod draw;
 
@@ -39,10 +39,7 @@ pub struct Case {
 /// What a scenario draws beside the options of the policies: (what, from which range).
 pub const DRAWN: &[(&str, &str)] = &[
     ("policy", "dally in 40 of 100, otherwise any"),
-    (
-        "driver",
-        "the simulator, or a cluster that answers late, refuses, and loses and doubles news",
-    ),
+    ("driver", "the simulator, or that of real clusters on an engine that lies"),
     ("cluster", "2 to 6 levels, uneven places, machines of 1 to 8 GPUs, one or two types"),
     (
         "links",
@@ -56,22 +53,6 @@ pub const DRAWN: &[(&str, &str)] = &[
     ("failures", "up to 5 of single machines, and in a third of the scenarios at random"),
     ("beliefs", "lengths known, unknown or noisy; profiles right, wrong or none"),
     ("cancelled jobs", "up to 3"),
-    ("live: decisions", "carried out within 120 s; 1 in 10 refused"),
-    ("live: news", "up to 120 s late; 1 in 10 lost until the next reconciliation, 1 in 10 doubled"),
-    ("live: machines", "go, drain, come back, grow, shrink and join; others take GPUs"),
-    (
-        "live: nonsense",
-        "unknown ids and impossible figures at 2 of 100 steps; a clock that steps back",
-    ),
-    (
-        "live: jobs",
-        "crash, are taken away unseen, report any progress, keep other checkpoints than believed",
-    ),
-    (
-        "live: restarts",
-        "the scheduler is killed at 2 of 100 steps, before or after it decides, and restored; 1 in 10 \
-         times its memory is lost and it finds all jobs as they run",
-    ),
 ];
 
 impl Case {

@@ -12,7 +12,11 @@ use crate::story::{FAST, racks};
 /// GPUs by node of a running job, as Slurm has it.
 fn held(bed: &Bed, job: &str) -> BTreeMap<String, u32> {
     let text = bed.slurm.ask("scontrol", &["-d", "show", "job", job]).unwrap();
-    hither_live::slurm::read::records(&text)[job].holds.iter().cloned().collect()
+    hither_live::slurm::read::records(&text)[job]
+        .holds
+        .iter()
+        .map(|held| (held.node.clone(), held.gpus))
+        .collect()
 }
 
 /// As a user would, with the site's job_submit script: nobody says `-H`.

@@ -4,16 +4,8 @@ use serde_json::Value;
 
 use crate::bed::{Bed, until};
 
-/// Timers of seconds, so that a story takes less than a minute.
+/// The default policy, with rounds of a second, so that a story takes less than a minute.
 pub const FAST: &[&str] = &[
-    "--set",
-    "dally.timers=fixed",
-    "--set",
-    "dally.machine_s=30",
-    "--set",
-    "dally.rack_s=1",
-    "--set",
-    "dally.wait_while_worth=false",
     "--set",
     "dally.round_s=1",
     "--set",
