@@ -191,7 +191,7 @@ impl World {
 
     fn sabotaged(&self, order: Order) -> Order {
         match (self.bug, &order) {
-            (Some(Bug::ForgetsJob), Order::Release { job })
+            (Some(Bug::ForgetsJob), Order::Release { job } | Order::HandOver { job, .. })
                 if self.jobs.keys().next() == Some(job) =>
             {
                 Order::Hold { job: job.clone() }

@@ -577,6 +577,7 @@ fn a_job_that_never_leaves_does_not_block_its_successor() {
     looks(&mut driver, 0.0, 3);
     fake.submit("3", gpus(4));
     // One of the two is asked to go, and hangs in the engine's hands.
+    fake.0.borrow_mut().obeys = false;
     let mut victim = None;
     for n in 0..20 {
         driver.step(4000.0 + 400.0 * f64::from(n)).unwrap();
@@ -592,6 +593,7 @@ fn a_job_that_never_leaves_does_not_block_its_successor() {
     let victim = victim.expect("somebody makes room");
     fake.change(&victim, |job| job.stands = Stands::Leaving);
     let other = if victim == "1" { "2" } else { "1" };
+    fake.0.borrow_mut().obeys = true;
     looks(&mut driver, 13_000.0, 1);
     fake.change(other, |job| (job.stands, job.holds) = (Stands::Over(End::Finished), Vec::new()));
     for n in 0..60 {

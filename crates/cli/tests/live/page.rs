@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::bed::{Bed, until};
-use crate::story::FAST;
+use crate::story::{FAST, TIMERS};
 
 #[test]
 fn the_page_shows_racks_jobs_timers_and_decisions() {
@@ -13,7 +13,8 @@ fn the_page_shows_racks_jobs_timers_and_decisions() {
         let job = bed.submit_foreign(&["--gpus=1", "-w", node], 600);
         bed.await_state(&job, "RUNNING", 10);
     }
-    let flags = [FAST, &["--set", "dally.preempt=false", "--listen", "127.0.0.1:0"]].concat();
+    let more = ["--set", "dally.preempt=false", "--listen", "127.0.0.1:0"];
+    let flags = [FAST, TIMERS, &more].concat();
     let _scheduler = bed.schedule(&flags);
     let running = bed.submit(1, 600, &[]);
     bed.first_start(&running);
