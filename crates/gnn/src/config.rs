@@ -63,7 +63,8 @@ pub struct ModelConfig {
     pub batch_norm: bool,
     pub layer_norm: bool,
     pub residual: bool,
-    pub dropout: f64,
+    /// `None`: 0.2.
+    pub dropout: Option<f64>,
     /// Teleport probability of propagation; `None`: 0.2.
     pub alpha: Option<f64>,
 }
@@ -79,7 +80,7 @@ impl Default for ModelConfig {
             batch_norm: false,
             layer_norm: false,
             residual: false,
-            dropout: 0.2,
+            dropout: None,
             alpha: None,
         }
     }
@@ -232,31 +233,20 @@ impl Default for CopyConfig {
 }
 
 /// The server's steps on the whole graph.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ServerConfig {
     /// `None`: automatic, and an eighth of the local steps for links, where judging has not been worth its work.
     pub server_steps: Option<StepCount>,
     /// What automatic steps may cost, as a share of the slowest worker's work.
-    pub server_share: f64,
+    /// `None`: 1.
+    pub server_share: Option<f64>,
     /// `None`: that of the local steps.
     pub server_lr: Option<f64>,
     /// `None`: 256; for lightgcn a quarter of the links, and at most 8192.
     pub server_batch: Option<Batch>,
     /// `None`: 10 neighbours of each node, and all for lightgcn.
     pub server_fanout: Option<Fanout>,
-}
-
-impl Default for ServerConfig {
-    fn default() -> Self {
-        Self {
-            server_steps: None,
-            server_share: 1.0,
-            server_lr: None,
-            server_batch: None,
-            server_fanout: None,
-        }
-    }
 }
 
 impl TrainBy {
@@ -301,7 +291,7 @@ impl TrainBy {
 }
 
 /// What a plan depends on, of a graph that was prepared.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Facts {
     /// Numbers per row of features, and classes or tasks.
     pub features: usize,
@@ -470,7 +460,12 @@ impl TrainConfig {
     pub fn resolve(&self, facts: &Facts) -> Result<Plan, Error> {
         let model = Model::new(self.spec(facts)?)?;
         self.check(facts, &model)?;
-        let is_light = model.spec.layers.contains(&Kind::Light);
+        let settings = self.settings(facts, model.spec.layers.contains(&Kind::Light));
+        Ok(Plan { settings, model })
+    }
+
+    /// `is_light`: of a model that takes large batches with all neighbours.
+    pub(crate) fn settings(&self, facts: &Facts, is_light: bool) -> Settings {
         // A pass over the links takes four steps at least.
         let light_batch = (facts.edges / 4).clamp(16, 8192);
         let usual_batch = Batch::Of(if is_light { light_batch } else { 256 });
@@ -484,7 +479,7 @@ impl TrainConfig {
             rate: rate as f32,
             clip: steps.clip.map(|most| most as f32),
         };
-        let settings = Settings {
+        Settings {
             task: self.task(facts),
             mode: by.mode(),
             rounds: run.rounds,
@@ -502,7 +497,7 @@ impl TrainConfig {
                 StepCount::Fixed(steps) => ServerSteps::Fixed(steps),
                 StepCount::Like => ServerSteps::Like(vec![]),
             },
-            server_share: server.server_share,
+            server_share: server.server_share.unwrap_or(1.0),
             machine: Machine {
                 sums_per_s: run.machine[0] * 1e9,
                 products_per_s: run.machine[1] * 1e9,
@@ -512,11 +507,10 @@ impl TrainConfig {
             decay: steps.weight_decay as f32,
             evaluate_every: run.eval_every,
             patience: run.patience,
-            copies: by.copies().map_or(0.0, |copies| copies.copies),
+            copies: by.copies().cloned().unwrap_or_default().copies,
             updates: by.workers().map_or(Updates::Fp32, |workers| workers.updates),
             seed: run.seed,
-        };
-        Ok(Plan { settings, model })
+        }
     }
 
     fn spec(&self, facts: &Facts) -> Result<Spec, Error> {
@@ -535,7 +529,7 @@ impl TrainConfig {
             batch_norm: model.batch_norm,
             layer_norm: model.layer_norm,
             residual: model.residual,
-            dropout: model.dropout as f32,
+            dropout: model.dropout.unwrap_or(0.2) as f32,
             steps: self.layers(name),
             alpha: model.alpha.unwrap_or(0.2) as f32,
             length_power: match learns_links {

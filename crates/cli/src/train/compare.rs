@@ -225,8 +225,12 @@ fn config(case: &TrainingCase<'_>, mode: Mode, modes: &[Mode]) -> anyhow::Result
         Mode::Single => case.together()?,
         mode => case.config(mode)?,
     };
-    if let (TrainBy::ServerOnly(server), Some(_)) = (&mut config.by, model_of_server_only(modes)) {
-        server.server_steps = Some(StepCount::Like);
+    if let TrainBy::ServerOnly(server) = &mut config.by {
+        if model_of_server_only(modes).is_some() {
+            server.server_steps = Some(StepCount::Like);
+        }
+        // What the others' local steps are asked for.
+        (config.steps.batch, config.steps.fanout, config.steps.rho) = (None, None, 1.0);
     }
     Ok(config)
 }
@@ -267,7 +271,8 @@ impl All<'_> {
             let steps = model.and_then(|entry| entry.runs.get(run as usize - 1));
             let steps = steps.map(|record| ServerSteps::like(&record.rounds));
             let config = config(case, mode, &modes)?;
-            let job = Job { args: train, case, config, run, steps, crew: None, stop: stop.clone() };
+            let job =
+                Job { args: train, case, config, run, steps, ranks: None, stop: stop.clone() };
             let ready = job.ready()?;
             // All directories before the first round, so that a killed comparison is recognised.
             let places = entries.iter_mut().filter_map(|entry| entry.place.as_mut());

@@ -69,8 +69,8 @@ pub fn run(
 
 fn plan(args: &TrainArgs, case: &TrainingCase<'_>, config: TrainConfig) -> anyhow::Result<DryRun> {
     let mode = config.by.mode();
-    let (crew, stop) = (None, StopRequest::default());
-    let job = Job { args, case, config, run: 1, steps: None, crew, stop };
+    let (ranks, stop) = (None, StopRequest::default());
+    let job = Job { args, case, config, run: 1, steps: None, ranks, stop };
     let run = job.ready()?;
     let output_bytes = run.output_bytes();
     let Run { trainer, cut, .. } = run;

@@ -504,6 +504,20 @@ fn options_that_change_nothing_are_refused() {
         (&["--heads", "4"], "--heads is an option of gat"),
         (&["--alpha", "0.5"], "--alpha is an option of appnp"),
         (&["--norm", "mean"], "--norm is an option of gcn"),
+        (&["--model", "sage,gcn", "--layers", "3"], "--layers is an option of families"),
+        (&["--server-steps", "2", "--server-share", "0.5"], "--server-share is an option of"),
+        (
+            &["--mode", "server-only", "--server-steps", "2", "--batch", "9"],
+            "--batch is an option of local",
+        ),
+        (
+            &["--mode", "server-only", "--server-steps", "2", "--fanout", "9"],
+            "--fanout is an option of local",
+        ),
+        (
+            &["--mode", "server-only", "--server-steps", "2", "--rho", "1.1"],
+            "--rho is an option of local",
+        ),
         (&["--batch", "full", "--fanout", "3"], "--fanout has no effect with a full batch"),
         (&["--loss", "bpr"], "--loss is an option of links"),
         (&["--negatives", "5"], "--negatives is an option of links"),
@@ -514,6 +528,7 @@ fn options_that_change_nothing_are_refused() {
         (&["--test-share", "0.2"], "--test-share is an option of links"),
         (&["--task", "links", "--loss", "bpr", "--temperature", "0.2"], "--loss softmax"),
         (&["--task", "links", "--model", "lightgcn", "--residual"], "does not use it"),
+        (&["--task", "links", "--model", "lightgcn", "--dropout", "0.5"], "does not use it"),
         (&["--embeddings"], "--output"),
         (&["--checkpoint-every", "5"], "--output"),
     ];

@@ -2,7 +2,7 @@
 
 use hither_core::record::train::Work;
 use hither_core::seed;
-use hither_kernels::memory::{reuse, stale, zeros};
+use hither_kernels::memory::{Buffer, copy, zeros};
 use hither_kernels::vector::{self, Dropout};
 use rayon::prelude::*;
 
@@ -29,8 +29,8 @@ struct Trace {
     cache: ForwardCache,
     normalised: Option<Normalised>,
     /// What the activation left, where more was added to it.
-    activated: Option<Vec<f32>>,
-    output: Vec<f32>,
+    activated: Option<Buffer>,
+    output: Buffer,
 }
 
 /// Nodes whose outputs are computed at once from the whole graph's hidden rows.
@@ -38,16 +38,9 @@ const ROWS_AT_ONCE: usize = 1 << 16;
 /// Nodes whose outputs are computed at once from their neighbourhoods.
 const NODES_AT_ONCE: usize = 1 << 12;
 
-/// A copy in memory that is used again.
-fn copy(rows: &[f32]) -> Vec<f32> {
-    let mut copy = stale(rows.len());
-    copy.copy_from_slice(rows);
-    copy
-}
-
 impl Stage {
     /// The output as the model is used, without anything kept.
-    fn output(&self, weights: &Weights, input: &Rows, hops: &[Hop]) -> Vec<f32> {
+    fn output(&self, weights: &Weights, input: &Rows, hops: &[Hop]) -> Buffer {
         let (mut y, _) = self.layer.forward(&weights.params, input, hops, false);
         if let Some(norm) = &self.normalisation {
             norm.apply(&weights.params, &weights.stats, &mut y);
@@ -83,10 +76,10 @@ impl Model {
         let mut traces = self.forward(weights, batch, dropout_seed);
         let Some(Trace { mut cache, output: logits, .. }) = traces.pop() else { return 0.0 };
         let mut dy = zeros(logits.len());
-        let loss = batch.goal.gradient(data, &logits, self.spec.outputs, &mut dy);
-        reuse(logits);
+        let loss = batch.goal.loss(data, &logits, self.spec.outputs, Some(&mut dy));
+        drop(logits);
         // The gradient that goes past the layer, straight to its input.
-        let mut past: Option<Vec<f32>> = None;
+        let mut past: Option<Buffer> = None;
         let mut hops = &batch.hops[..];
         for (index, stage) in self.stages.iter().enumerate().rev() {
             let (earlier, here) = hops.split_at(hops.len() - stage.layer.hops());
@@ -105,10 +98,8 @@ impl Model {
             let (Some(mut dx), Some(before)) = (dx, traces.pop()) else { break };
             if let Some(past) = past.take() {
                 vector::add_scaled(&mut dx[..past.len()], 1.0, &past);
-                reuse(past);
             }
-            reuse(std::mem::replace(&mut dy, dx));
-            std::mem::replace(&mut cache, before.cache).reuse();
+            (dy, cache) = (dx, before.cache);
             let stage = &self.stages[index - 1];
             past = stage.residual.then(|| copy(&dy));
             if stage.activate {
@@ -117,14 +108,10 @@ impl Model {
                 let activated = before.activated.as_ref().unwrap_or(&before.output);
                 vector::relu_dropout_backward(activated, scale, &mut dy);
             }
-            if let (Some(norm), Some(normalised)) = (&stage.normalisation, before.normalised) {
+            if let (Some(norm), Some(normalised)) = (&stage.normalisation, &before.normalised) {
                 norm.backward(params, normalised, &mut dy, grads);
             }
-            reuse(before.output);
-            before.activated.into_iter().for_each(reuse);
         }
-        reuse(dy);
-        cache.reuse();
         loss
     }
 
@@ -187,7 +174,7 @@ impl Model {
     /// The mean loss over the batch, as it counts when the model is used.
     pub fn loss(&self, weights: &Weights, data: &Dataset, batch: &Batch) -> f64 {
         let logits = self.outputs(weights, batch).logits;
-        batch.goal.loss(data, &logits, self.spec.outputs)
+        batch.goal.loss(data, &logits, self.spec.outputs, None)
     }
 
     /// Full-graph inference, layer by layer, with all neighbours: embeddings (the input of the last layer) and logits.
@@ -229,7 +216,7 @@ impl Model {
         let Some((last, before)) = self.stages.split_last() else {
             return Inference { embeddings: None, logits: vec![], classes };
         };
-        let mut hidden: Option<(Vec<f32>, usize)> = None;
+        let mut hidden: Option<(Buffer, usize)> = None;
         let mut hops = &batch.hops[..];
         for stage in before {
             let input =
@@ -237,10 +224,7 @@ impl Model {
             let (here, later) = hops.split_at(stage.layer.hops());
             hops = later;
             let output = stage.output(weights, &input, here);
-            hidden
-                .replace((output, stage.outputs))
-                .into_iter()
-                .for_each(|(before, _)| reuse(before));
+            hidden = Some((output, stage.outputs));
         }
         let input = hidden.as_ref().map_or(batch.input.borrow(), |(x, dim)| Rows::dense(x, *dim));
         if !last.layer.reads().by_row || input.is_sparse() {
@@ -259,9 +243,7 @@ impl Model {
                 }
             };
             logits.extend_from_slice(&rows);
-            reuse(rows);
         }
-        hidden.into_iter().for_each(|(rows, _)| reuse(rows));
         Inference { embeddings: None, logits, classes }
     }
 
@@ -296,7 +278,7 @@ impl Model {
     }
 
     fn outputs(&self, weights: &Weights, batch: &Batch) -> Inference {
-        let mut embeddings: Option<Vec<f32>> = None;
+        let mut embeddings: Option<Buffer> = None;
         let mut hops = &batch.hops[..];
         let mut outputs = vec![];
         for (index, stage) in self.stages.iter().enumerate() {
@@ -308,12 +290,12 @@ impl Model {
                 _ => batch.input.borrow(),
             };
             let y = stage.output(weights, &input, here);
-            if index + 1 == self.stages.len() {
-                outputs = y;
-            } else {
-                embeddings.replace(y).into_iter().for_each(reuse);
+            match index + 1 == self.stages.len() {
+                true => outputs = y.into_vec(),
+                false => embeddings = Some(y),
             }
         }
+        let embeddings = embeddings.map(Buffer::into_vec);
         Inference { embeddings, logits: outputs, classes: self.spec.outputs }
     }
 }
