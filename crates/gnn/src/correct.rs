@@ -218,7 +218,7 @@ impl<'a> Judge<'a> {
         let mut held_out = server.task.mirrors(data, &examples);
         held_out.extend(&examples);
         held_out.sort_unstable();
-        let batch = server.look_at(data, model, examples, &Fanout::All, (seed, &name));
+        let batch = server.neighbourhood(data, model, examples, &Fanout::All, (seed, &name));
         Self { model, data, batch, held_out, ends: None, work: Work::default() }
     }
 

@@ -202,7 +202,7 @@ impl Learner {
     }
 
     /// Some examples and the neighbours that they need, without learning from them.
-    pub fn look_at<'a>(
+    pub fn neighbourhood<'a>(
         &mut self,
         data: &'a Dataset,
         model: &Model,

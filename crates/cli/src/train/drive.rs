@@ -65,7 +65,7 @@ impl Place {
 }
 
 /// The other ranks of an MPI job, which hold the workers.
-pub trait OtherRanks {
+pub trait OtherRanks: Sync {
     /// Has all of them make ready for a run on a dataset in parts.
     fn begin(
         &self,
