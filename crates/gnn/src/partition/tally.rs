@@ -1,8 +1,6 @@
 //! Sums by key over the neighbours of one node: by part, of which there are few, or by cluster, of which
 //! there may be as many as nodes.
 
-use std::collections::BTreeSet;
-
 /// Sums by part.
 pub struct Links {
     /// Gathered before use, so that the processor waits for many neighbours at a time.
@@ -91,17 +89,28 @@ impl Tally {
     }
 }
 
-/// Counts, and which of them is the smallest.
+/// Counts, and which of them is the smallest: a tournament tree, in which a change costs the logarithm
+/// of their number.
 pub struct Least {
     counts: Vec<u32>,
-    /// Counts and their numbers, the smallest first.
-    order: BTreeSet<(u32, u32)>,
+    /// Winner of each match; the children of `at` are `2 at` and `2 at + 1`, the root is 1.
+    tree: Vec<u32>,
+    leaves: usize,
 }
 
 impl Least {
     pub fn new(counts: Vec<u32>) -> Self {
-        let order = counts.iter().copied().zip(0..).collect();
-        Self { counts, order }
+        let leaves = counts.len().next_power_of_two();
+        // Leaves beyond the counts never win.
+        let mut tree = vec![FREE; 2 * leaves];
+        for part in 0..counts.len() {
+            tree[leaves + part] = part as u32;
+        }
+        let mut least = Self { counts, tree, leaves };
+        for at in (1..leaves).rev() {
+            least.play(at);
+        }
+        least
     }
 
     pub fn count(&self, part: u32) -> u32 {
@@ -112,15 +121,23 @@ impl Least {
         &self.counts
     }
 
-    /// The first of the smallest.
     pub fn least(&self) -> u32 {
-        self.order.first().map_or(0, |(_, part)| *part)
+        self.tree[1]
     }
 
     pub fn add(&mut self, part: u32, change: i32) {
         let count = &mut self.counts[part as usize];
-        self.order.remove(&(*count, part));
         *count = count.wrapping_add_signed(change);
-        self.order.insert((*count, part));
+        let mut at = (self.leaves + part as usize) / 2;
+        while at > 0 {
+            self.play(at);
+            at /= 2;
+        }
+    }
+
+    fn play(&mut self, at: usize) {
+        let key = |part: u32| (self.counts.get(part as usize).copied().unwrap_or(FREE), part);
+        let (left, right) = (self.tree[2 * at], self.tree[2 * at + 1]);
+        self.tree[at] = if key(left) <= key(right) { left } else { right };
     }
 }
