@@ -542,18 +542,22 @@ fn options_that_change_nothing_are_refused() {
     refused(&words.iter().map(String::as_str).collect::<Vec<_>>(), "--alpha is an option of appnp");
 }
 
-/// Ctrl-C ends a run as SIGTERM does: with a checkpoint, from which it goes on.
+/// Ctrl-C ends a run as SIGTERM does: with a checkpoint, from which it goes on. So does a comparison.
 #[test]
 fn a_run_that_is_interrupted_leaves_a_checkpoint() {
     let place = Place::new();
     let graph = place.graph();
-    for (signal, status) in [("INT", 130), ("TERM", 143)] {
-        let out = place.path(signal);
-        let words = ["train", &graph, "--checkpoint-every", "100000", "-o", out.str()];
+    let compare = ["compare", "--modes", "single"];
+    for (signal, status, more, mode) in
+        [("INT", 130, &[][..], ""), ("TERM", 143, &[], ""), ("TERM", 143, &compare, "single")]
+    {
+        let out = place.path(&format!("{signal}{mode}"));
+        let words = [&["train"], more, &[&graph, "--checkpoint-every", "100000", "-o", out.str()]];
+        let words = words.concat();
         let endless = [&words[..], &["--rounds", "100000"]].concat();
         let child = command(&endless).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
         let child = child.expect("the program starts");
-        while read_or_empty(&out.join("metrics.jsonl")).is_empty() {
+        while read_or_empty(&out.join(mode).join("metrics.jsonl")).is_empty() {
             std::thread::sleep(Duration::from_millis(2));
         }
         let kill = std::process::Command::new("kill");
@@ -563,9 +567,9 @@ fn a_run_that_is_interrupted_leaves_a_checkpoint() {
         let told = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(status), "{told}");
         assert!(told.contains("stopped as asked after round"), "{told}");
-        let rounds = (metrics(&out).len() + 2).to_string();
+        let rounds = (metrics(&out.join(mode)).len() + 2).to_string();
         stdout_of(&[&words[..], &["--rounds", &rounds, "--resume"]].concat());
-        assert_eq!(metrics(&out).len().to_string(), rounds);
+        assert_eq!(metrics(&out.join(mode)).len().to_string(), rounds);
     }
 }
 
