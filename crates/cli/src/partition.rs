@@ -80,9 +80,9 @@ pub struct Args {
 struct Methods(Vec<Method>);
 
 impl FromStr for Methods {
-    type Err = hither_gnn::Error;
+    type Err = String;
 
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
+    fn from_str(name: &str) -> Result<Self, String> {
         Ok(Self(if name == "all" { Method::ALL.to_vec() } else { vec![name.parse()?] }))
     }
 }

@@ -8,14 +8,12 @@ mod dry_run;
 mod profile;
 #[cfg(feature = "mpi")]
 mod ranks;
-#[cfg(not(feature = "mpi"))]
-#[path = "train/no_ranks.rs"]
-mod ranks;
 mod stop;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use anyhow::bail;
 use hither_core::record::train::RunRecord;
 use hither_gnn::Dataset;
 use hither_gnn::run::figures::Outcome;
@@ -27,9 +25,8 @@ use serde_json::{Map, Value};
 use crate::{Common, outputs};
 pub use args::TrainArgs;
 use case::TrainingCase;
-use drive::{Job, Place, shown};
+use drive::{Job, OtherRanks, Place, shown};
 pub use profile::job_name;
-use ranks::Crew;
 use stop::StopRequest;
 pub use stop::Stopped;
 
@@ -108,8 +105,15 @@ impl Args {
 
 pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     let launch = Launch::from_env()?;
+    #[cfg(feature = "mpi")]
     if let Some(launch) = launch {
         return ranks::run(args, launch, common);
+    }
+    if launch.is_some() {
+        bail!(
+            "this hither was built without MPI, but mpirun or srun started several copies of it; build it with \
+             `cargo build --release --features mpi`, or start one copy"
+        );
     }
     match &args.command {
         Some(Command::Compare(args)) => compare::run(args, common),
@@ -120,11 +124,11 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// All runs of one mode, with workers in this process or in a crew's.
+/// All runs of one mode, with workers in this process or in other ranks.
 fn run_mode(
     mode: Mode,
     train: &TrainArgs,
-    crew: Option<&Crew>,
+    ranks: Option<&dyn OtherRanks>,
     common: &Common,
 ) -> anyhow::Result<ExitCode> {
     train.check(&[mode])?;
@@ -165,7 +169,7 @@ fn run_mode(
                 config,
                 run,
                 steps: None,
-                crew,
+                ranks,
                 stop: stop.clone(),
             };
             let ready = job.ready()?;

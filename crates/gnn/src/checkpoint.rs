@@ -23,9 +23,6 @@ use crate::train::{Best, Fnv, Trainer};
 const RUN: &str = "hither.run";
 const STATE: &str = "hither.state";
 
-/// What must be the same for a run to go on, each by a name that a message can tell.
-type Run = BTreeMap<String, String>;
-
 #[derive(Serialize, Deserialize)]
 struct State {
     /// How many rounds are done, and a hash of their rows, which metrics.jsonl holds.
@@ -40,7 +37,7 @@ struct State {
 /// Writes the state after the last round, or nothing at all.
 pub fn write(trainer: &mut Trainer, path: &Path) -> Result<(), Error> {
     let (round, folder) = (trainer.rounds.len() as u32, workers_folder(path));
-    let run = json(path, &run(trainer))?;
+    let run = identity(trainer);
     fs::create_dir_all(&folder).map_err(|source| Error::Io {
         action: "create",
         path: folder.clone(),
@@ -63,17 +60,15 @@ pub fn restore(trainer: &mut Trainer, path: &Path, mut rows: Vec<Round>) -> Resu
     let bad = |problem: String| Error::Resume { path: path.into(), problem };
     let file = Checkpoint::open(path)?;
     let unreadable = |error: serde_json::Error| bad(format!("it cannot be understood: {error}"));
-    let theirs: Run = serde_json::from_str(said(&file, path, RUN)?).map_err(unreadable)?;
-    for (name, ours) in run(trainer) {
-        let theirs = theirs.get(&name).map_or("nothing", String::as_str);
-        if theirs != ours {
-            return Err(bad(format!(
-                "its {name} is {theirs}, but {ours} is asked for; give the options of that run, \
-                 or another output directory"
-            )));
-        }
+    let run = identity(trainer);
+    if metadata(&file, path, RUN)? != run {
+        return Err(bad(
+            "it is of a run with other options, parts or data; give those of that run, or another \
+             output directory"
+                .into(),
+        ));
     }
-    let state: State = serde_json::from_str(said(&file, path, STATE)?).map_err(unreadable)?;
+    let state: State = serde_json::from_str(metadata(&file, path, STATE)?).map_err(unreadable)?;
     rows.truncate(state.rounds as usize);
     if rows.len() < state.rounds as usize || format!("{:016x}", hash(&rows)) != state.rows {
         return Err(bad(format!(
@@ -91,7 +86,6 @@ pub fn restore(trainer: &mut Trainer, path: &Path, mut rows: Vec<Round>) -> Resu
         read_tensor(&file, path, &name, values)?;
     }
     trainer.server.optimiser.steps = state.steps;
-    let run = json(path, &run(trainer))?;
     trainer.workers.restore(&workers_folder(path), &run, state.rounds)?;
     trainer.take_rounds(rows);
     Ok(())
@@ -127,10 +121,10 @@ pub fn read_worker(
     let path = worker_file(folder, round, part);
     let bad = |problem: &str| Error::Resume { path: path.clone(), problem: problem.into() };
     let file = Checkpoint::open(&path)?;
-    if said(&file, &path, RUN)? != run {
+    if metadata(&file, &path, RUN)? != run {
         return Err(bad("it belongs to another run; start again with another output directory"));
     }
-    let steps = said(&file, &path, STATE)?.parse();
+    let steps = metadata(&file, &path, STATE)?.parse();
     optimiser.steps = steps.map_err(|_| bad("its number of steps is not a number"))?;
     read_tensor(&file, &path, "first", &mut optimiser.first)?;
     read_tensor(&file, &path, "second", &mut optimiser.second)?;
@@ -178,7 +172,7 @@ fn json(path: &Path, value: &impl Serialize) -> Result<String, Error> {
         .map_err(|error| Error::File { path: path.into(), problem: error.to_string() })
 }
 
-fn said<'a>(file: &'a Checkpoint, path: &Path, name: &str) -> Result<&'a str, Error> {
+fn metadata<'a>(file: &'a Checkpoint, path: &Path, name: &str) -> Result<&'a str, Error> {
     let problem = || "it is no checkpoint of `hither train`".to_owned();
     let text = file.metadata.get(name).map(String::as_str);
     text.ok_or_else(|| Error::Resume { path: path.into(), problem: problem() })
@@ -217,21 +211,18 @@ fn write_file(
     Ok(writer.finish()?)
 }
 
-/// More rounds and more patience may be asked for; all else decides what comes out.
-fn run(trainer: &Trainer) -> Run {
+/// A hash of all that decides what comes out. More rounds and more patience may be asked for.
+fn identity(trainer: &Trainer) -> String {
     let mut settings = trainer.settings.clone();
     settings.patience = None;
     if !settings.schedule.depends_on_length() {
         settings.rounds = 0;
     }
     let data = &trainer.data;
-    let (nodes, edges) = (data.graph.nodes(), data.graph.edges());
-    BTreeMap::from([
-        ("dataset".into(), format!("{} of {nodes} nodes and {edges} edges", data.name)),
-        ("partition".into(), format!("{:016x}", trainer.partition_hash)),
-        ("model".into(), format!("{:?}", trainer.model.spec)),
-        ("set of options".into(), format!("{settings:?}")),
-    ])
+    let (nodes, edges, parts) = (data.graph.nodes(), data.graph.edges(), trainer.partition_hash);
+    let spec = &trainer.model.spec;
+    let all = format!("{settings:?} {spec:?} {} {nodes} {edges} {parts}", data.name);
+    format!("{:016x}", Fnv::of(all.bytes().map(u64::from)).0)
 }
 
 /// What the server's file holds.

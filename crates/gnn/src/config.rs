@@ -31,6 +31,29 @@ use crate::{Dataset, Error, Features, Labels, optim, partition};
 
 pub use values::{Batch, ClassWeights, MetricName, StepCount, TaskName};
 
+/// Defines a group of options, each with its default beside it.
+macro_rules! options {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident {
+            $($(#[$of_field:meta])* $field:ident: $type:ty = $default:expr,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+        pub struct $name {
+            $($(#[$of_field])* pub $field: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+    };
+}
+
 /// Workers without further word.
 pub const PARTS: usize = 8;
 
@@ -47,41 +70,25 @@ pub struct TrainConfig {
     pub by: TrainBy,
 }
 
-/// The model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct ModelConfig {
-    /// A family, or layers separated by commas; `None`: sage, or lightgcn for user–item graphs.
-    pub model: Option<String>,
-    /// Layers, or steps of propagation; `None`: 2, and 3 for lightgcn.
-    pub layers: Option<usize>,
-    pub hidden: usize,
-    /// Attention heads; `None`: 1.
-    pub heads: Option<usize>,
-    /// How graph convolutions weigh neighbours; `None`: symmetric.
-    pub norm: Option<Norm>,
-    pub batch_norm: bool,
-    pub layer_norm: bool,
-    pub residual: bool,
-    pub dropout: f64,
-    /// Teleport probability of propagation; `None`: 0.2.
-    pub alpha: Option<f64>,
-}
-
-impl Default for ModelConfig {
-    fn default() -> Self {
-        Self {
-            model: None,
-            layers: None,
-            hidden: 64,
-            heads: None,
-            norm: None,
-            batch_norm: false,
-            layer_norm: false,
-            residual: false,
-            dropout: 0.2,
-            alpha: None,
-        }
+options! {
+    /// The model.
+    pub struct ModelConfig {
+        /// A family, or layers separated by commas; `None`: sage, or lightgcn for user–item graphs.
+        model: Option<String> = None,
+        /// Layers, or steps of propagation; `None`: 2, and 3 for lightgcn.
+        layers: Option<usize> = None,
+        hidden: usize = 64,
+        /// Attention heads; `None`: 1.
+        heads: Option<usize> = None,
+        /// How graph convolutions weigh neighbours; `None`: symmetric.
+        norm: Option<Norm> = None,
+        batch_norm: bool = false,
+        layer_norm: bool = false,
+        residual: bool = false,
+        /// `None`: 0.2.
+        dropout: Option<f64> = None,
+        /// Teleport probability of propagation; `None`: 0.2.
+        alpha: Option<f64> = None,
     }
 }
 
@@ -117,69 +124,40 @@ pub struct LinkConfig {
     pub test_share: Option<f64>,
 }
 
-/// Steps along gradients.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct StepConfig {
-    /// Steps per round, of each worker in the first.
-    pub local_steps: u32,
-    /// Factor by which they grow per round.
-    pub rho: f64,
-    pub lr: f64,
-    /// `None`: 256; for lightgcn a quarter of the links, and at most 8192.
-    pub batch: Option<Batch>,
-    /// `None`: 10 neighbours of each node, and all for lightgcn.
-    pub fanout: Option<Fanout>,
-    pub optimiser: optim::Method,
-    pub lr_schedule: Schedule,
-    /// Longest gradient of a step.
-    pub clip: Option<f64>,
-    pub weight_decay: f64,
-}
-
-impl Default for StepConfig {
-    fn default() -> Self {
-        Self {
-            local_steps: 10,
-            rho: 1.0,
-            lr: 0.01,
-            batch: None,
-            fanout: None,
-            optimiser: optim::Method::Adam,
-            lr_schedule: Schedule::Constant,
-            clip: None,
-            weight_decay: 0.0,
-        }
+options! {
+    /// Steps along gradients.
+    pub struct StepConfig {
+        /// Steps per round, of each worker in the first.
+        local_steps: u32 = 10,
+        /// Factor by which they grow per round.
+        rho: f64 = 1.0,
+        lr: f64 = 0.01,
+        /// `None`: 256; for lightgcn a quarter of the links, and at most 8192.
+        batch: Option<Batch> = None,
+        /// `None`: 10 neighbours of each node, and all for lightgcn.
+        fanout: Option<Fanout> = None,
+        optimiser: optim::Method = optim::Method::Adam,
+        lr_schedule: Schedule = Schedule::Constant,
+        /// Longest gradient of a step.
+        clip: Option<f64> = None,
+        weight_decay: f64 = 0.0,
     }
 }
 
-/// How long a run is, and how it is measured.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct RunConfig {
-    pub seed: u64,
-    pub rounds: u32,
-    /// Rounds from one evaluation to the next.
-    pub eval_every: u32,
-    /// Evaluations without a better score after which the run ends.
-    pub patience: Option<u32>,
-    /// Speed of each machine's link, for the computed time.
-    pub link_gbit: f64,
-    /// Speed of one machine, for the computed time and the server's budget: 10⁹ multiply–adds per second in sums over
-    /// neighbours and in matrix products.
-    pub machine: [f64; 2],
-}
-
-impl Default for RunConfig {
-    fn default() -> Self {
-        Self {
-            seed: 0,
-            rounds: 50,
-            eval_every: 1,
-            patience: None,
-            link_gbit: 10.0,
-            machine: [40.0, 80.0],
-        }
+options! {
+    /// How long a run is, and how it is measured.
+    pub struct RunConfig {
+        seed: u64 = 0,
+        rounds: u32 = 50,
+        /// Rounds from one evaluation to the next.
+        eval_every: u32 = 1,
+        /// Evaluations without a better score after which the run ends.
+        patience: Option<u32> = None,
+        /// Speed of each machine's link, for the computed time.
+        link_gbit: f64 = 10.0,
+        /// Speed of one machine, for the computed time and the server's budget: 10⁹ multiply–adds per second in sums over
+        /// neighbours and in matrix products.
+        machine: [f64; 2] = [40.0, 80.0],
     }
 }
 
@@ -217,46 +195,29 @@ pub struct WorkerConfig {
     pub updates: Updates,
 }
 
-/// Copies of remote nodes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CopyConfig {
-    /// Share of all nodes that each part stores copies of.
-    pub copies: f64,
-}
-
-impl Default for CopyConfig {
-    fn default() -> Self {
-        Self { copies: 0.1 }
+options! {
+    /// Copies of remote nodes.
+    pub struct CopyConfig {
+        /// Share of all nodes that each part stores copies of.
+        copies: f64 = 0.1,
     }
 }
 
 /// The server's steps on the whole graph.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ServerConfig {
     /// `None`: automatic, and an eighth of the local steps for links, where judging has not been worth its work.
     pub server_steps: Option<StepCount>,
     /// What automatic steps may cost, as a share of the slowest worker's work.
-    pub server_share: f64,
+    /// `None`: 1.
+    pub server_share: Option<f64>,
     /// `None`: that of the local steps.
     pub server_lr: Option<f64>,
     /// `None`: 256; for lightgcn a quarter of the links, and at most 8192.
     pub server_batch: Option<Batch>,
     /// `None`: 10 neighbours of each node, and all for lightgcn.
     pub server_fanout: Option<Fanout>,
-}
-
-impl Default for ServerConfig {
-    fn default() -> Self {
-        Self {
-            server_steps: None,
-            server_share: 1.0,
-            server_lr: None,
-            server_batch: None,
-            server_fanout: None,
-        }
-    }
 }
 
 impl TrainBy {
@@ -301,7 +262,7 @@ impl TrainBy {
 }
 
 /// What a plan depends on, of a graph that was prepared.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Facts {
     /// Numbers per row of features, and classes or tasks.
     pub features: usize,
@@ -470,7 +431,12 @@ impl TrainConfig {
     pub fn resolve(&self, facts: &Facts) -> Result<Plan, Error> {
         let model = Model::new(self.spec(facts)?)?;
         self.check(facts, &model)?;
-        let is_light = model.spec.layers.contains(&Kind::Light);
+        let settings = self.settings(facts, model.spec.layers.contains(&Kind::Light));
+        Ok(Plan { settings, model })
+    }
+
+    /// `is_light`: of a model that takes large batches with all neighbours.
+    pub(crate) fn settings(&self, facts: &Facts, is_light: bool) -> Settings {
         // A pass over the links takes four steps at least.
         let light_batch = (facts.edges / 4).clamp(16, 8192);
         let usual_batch = Batch::Of(if is_light { light_batch } else { 256 });
@@ -484,7 +450,7 @@ impl TrainConfig {
             rate: rate as f32,
             clip: steps.clip.map(|most| most as f32),
         };
-        let settings = Settings {
+        Settings {
             task: self.task(facts),
             mode: by.mode(),
             rounds: run.rounds,
@@ -502,7 +468,7 @@ impl TrainConfig {
                 StepCount::Fixed(steps) => ServerSteps::Fixed(steps),
                 StepCount::Like => ServerSteps::Like(vec![]),
             },
-            server_share: server.server_share,
+            server_share: server.server_share.unwrap_or(1.0),
             machine: Machine {
                 sums_per_s: run.machine[0] * 1e9,
                 products_per_s: run.machine[1] * 1e9,
@@ -512,11 +478,10 @@ impl TrainConfig {
             decay: steps.weight_decay as f32,
             evaluate_every: run.eval_every,
             patience: run.patience,
-            copies: by.copies().map_or(0.0, |copies| copies.copies),
+            copies: by.copies().cloned().unwrap_or_default().copies,
             updates: by.workers().map_or(Updates::Fp32, |workers| workers.updates),
             seed: run.seed,
-        };
-        Ok(Plan { settings, model })
+        }
     }
 
     fn spec(&self, facts: &Facts) -> Result<Spec, Error> {
@@ -535,7 +500,7 @@ impl TrainConfig {
             batch_norm: model.batch_norm,
             layer_norm: model.layer_norm,
             residual: model.residual,
-            dropout: model.dropout as f32,
+            dropout: model.dropout.unwrap_or(0.2) as f32,
             steps: self.layers(name),
             alpha: model.alpha.unwrap_or(0.2) as f32,
             length_power: match learns_links {

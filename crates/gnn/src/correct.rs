@@ -204,24 +204,21 @@ impl<'a> Judge<'a> {
         seed: u64,
         round: u32,
     ) -> Self {
-        let most = (server.train.len() as f64 * CHECK_FRACTION) as usize;
-        let mut count = CHECK_NODES.min(most).max(1);
         let name = format!("judge/{round}");
         let draw = |count| draw(&server.train, count, &mut seed::stream(seed, &name));
-        let mut examples = draw(count);
+        let most = (server.train.len() as f64 * CHECK_FRACTION) as usize;
+        let count = CHECK_NODES.min(most).max(1);
         let hops = model.needs().hops;
-        while server.task == Task::Nodes
-            && count > 1
-            && reaches_beyond(&data.graph, &examples, hops, CHECK_ROWS_MAX)
-        {
-            count /= 2;
-            examples = draw(count);
-        }
+        let examples = match server.task {
+            Task::Nodes => few_enough(count, draw, &data.graph, hops, CHECK_ROWS_MAX),
+            // All rows are read in any case.
+            Task::Links(_) => draw(count),
+        };
         // An edge that is left out from one end only would still be learnt from.
         let mut held_out = server.task.mirrors(data, &examples);
         held_out.extend(&examples);
         held_out.sort_unstable();
-        let batch = server.look_at(data, model, examples, &Fanout::All, (seed, &name));
+        let batch = server.neighbourhood(data, model, examples, &Fanout::All, (seed, &name));
         Self { model, data, batch, held_out, ends: None, work: Work::default() }
     }
 
@@ -245,6 +242,21 @@ impl<'a> Judge<'a> {
     pub fn loss(&mut self, weights: &Weights) -> f64 {
         self.work += self.model.work(&self.batch, false);
         self.model.loss(weights, self.data, &self.batch)
+    }
+}
+
+/// So many nodes, or half as many, and so on, that they and their neighbours are no more than `most`.
+fn few_enough(
+    count: usize,
+    draw: impl Fn(usize) -> Vec<u32>,
+    graph: &Graph,
+    hops: usize,
+    most: usize,
+) -> Vec<u32> {
+    let nodes = draw(count);
+    match count > 1 && reaches_beyond(graph, &nodes, hops, most) {
+        true => few_enough(count / 2, draw, graph, hops, most),
+        false => nodes,
     }
 }
 
@@ -336,6 +348,20 @@ mod tests {
         let beyond = |nodes: &[u32], hops| reaches_beyond(&star, nodes, hops, 50);
         assert_eq!([0, 1, 2].map(|hops| beyond(&[7], hops)), [false, false, true]);
         assert!(beyond(&[0], 1) && !beyond(&[0], 0));
+    }
+
+    #[test]
+    fn a_check_reads_no_more_rows_than_there_is_room_for() {
+        // 64 stars: within two hops a leaf reads the 51 nodes of its star.
+        let edges =
+            (0..64_u32).flat_map(|star| (1..51).map(move |leaf| (51 * star, 51 * star + leaf)));
+        let graph = Graph::from_edges(64 * 51, &edges.collect::<Vec<_>>()).expect("a graph");
+        let leaves: Vec<u32> = (0..64 * 51).filter(|node| node % 51 > 0).collect();
+        let drawn = |count| draw(&leaves, count, &mut seed::stream(1, "test"));
+        let nodes = |most| few_enough(512, drawn, &graph, 2, most);
+        assert_eq!((nodes(64 * 51).len(), nodes(51).len()), (512, 1));
+        let some = nodes(1000);
+        assert!((8..=32).contains(&some.len()) && !reaches_beyond(&graph, &some, 2, 1000));
     }
 
     #[test]

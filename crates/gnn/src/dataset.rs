@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use hither_data::Array;
-use serde::{Deserialize, Serialize};
 
+use crate::named::named;
 use crate::parts::StoredParts;
 use crate::{Error, Graph, Links, Names};
 
@@ -138,31 +138,18 @@ pub struct Split {
     pub test: Vec<u32>,
 }
 
-/// The score of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Metric {
-    /// Share of nodes whose class is predicted correctly.
-    Accuracy,
-    /// Area under the ROC curve, averaged over tasks.
-    RocAuc,
-    /// F1 over all labels of all nodes together.
-    F1Micro,
-    /// F1 of each class or task, averaged.
-    F1Macro,
-}
-
-impl Metric {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Accuracy => "accuracy",
-            Self::RocAuc => "roc-auc",
-            Self::F1Micro => "f1-micro",
-            Self::F1Macro => "f1-macro",
-        }
+named! {
+    /// The score of a model.
+    pub enum Metric("score") {
+        /// Share of nodes whose class is predicted correctly.
+        Accuracy = "accuracy",
+        /// Area under the ROC curve, averaged over tasks.
+        RocAuc = "roc-auc",
+        /// F1 over all labels of all nodes together.
+        F1Micro = "f1-micro",
+        /// F1 of each class or task, averaged.
+        F1Macro = "f1-macro",
     }
-
-    pub const ALL: [Self; 4] = [Self::Accuracy, Self::RocAuc, Self::F1Micro, Self::F1Macro];
 }
 
 impl Dataset {

@@ -7,7 +7,6 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::str::FromStr;
 
 use hither_core::seed;
 use rand::seq::SliceRandom;
@@ -16,6 +15,7 @@ use rand_distr::StandardNormal;
 use rayon::prelude::*;
 
 use crate::load::{self, FeatureShape};
+use crate::named::named;
 use crate::{Dataset, Error, Features, Graph, Labels, Metric, Split};
 
 /// Nodes that draw from one random stream. Changing it changes every generated graph.
@@ -56,35 +56,14 @@ pub struct Settings {
     pub seed: u64,
 }
 
-/// Presets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// Only edges between communities join nodes of the same class: what a worker sees teaches it
-    /// to ignore neighbours.
-    CutHomophily,
-    /// All edges say something about the class, features say little: each cut edge is missed.
-    NoisyFeatures,
-}
-
-impl Family {
-    pub const ALL: [Self; 2] = [Self::CutHomophily, Self::NoisyFeatures];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::CutHomophily => "cut-homophily",
-            Self::NoisyFeatures => "noisy-features",
-        }
-    }
-}
-
-impl FromStr for Family {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self, Error> {
-        Self::ALL.into_iter().find(|family| family.name() == name).ok_or_else(|| {
-            let known = Self::ALL.map(Self::name).join(" or ");
-            Error::Settings(format!("unknown graph family `{name}`; expected {known}"))
-        })
+named! {
+    /// Presets.
+    pub enum Family("graph family") {
+        /// Only edges between communities join nodes of the same class: what a worker sees teaches it to ignore
+        /// neighbours.
+        CutHomophily = "cut-homophily",
+        /// All edges say something about the class, features say little: each cut edge is missed.
+        NoisyFeatures = "noisy-features",
     }
 }
 

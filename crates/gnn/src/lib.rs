@@ -20,6 +20,7 @@ pub mod local;
 pub mod loss;
 pub mod mode;
 pub mod model;
+mod named;
 pub mod names;
 pub mod normalisation;
 pub mod optim;

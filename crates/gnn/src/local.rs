@@ -9,6 +9,7 @@ use hither_core::{Seconds, seed};
 use hither_kernels::vector;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
+use serde::{Deserialize, Serialize};
 
 use crate::Dataset;
 use crate::fetch::{Fetcher, Requested};
@@ -89,7 +90,7 @@ impl Source {
 }
 
 /// What some steps led to.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Learnt {
     pub weights: Weights,
     /// Steps taken.
@@ -201,7 +202,7 @@ impl Learner {
     }
 
     /// Some examples and the neighbours that they need, without learning from them.
-    pub fn look_at<'a>(
+    pub fn neighbourhood<'a>(
         &mut self,
         data: &'a Dataset,
         model: &Model,

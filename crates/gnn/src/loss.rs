@@ -4,13 +4,13 @@ use crate::Labels;
 
 /// The mean loss of `rows` of the outputs, which are these `nodes`; its gradient is added to `dy`. A node counts
 /// by the weight of its class, if `weights` has one for each.
-pub fn gradient(
+pub fn loss(
     logits: &[f32],
     labels: &Labels,
     weights: Option<&[f32]>,
     rows: &[u32],
     nodes: &[u32],
-    dy: &mut [f32],
+    mut dy: Option<&mut [f32]>,
 ) -> f64 {
     let count = labels.count();
     let weigh = Weigh::new(labels, weights, nodes);
@@ -18,7 +18,7 @@ pub fn gradient(
     for (row, node) in rows.iter().zip(nodes) {
         let at = *row as usize * count..(*row as usize + 1) * count;
         let weight = weigh.weight(*node);
-        let gradient = Some((&mut dy[at.clone()], weight / weigh.total as f32));
+        let gradient = dy.as_mut().map(|dy| (&mut dy[at.clone()], weight / weigh.total as f32));
         total += f64::from(weight) * row_loss(&logits[at], labels, *node, gradient);
     }
     total / weigh.total
@@ -48,23 +48,6 @@ impl<'a> Weigh<'a> {
     fn weight(&self, node: u32) -> f32 {
         self.by_class.map_or(1.0, |(of, weights)| weights[of[node as usize] as usize])
     }
-}
-
-/// The mean loss of `rows` of the outputs, without its gradient.
-pub fn value(
-    logits: &[f32],
-    labels: &Labels,
-    weights: Option<&[f32]>,
-    rows: &[u32],
-    nodes: &[u32],
-) -> f64 {
-    let count = labels.count();
-    let weigh = Weigh::new(labels, weights, nodes);
-    let loss = |(row, node): (&u32, &u32)| {
-        let at = *row as usize * count..(*row as usize + 1) * count;
-        f64::from(weigh.weight(*node)) * row_loss(&logits[at], labels, *node, None)
-    };
-    rows.iter().zip(nodes).map(loss).sum::<f64>() / weigh.total
 }
 
 fn row_loss(

@@ -1,29 +1,27 @@
 //! The ways to train that users compare, and what each does. What workers see of the graph is made in
 //! `transport/threads.rs` and, over MPI, by the front end.
 
-use std::str::FromStr;
+use crate::named::named;
 
-use serde::{Deserialize, Serialize};
-
-/// A way to train.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// One machine with the whole graph, taking the batches of all workers together.
-    Single,
-    /// Workers learn on their parts; models are averaged.
-    PsgdPa,
-    /// As psgd-pa, and the server corrects the average.
-    Llcg,
-    /// As llcg, but the server corrects the last global model while workers learn, and adds its
-    /// change to their average, so that nobody waits for it.
-    LlcgStale,
-    /// Workers sample neighbours from the whole graph and fetch the features of remote ones.
-    Ggs,
-    /// As psgd-pa, and each part stores copies of some nodes around it.
-    PsgdSa,
-    /// The server's steps alone.
-    ServerOnly,
+named! {
+    /// A way to train.
+    pub enum Mode("mode") {
+        /// One machine with the whole graph.
+        Single = "single",
+        /// Workers learn on their parts; models are averaged.
+        PsgdPa = "psgd-pa",
+        /// As psgd-pa, and the server corrects the average.
+        Llcg = "llcg",
+        /// As llcg, but the server corrects the last global model while workers learn, and adds its change to their
+        /// average, so that nobody waits for it.
+        LlcgStale = "llcg-stale",
+        /// Workers sample neighbours from the whole graph and fetch the features of remote ones.
+        Ggs = "ggs",
+        /// As psgd-pa, and each part stores copies of some nodes around it.
+        PsgdSa = "psgd-sa",
+        /// The server's steps alone.
+        ServerOnly = "server-only",
+    }
 }
 
 /// What happens in a round of a mode.
@@ -58,28 +56,6 @@ pub enum Corrects {
 }
 
 impl Mode {
-    pub const ALL: [Self; 7] = [
-        Self::Single,
-        Self::PsgdPa,
-        Self::Llcg,
-        Self::LlcgStale,
-        Self::Ggs,
-        Self::PsgdSa,
-        Self::ServerOnly,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Single => "single",
-            Self::PsgdPa => "psgd-pa",
-            Self::Llcg => "llcg",
-            Self::LlcgStale => "llcg-stale",
-            Self::Ggs => "ggs",
-            Self::PsgdSa => "psgd-sa",
-            Self::ServerOnly => "server-only",
-        }
-    }
-
     pub fn does(self) -> Does {
         let (workers, corrects) = match self {
             Self::Single => (Some(Sees::Whole), Corrects::Never),
@@ -106,16 +82,5 @@ impl Mode {
     /// Whether the server corrects what workers learnt.
     pub fn corrects_workers(self) -> bool {
         self.corrects() && self.does().workers.is_some()
-    }
-}
-
-impl FromStr for Mode {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|mode| mode.name() == name).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            format!("no mode is named `{name}`; there are {names}")
-        })
     }
 }

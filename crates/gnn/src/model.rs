@@ -5,7 +5,6 @@ mod build;
 mod pass;
 
 use std::ops::Range;
-use std::str::FromStr;
 
 use hither_core::seed;
 use rand::RngExt;
@@ -13,7 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::layer::{Layer, Norm};
+use crate::named::named;
 use crate::sample::Needs;
+use crate::transport::wire::numbers;
 
 pub use pass::{Inference, Stage};
 
@@ -64,60 +65,23 @@ impl Default for Spec {
     }
 }
 
-/// The kind of a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    Sage,
-    Gcn,
-    Gat,
-    Gatv2,
-    Gin,
-    Propagate,
-    Linear,
-    /// A trained row per node, in place of features.
-    Embedding,
-    Light,
-}
-
-impl FromStr for Kind {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            format!("no layer is named `{name}`; there are {names}")
-        })
+named! {
+    /// The kind of a layer.
+    pub enum Kind("layer") {
+        Sage = "sage",
+        Gcn = "gcn",
+        Gat = "gat",
+        Gatv2 = "gatv2",
+        Gin = "gin",
+        Propagate = "propagate",
+        Linear = "linear",
+        /// A trained row per node, in place of features.
+        Embedding = "embedding",
+        Light = "light",
     }
 }
 
 impl Kind {
-    pub const ALL: [Self; 9] = [
-        Self::Sage,
-        Self::Gcn,
-        Self::Gat,
-        Self::Gatv2,
-        Self::Gin,
-        Self::Propagate,
-        Self::Linear,
-        Self::Embedding,
-        Self::Light,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sage => "sage",
-            Self::Gcn => "gcn",
-            Self::Gat => "gat",
-            Self::Gatv2 => "gatv2",
-            Self::Gin => "gin",
-            Self::Propagate => "propagate",
-            Self::Linear => "linear",
-            Self::Embedding => "embedding",
-            Self::Light => "light",
-        }
-    }
-
     /// What `--model NAME --layers N` stands for: a family, or layers separated by commas.
     pub fn stack(name: &str, layers: usize) -> Result<Vec<Self>, String> {
         match name {
@@ -139,11 +103,13 @@ impl Kind {
 }
 
 /// All numbers of a model.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Weights {
     /// The numbers that are trained.
+    #[serde(with = "numbers")]
     pub params: Vec<f32>,
     /// Numbers that are not trained: running means and variances of batch norms.
+    #[serde(with = "numbers")]
     pub stats: Vec<f32>,
 }
 

@@ -7,7 +7,7 @@ mod layer;
 pub use batch::BatchNorm;
 pub use layer::LayerNorm;
 
-use hither_kernels::memory::reuse;
+use hither_kernels::memory::Buffer;
 
 /// As PyTorch has it.
 const EPSILON: f32 = 1e-5;
@@ -24,17 +24,9 @@ pub enum Normalisation {
 /// What a forward pass leaves for the backward pass.
 pub struct Normalised {
     /// The rows before scale and shift.
-    rows: Vec<f32>,
+    rows: Buffer,
     /// 1/√(variance + ε): of each column in batch norms, of each row in layer norms.
-    inverse: Vec<f32>,
-}
-
-impl Normalised {
-    /// Gives the memory back once the backward pass is done.
-    fn reuse(self) {
-        reuse(self.rows);
-        reuse(self.inverse);
-    }
+    inverse: Buffer,
 }
 
 impl Normalisation {
@@ -58,14 +50,13 @@ impl Normalisation {
     pub fn backward(
         &self,
         params: &[f32],
-        normalised: Normalised,
+        normalised: &Normalised,
         dy: &mut [f32],
         grads: &mut [f32],
     ) {
         match self {
-            Self::Batch(norm) => norm.backward(params, &normalised, dy, grads),
-            Self::Layer(norm) => norm.backward(params, &normalised, dy, grads),
+            Self::Batch(norm) => norm.backward(params, normalised, dy, grads),
+            Self::Layer(norm) => norm.backward(params, normalised, dy, grads),
         }
-        normalised.reuse();
     }
 }

@@ -1,28 +1,15 @@
 //! Steps along a gradient.
 
-use std::str::FromStr;
-
 use hither_core::record::train::Work;
 use hither_kernels::vector;
-use serde::{Deserialize, Serialize};
 
-/// The optimisation method.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Method {
-    Adam,
-    Sgd,
-}
+use crate::named::named;
 
-impl FromStr for Method {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "adam" => Ok(Self::Adam),
-            "sgd" => Ok(Self::Sgd),
-            _ => Err(format!("no optimiser is named `{name}`; there are adam and sgd")),
-        }
+named! {
+    /// The optimisation method.
+    pub enum Method("optimiser") {
+        Adam = "adam",
+        Sgd = "sgd",
     }
 }
 

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use hither_core::seed;
 use hither_kernels::spmm::{Csr, Own};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
@@ -58,26 +59,10 @@ pub struct Hop<'a> {
 impl<'a> Hop<'a> {
     /// Some nodes with all their neighbours, over inputs that are all nodes of the graph.
     pub fn over_graph(graph: &'a Graph, nodes: &[u32], roots: Option<Roots>) -> Self {
-        let mut offsets = Vec::with_capacity(nodes.len() + 1);
-        offsets.push(0);
-        let (mut columns, mut weights) = (vec![], graph.weights().map(|_| vec![]));
-        for node in nodes {
-            columns.extend_from_slice(graph.neighbours(*node));
-            if let (Some(weights), Some(own)) = (&mut weights, graph.weights_of(*node)) {
-                weights.extend_from_slice(own);
-            }
-            offsets.push(columns.len() as u64);
-        }
-        Self {
-            inputs: graph.nodes(),
-            own: Some(nodes.to_vec()),
-            offsets: Cow::Owned(offsets),
-            columns: Cow::Owned(columns),
-            weights: weights.map(Cow::Owned),
-            degrees: None,
-            roots: Cow::Borrowed(roots.map_or(&[], |roots| roots.of_graph(graph))),
-            symmetric: false,
-        }
+        // Nothing is drawn: all neighbours are taken.
+        let drawn = Drawn::draw(graph, nodes, usize::MAX, &mut seed::stream(0, "all"));
+        let roots = Cow::Borrowed(roots.map_or(&[][..], |roots| roots.of_graph(graph)));
+        Self { roots, ..drawn.hop(graph.nodes(), Some(nodes.to_vec())) }
     }
 }
 
@@ -221,15 +206,14 @@ impl Sampler {
             let most = fanout.most(needs.hops - 1 - hop);
             let drawn = Drawn::draw(&data.graph, &targets, most, random);
             if hop == 0 && direct {
-                hops.push(drawn.over_table(data.graph.nodes(), std::mem::take(&mut targets)));
+                hops.push(drawn.hop(data.graph.nodes(), Some(std::mem::take(&mut targets))));
             } else {
-                let targets_len = targets.len();
                 let columns = self.collect(&mut targets, &drawn.columns);
                 let all = needs.roots.map(|roots| roots.of_graph(&data.graph));
                 let root = |all: &[f32]| targets.iter().map(|node| all[*node as usize]).collect();
                 let roots: Vec<f32> = all.map_or(vec![], root);
-                debug_assert_eq!(drawn.offsets.len(), targets_len + 1);
-                hops.push(drawn.over_collected(targets.len(), columns, roots));
+                let drawn = Drawn { columns, ..drawn };
+                hops.push(Hop { roots: Cow::Owned(roots), ..drawn.hop(targets.len(), None) });
             }
         }
         hops.reverse();
@@ -315,28 +299,16 @@ impl Drawn {
         drawn
     }
 
-    fn over_table<'a>(self, nodes: usize, targets: Vec<u32>) -> Hop<'a> {
+    /// Over so many inputs, among which the targets have these rows; `None`: the first ones.
+    fn hop<'a>(self, inputs: usize, own: Option<Vec<u32>>) -> Hop<'a> {
         Hop {
-            inputs: nodes,
-            own: Some(targets),
+            inputs,
+            own,
             offsets: Cow::Owned(self.offsets),
             columns: Cow::Owned(self.columns),
             weights: self.weights.map(Cow::Owned),
             degrees: Some(self.degrees),
             roots: Cow::Borrowed(&[]),
-            symmetric: false,
-        }
-    }
-
-    fn over_collected<'a>(self, inputs: usize, columns: Vec<u32>, roots: Vec<f32>) -> Hop<'a> {
-        Hop {
-            inputs,
-            own: None,
-            offsets: Cow::Owned(self.offsets),
-            columns: Cow::Owned(columns),
-            weights: self.weights.map(Cow::Owned),
-            degrees: Some(self.degrees),
-            roots: Cow::Owned(roots),
             symmetric: false,
         }
     }

@@ -141,68 +141,64 @@ fn read_weights(file: &Checkpoint, model: &Model) -> Result<Weights, Error> {
     Ok(weights)
 }
 
+/// Some rows of one value per node and column, by the places of nodes in the user's files.
+type Piece<'a> = (&'a str, &'a [f32], Range<usize>);
+
 /// Writes the model's outputs for every node, in the order of the user's files: `embeddings`, which
 /// can serve as a table, and `logits`.
 pub fn embeddings(path: &Path, data: &Dataset, outputs: &Inference) -> Result<(), Error> {
-    let order = data.nodes_in_original_order();
-    write(path, &data.name, data.graph.nodes(), outputs, order.as_deref())
+    let (nodes, order) = (data.graph.nodes(), data.nodes_in_original_order());
+    write(path, &data.name, nodes, &pieces_of(outputs, nodes), order.as_deref())
 }
 
 /// Writes what links are predicted by, one row per node: `embeddings`, or in a user–item graph `user` and
 /// `item`.
 pub fn link_embeddings(path: &Path, data: &Dataset, outputs: &Inference) -> Result<(), Error> {
-    let (nodes, dim) = (data.graph.nodes(), outputs.classes);
-    let users = data.links.as_ref().and_then(|links| links.users);
-    let tensors = match users {
-        None => vec![("embeddings", 0..nodes)],
-        Some(users) => vec![("user", 0..users), ("item", users..nodes)],
+    let (nodes, order) = (data.graph.nodes(), data.nodes_in_original_order());
+    let rows = &outputs.logits[..];
+    let pieces = match data.links.as_ref().and_then(|links| links.users) {
+        None => vec![("embeddings", rows, 0..nodes)],
+        Some(users) => vec![("user", rows, 0..users), ("item", rows, users..nodes)],
     };
-    let entry =
-        |(name, rows): &(&str, Range<usize>)| Entry::new(*name, Dtype::F32, &[rows.len(), dim]);
-    let entries: Vec<Entry> = tensors.iter().map(entry).collect();
-    let metadata = BTreeMap::from([("dataset".to_owned(), data.name.clone())]);
-    let mut writer = Writer::packed(path, &entries, &metadata)?;
-    let order = data.nodes_in_original_order();
-    for (_, rows) in tensors {
-        for place in rows {
-            let node = order.as_ref().map_or(place, |order| order[place] as usize);
-            writer.write(bytemuck::cast_slice(&outputs.logits[node * dim..(node + 1) * dim]))?;
-        }
-    }
-    Ok(writer.finish()?)
+    write(path, &data.name, nodes, &pieces, order.as_deref())
 }
 
 /// Writes the outputs for some nodes, as they come.
 pub fn outputs(path: &Path, dataset: &str, nodes: usize, outputs: &Inference) -> Result<(), Error> {
-    write(path, dataset, nodes, outputs, None)
+    write(path, dataset, nodes, &pieces_of(outputs, nodes), None)
+}
+
+fn pieces_of(outputs: &Inference, nodes: usize) -> Vec<Piece<'_>> {
+    let embeddings = outputs.embeddings.as_deref().unwrap_or(&[]);
+    let mut pieces =
+        vec![("embeddings", embeddings, 0..nodes), ("logits", &outputs.logits, 0..nodes)];
+    pieces.retain(|(_, values, _)| !values.is_empty());
+    pieces
 }
 
 fn write(
     path: &Path,
     dataset: &str,
     nodes: usize,
-    outputs: &Inference,
+    pieces: &[Piece],
     order: Option<&[u32]>,
 ) -> Result<(), Error> {
-    let tensors = [
-        ("embeddings", outputs.embeddings.as_deref().unwrap_or(&[])),
-        ("logits", &outputs.logits[..]),
-    ];
-    let present = || tensors.iter().filter(|(_, values)| !values.is_empty());
-    let entries: Vec<Entry> = present()
-        .map(|(name, values)| Entry::new(*name, Dtype::F32, &[nodes, values.len() / nodes.max(1)]))
-        .collect();
+    let dim = |values: &[f32]| values.len() / nodes.max(1);
+    let entry =
+        |(name, values, rows): &Piece| Entry::new(*name, Dtype::F32, &[rows.len(), dim(values)]);
+    let entries: Vec<Entry> = pieces.iter().map(entry).collect();
     let metadata = BTreeMap::from([("dataset".to_owned(), dataset.to_owned())]);
     let mut writer = Writer::packed(path, &entries, &metadata)?;
-    for (_, values) in present() {
-        let Some(order) = order else {
-            writer.write(bytemuck::cast_slice(values))?;
-            continue;
-        };
-        let dim = values.len() / nodes;
-        for node in order {
-            let row = &values[*node as usize * dim..(*node as usize + 1) * dim];
-            writer.write(bytemuck::cast_slice(row))?;
+    for (_, values, rows) in pieces {
+        let row = |start: usize, end: usize| &values[start * dim(values)..end * dim(values)];
+        match order {
+            None => writer.write(bytemuck::cast_slice(row(rows.start, rows.end)))?,
+            Some(order) => {
+                for node in &order[rows.clone()] {
+                    let node = *node as usize;
+                    writer.write(bytemuck::cast_slice(row(node, node + 1)))?;
+                }
+            }
         }
     }
     Ok(writer.finish()?)

@@ -13,10 +13,10 @@ pub fn score(logits: &[f32], count: usize, labels: &Labels, metric: Metric, node
         (Labels::Classes { of, .. }, Metric::F1Macro) => {
             let mut counts = vec![Counts::default(); count];
             for (node, row) in rows() {
-                let (said, is) = (largest(row), of[*node as usize] as usize);
-                counts[said].predicted += 1;
-                counts[is].actual += 1;
-                counts[is].correct += u64::from(said == is);
+                let (predicted, actual) = (largest(row), of[*node as usize] as usize);
+                counts[predicted].predicted += 1;
+                counts[actual].actual += 1;
+                counts[actual].correct += u64::from(predicted == actual);
             }
             macro_f1(&counts)
         }

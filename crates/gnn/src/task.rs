@@ -123,25 +123,14 @@ impl Task {
 }
 
 impl Goal<'_> {
-    /// The mean loss of outputs of `dim` columns; its gradient is added to `dy`.
-    pub fn gradient(&self, data: &Dataset, outputs: &[f32], dim: usize, dy: &mut [f32]) -> f64 {
+    /// The mean loss of outputs of `dim` columns; its gradient is added to `dy`, if that is given.
+    pub fn loss(&self, data: &Dataset, outputs: &[f32], dim: usize, dy: Option<&mut [f32]>) -> f64 {
         match self {
             Self::Labels { rows, nodes } => {
                 let weights = data.class_weights.as_deref();
-                loss::gradient(outputs, &data.labels, weights, rows, nodes, dy)
+                loss::loss(outputs, &data.labels, weights, rows, nodes, dy)
             }
-            Self::Links(pairs) => pairs.loss(outputs, dim, Some(dy)),
-        }
-    }
-
-    /// The mean loss, without its gradient.
-    pub fn loss(&self, data: &Dataset, outputs: &[f32], dim: usize) -> f64 {
-        match self {
-            Self::Labels { rows, nodes } => {
-                let weights = data.class_weights.as_deref();
-                loss::value(outputs, &data.labels, weights, rows, nodes)
-            }
-            Self::Links(pairs) => pairs.loss(outputs, dim, None),
+            Self::Links(pairs) => pairs.loss(outputs, dim, dy),
         }
     }
 

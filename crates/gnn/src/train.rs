@@ -9,7 +9,9 @@ use std::sync::Arc;
 use hither_core::Seconds;
 use hither_core::record::train::{Machine, Round, Times, Work, Works};
 
+use crate::TrainConfig;
 use crate::average::{PartView, add_change, average, between};
+use crate::config::Facts;
 use crate::correct::{Budget, Judge, ServerSteps, Spent, harms, last_kept};
 use crate::full_batch::FullBatch;
 use crate::local::{Learner, Learnt, Pace, Steps};
@@ -18,7 +20,7 @@ pub use crate::mode::Mode;
 use crate::model::{Model, Weights};
 use crate::optim::{self, Optimiser};
 use crate::partition::Partition;
-use crate::sample::{Batch, Fanout};
+use crate::sample::Batch;
 use crate::schedule::Schedule;
 use crate::task::{Scores, Task};
 use crate::transport::{Answer, Order, Threads, Workers};
@@ -108,27 +110,7 @@ impl Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let pace = Pace { batch: Some(256), fanout: Fanout::AtMost(10), rate: 0.01, clip: None };
-        Self {
-            task: Task::Nodes,
-            mode: Mode::Single,
-            rounds: 50,
-            local_steps: 10,
-            rho: 1.0,
-            local: pace.clone(),
-            server: pace,
-            schedule: Schedule::Constant,
-            server_steps: ServerSteps::Auto,
-            server_share: 1.0,
-            machine: Machine { sums_per_s: 4e10, products_per_s: 8e10, link_bytes_per_s: 1.25e9 },
-            optimiser: optim::Method::Adam,
-            decay: 0.0,
-            evaluate_every: 1,
-            patience: None,
-            copies: 0.1,
-            updates: Updates::Fp32,
-            seed: 0,
-        }
+        TrainConfig::default().settings(&Facts::default(), false)
     }
 }
 

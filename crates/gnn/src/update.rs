@@ -8,6 +8,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use half::bf16;
+use serde::{Deserialize, Serialize};
+
+use crate::transport::wire::numbers;
 
 /// How workers send what they have learnt.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -22,12 +25,14 @@ pub enum Updates {
 }
 
 /// The change of a model's parameters, as it is sent. The bits of numbers are those of bf16.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    All(Vec<u16>),
+    All(#[serde(with = "numbers")] Vec<u16>),
     /// Some parameters, by number, in ascending order.
     Some {
+        #[serde(with = "numbers")]
         at: Vec<u32>,
+        #[serde(with = "numbers")]
         by: Vec<u16>,
     },
 }

@@ -146,7 +146,7 @@ fn gradients_are_the_slopes_of_the_loss() {
         let mut weights = model.start(5);
         // Products of the first rows are too small for steep slopes.
         weights.params.iter_mut().for_each(|param| *param *= 5.0);
-        for loss in [Loss::Softmax, Loss::Bpr, Loss::Bce] {
+        for loss in Loss::ALL {
             for fanout in [Fanout::All, Fanout::AtMost(3)] {
                 let mut sampler = Sampler::new(data.graph.nodes());
                 let task = Task::Links(objective(loss));

@@ -386,7 +386,7 @@ fn formats_by_name() {
         assert_eq!(format.name().parse::<Format>().expect("known"), format);
     }
     let error = "dgl".parse::<Format>().expect_err("unknown").to_string();
-    assert!(error.contains("expected one of mapped, pyg, ogb"), "{error}");
+    assert!(error.contains("there are mapped, pyg, ogb"), "{error}");
     let options = Options { format: Some(Format::Masks), ..Options::default() };
     let error = load::open(&fixture("shchur.npz"), &options).expect_err("missing").to_string();
     assert!(error.contains("array `node_features` is missing; there are: adj_data"), "{error}");

@@ -4,21 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hither_core::record::train::Machine;
-use hither_gnn::correct::ServerSteps;
 use hither_gnn::dataset::UNLABELLED;
 use hither_gnn::generate::{self, Family};
 use hither_gnn::load::{self, Options};
 use hither_gnn::local::Pace;
 use hither_gnn::model::{Kind, Model, Spec};
-use hither_gnn::optim::Method;
 use hither_gnn::partition::Partition;
 use hither_gnn::parts::stored::{PARTS, WHOLE};
 use hither_gnn::parts::{self, PartWriter, open_part};
 use hither_gnn::sample::Fanout;
-use hither_gnn::schedule::Schedule;
-use hither_gnn::task::Task;
 use hither_gnn::train::{Mode, Settings, Trainer};
-use hither_gnn::update::Updates;
 use hither_gnn::{Dataset, Features, Graph, Labels, Metric, Split};
 use proptest::prelude::*;
 
@@ -149,24 +144,15 @@ proptest! {
 fn settings(mode: Mode) -> Settings {
     let pace = Pace { batch: Some(64), fanout: Fanout::AtMost(5), rate: 0.01, clip: None };
     Settings {
-        task: Task::Nodes,
         mode,
         rounds: 3,
         local_steps: 3,
         rho: 1.2,
         local: pace.clone(),
         server: Pace { fanout: Fanout::AtMost(7), ..pace },
-        schedule: Schedule::Constant,
-        server_steps: ServerSteps::Auto,
-        server_share: 1.0,
         machine: Machine { sums_per_s: 1e9, products_per_s: 1e10, link_bytes_per_s: 1e9 },
-        optimiser: Method::Adam,
-        decay: 0.0,
-        evaluate_every: 1,
-        patience: None,
-        copies: 0.1,
-        updates: Updates::Fp32,
         seed: 7,
+        ..Settings::default()
     }
 }
 

@@ -350,6 +350,6 @@ fn neighbours_are_drawn_from_a_stream_of_their_own() {
     let mut sampler = Sampler::new(data.graph.nodes());
     let mut again = seed::stream(7, "judge/1");
     let batch = sampler.batch(&data, nodes.clone(), &fanout, model.needs(), &mut again);
-    let own = trainer.server.look_at(&data, model, nodes, &fanout, name);
+    let own = trainer.server.neighbourhood(&data, model, nodes, &fanout, name);
     assert_ne!(model.loss(weights, &data, &own), model.loss(weights, &data, &batch));
 }

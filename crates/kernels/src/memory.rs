@@ -5,9 +5,11 @@
 //! that is new is ready after one fault instead of 512.
 //!
 //! Steps of training need matrices of the same sizes again and again. The system clears the pages of new memory,
-//! which took a quarter of a full-batch step. So vectors that are no longer needed are given back by [`reuse`], and
-//! [`stale`] and [`zeros`] take them again.
+//! which took a quarter of a full-batch step. So a [`Buffer`] keeps its vector for others when it is dropped, and
+//! [`stale`] and [`zeros`] take it again.
 
+use std::mem;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, PoisonError};
 
 /// The size of a huge page on the processors that these kernels are for.
@@ -19,34 +21,67 @@ const KEPT_MIN: usize = 1 << 16;
 /// Vectors that are to be used again, the last one given back at the end.
 static KEPT: Mutex<Vec<Vec<f32>>> = Mutex::new(vec![]);
 
-/// A vector of so many zeros.
-pub fn zeros(len: usize) -> Vec<f32> {
+/// Numbers in memory that is used again once this is dropped.
+#[derive(Debug, Default)]
+pub struct Buffer(Vec<f32>);
+
+impl Buffer {
+    /// The numbers as a vector like any other, whose memory goes back to the system.
+    pub fn into_vec(mut self) -> Vec<f32> {
+        mem::take(&mut self.0)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.0
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.0
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.0.capacity() >= KEPT_MIN {
+            kept().push(mem::take(&mut self.0));
+        }
+    }
+}
+
+/// So many zeros.
+pub fn zeros(len: usize) -> Buffer {
     match take(len) {
         Some(mut kept) => {
             kept.fill(0.0);
-            kept
+            Buffer(kept)
         }
-        None => new_zeros(len),
+        None => Buffer(new_zeros(len)),
     }
 }
 
-/// A vector of so many numbers of any value, for callers that write all of them.
-pub fn stale(len: usize) -> Vec<f32> {
-    take(len).unwrap_or_else(|| new_zeros(len))
+/// So many numbers of any value, for callers that write all of them.
+pub fn stale(len: usize) -> Buffer {
+    Buffer(take(len).unwrap_or_else(|| new_zeros(len)))
 }
 
-/// Gives a vector back, for later calls of [`zeros`] and [`stale`].
-pub fn reuse(vector: Vec<f32>) {
-    if vector.capacity() >= KEPT_MIN {
-        kept().push(vector);
-    }
+/// A copy of some numbers.
+pub fn copy(numbers: &[f32]) -> Buffer {
+    let mut copy = stale(numbers.len());
+    copy.copy_from_slice(numbers);
+    copy
 }
 
 fn kept() -> std::sync::MutexGuard<'static, Vec<Vec<f32>>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A vector that was given back, of this length. If none fits, as much as is about to be allocated is released
+/// A vector that was kept, of this length. If none fits, as much as is about to be allocated is released
 /// first: what is in use and what is kept are together never more than what was once in use.
 fn take(len: usize) -> Option<Vec<f32>> {
     if len < KEPT_MIN {
@@ -115,17 +150,17 @@ mod tests {
         let mut vector = stale(len);
         vector.fill(7.0);
         let address = vector.as_ptr();
-        reuse(vector);
+        drop(vector);
         // Too small and too large for the one that is kept.
         let small = stale(KEPT_MIN - 1);
         assert_ne!(small.as_ptr(), address);
         let vector = stale(2 * KEPT_MIN);
         assert_eq!((vector.as_ptr(), vector.len()), (address, 2 * KEPT_MIN));
-        reuse(vector);
+        drop(vector);
         let vector = zeros(len);
         assert_eq!(vector.as_ptr(), address);
         assert!(vector.len() == len && vector.iter().all(|value| *value == 0.0));
-        reuse(vector);
+        drop(vector);
         // Nothing that fits: what is kept makes room.
         let larger = zeros(100 * KEPT_MIN);
         assert!(kept().is_empty() && larger.len() == 100 * KEPT_MIN);

@@ -211,7 +211,7 @@ struct ServerFlags {
     #[arg(long, value_name = "F", hide_short_help = true, value_parser = |t: &str| number(t, 0.0, 1000.0))]
     server_share: Option<f64>,
     /// Learning rate of the server [default: --lr]
-    #[arg(long, value_name = "RATE", hide_short_help = true, alias = "server-rate", value_parser = |t: &str| number(t, 1e-9, 1e3))]
+    #[arg(long, value_name = "RATE", hide_short_help = true, value_parser = |t: &str| number(t, 1e-9, 1e3))]
     server_lr: Option<f64>,
     /// Training nodes or links per server step, or `full`; `auto` halves it while the budget pays for fewer
     /// server steps than local ones [default: 256; lightgcn: a quarter of the links, at most 8192]

@@ -1,7 +1,7 @@
 //! `hither train compare`: several modes on the same splits, partitions and seeds.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::bail;
 use hither_core::record::train::RunRecord;
@@ -85,33 +85,12 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         let config = |case: &TrainingCase<'_>, mode: Mode| config(case, mode, &modes);
         return pool.install(|| dry_run::run(train, &modes, &config, common));
     }
-    let (mut top, mut entries) = open(train, &modes)?;
-    let stop = StopRequest::if_kept(&top, common)?;
+    let mut comparison = Comparison::open(train, modes)?;
+    let stop = StopRequest::if_kept(&comparison.top, common)?;
     common.say(&format!("seed {}", train.run.seed));
     note_unsaved(train, common);
-    let settings = pool.install(|| -> anyhow::Result<Map<String, Value>> {
-        let mut first = Some(TrainingCase::open(train, 1, common)?);
-        let mut settings = Map::new();
-        if let Some(case) = &first {
-            common.note_changes(&case.data);
-            note_unvalidated(&case.data, common);
-            settings = compare(train, case, &modes, &mut top, &mut entries)?;
-        }
-        let mut pending = Pending::new(&entries, train.output.runs);
-        pending.say(common, modes.len(), train.output.runs);
-        for run in 1..=train.output.runs {
-            if entries.iter().all(|entry| entry.runs.len() >= run as usize) {
-                continue;
-            }
-            let case = match first.take().filter(|_| run == 1) {
-                Some(case) => case,
-                None => TrainingCase::open(train, run, common)?,
-            };
-            let all = All { train, case: &case, run, stop: &stop, common };
-            all.run(&mut top, &mut entries, &mut pending)?;
-        }
-        Ok(settings)
-    })?;
+    let settings = pool.install(|| comparison.run(&stop, common))?;
+    let entries = comparison.entries;
     let runs: Vec<RunRecord> = entries.iter().flat_map(|entry| entry.runs.clone()).collect();
     let document = Document { settings: &settings, modes: compared(&entries) };
     if let Some(dir) = &train.output.output {
@@ -147,76 +126,113 @@ fn modes(names: &[String]) -> anyhow::Result<Vec<Mode>> {
     Ok(modes)
 }
 
-/// The runs that are still to be done.
-struct Pending {
-    runs: u32,
-    is_first: bool,
+/// All modes, and the directory of the whole.
+struct Comparison<'a> {
+    train: &'a TrainArgs,
+    modes: Vec<Mode>,
+    top: Option<Place>,
+    entries: Vec<Entry>,
 }
 
-impl Pending {
-    fn new(entries: &[Entry], runs: u32) -> Self {
-        let left = entries.iter().map(|entry| runs.saturating_sub(entry.runs.len() as u32)).sum();
-        Self { runs: left, is_first: true }
+impl<'a> Comparison<'a> {
+    fn open(train: &'a TrainArgs, modes: Vec<Mode>) -> anyhow::Result<Self> {
+        let (dir, existing) = (train.output.output.as_deref(), train.existing());
+        let top = dir.map(|dir| Place::open(dir, existing)).transpose()?;
+        let open = |mode: &Mode| {
+            let place = dir.map(|dir| Place::open(&dir.join(mode.name()), existing)).transpose()?;
+            Ok(Entry { mode: *mode, runs: vec![], place })
+        };
+        let entries = modes.iter().map(open).collect::<anyhow::Result<_>>()?;
+        Ok(Self { train, modes, top, entries })
     }
 
-    fn say(&self, common: &Common, modes: usize, seeds: u32) {
-        let left = self.runs;
-        common.say(&match left == modes as u32 * seeds {
-            true => {
-                let seeds = plural(seeds as usize, "seed");
-                format!("{}: {} × {seeds}", plural(left as usize, "run"), plural(modes, "mode"))
+    /// Does what is left to do, and returns the settings of the whole.
+    fn run(&mut self, stop: &StopRequest, common: &Common) -> anyhow::Result<Map<String, Value>> {
+        let (train, seeds) = (self.train, self.train.output.runs);
+        let mut case = TrainingCase::open(train, 1, common)?;
+        common.note_changes(&case.data);
+        note_unvalidated(&case.data, common);
+        let settings = self.compare(&case)?;
+        let all = self.modes.len() * seeds as usize;
+        let done: usize = self.entries.iter().map(|entry| entry.runs.len()).sum();
+        common.say(&match done {
+            0 => {
+                let (modes, seeds) = (self.modes.len(), plural(seeds as usize, "seed"));
+                format!("{}: {} × {seeds}", plural(all, "run"), plural(modes, "mode"))
             }
-            false => format!("{left} of {modes} × {seeds} runs are left"),
+            _ => format!("{} of {} × {seeds} runs are left", all - done, self.modes.len()),
         });
-    }
-
-    fn finish_one(&mut self, took: Duration, common: &Common) {
-        self.runs = self.runs.saturating_sub(1);
-        if std::mem::take(&mut self.is_first) {
-            say_rest(took, self.runs, common);
+        let mut left = (all - done) as u32;
+        for run in 1..=seeds {
+            let mut due: Vec<usize> = (0..self.entries.len()).collect();
+            due.retain(|at| self.entries[*at].runs.len() < run as usize);
+            // It repeats the steps of another mode.
+            due.sort_by_key(|at| self.modes[*at] == Mode::ServerOnly);
+            if run > 1 && !due.is_empty() {
+                case = TrainingCase::open(train, run, common)?;
+            }
+            for at in due {
+                let start = Instant::now();
+                self.train(at, run, &case, stop, common)?;
+                left -= 1;
+                if left as usize + 1 == all - done {
+                    say_rest(start.elapsed(), left, common);
+                }
+            }
         }
+        Ok(settings)
     }
-}
 
-/// The directory of the comparison, and one in it for each mode.
-fn open(train: &TrainArgs, modes: &[Mode]) -> anyhow::Result<(Option<Place>, Vec<Entry>)> {
-    let (dir, existing) = (train.output.output.as_deref(), train.existing());
-    let top = dir.map(|dir| Place::open(dir, existing)).transpose()?;
-    let open = |mode: &Mode| {
-        let place = dir.map(|dir| Place::open(&dir.join(mode.name()), existing)).transpose()?;
-        Ok(Entry { mode: *mode, runs: vec![], place })
-    };
-    Ok((top, modes.iter().map(open).collect::<anyhow::Result<_>>()?))
-}
+    /// Compares the settings with those that are there, and takes over finished runs.
+    fn compare(&mut self, case: &TrainingCase<'_>) -> anyhow::Result<Map<String, Value>> {
+        let Self { train, modes, top, entries } = self;
+        let existing = train.existing();
+        // What a mode alone has is compared in its own directory.
+        let mut settings = train.settings(&train.config(Mode::Single)?, &case.data);
+        settings.remove("mode");
+        settings.insert("modes".into(), json!(modes));
+        if let Some(top) = top {
+            top.compare(settings.clone(), existing)?;
+        }
+        let mut all = vec![];
+        for Entry { mode, runs, place } in entries {
+            let config = config(case, *mode, modes)?;
+            // What a mode cannot do is said before any other has begun.
+            config.resolve(&Facts::of(&case.data))?;
+            let asked = train.settings(&config, &case.data);
+            all.push(asked.clone());
+            let Some(place) = place else { continue };
+            *runs = place.compare(asked, existing)?;
+            runs.truncate(train.output.runs as usize);
+        }
+        Ok(merged(settings, all))
+    }
 
-/// Compares the settings with those that are there, and takes over finished runs. Returns the settings of the whole.
-fn compare(
-    train: &TrainArgs,
-    case: &TrainingCase<'_>,
-    modes: &[Mode],
-    top: &mut Option<Place>,
-    entries: &mut [Entry],
-) -> anyhow::Result<Map<String, Value>> {
-    let existing = train.existing();
-    // What a mode alone has is compared in its own directory.
-    let mut settings = train.settings(&train.config(Mode::Single)?, &case.data);
-    settings.remove("mode");
-    settings.insert("modes".into(), json!(modes));
-    if let Some(top) = top {
-        top.compare(settings.clone(), existing)?;
+    /// Trains one mode with one seed.
+    fn train(
+        &mut self,
+        at: usize,
+        run: u32,
+        case: &TrainingCase<'_>,
+        stop: &StopRequest,
+        common: &Common,
+    ) -> anyhow::Result<()> {
+        let Self { train, modes, top, entries } = self;
+        let mode = modes[at];
+        let like = model_of_server_only(modes).filter(|_| mode == Mode::ServerOnly);
+        let model = entries.iter().find(|entry| Some(entry.mode) == like);
+        let steps = model.and_then(|entry| entry.runs.get(run as usize - 1));
+        let steps = steps.map(|record| ServerSteps::like(&record.rounds));
+        let config = config(case, mode, modes)?;
+        let job = Job { args: train, case, config, run, steps, ranks: None, stop: stop.clone() };
+        let ready = job.ready()?;
+        // All directories before the first round, so that a killed comparison is recognised.
+        let places = entries.iter_mut().filter_map(|entry| entry.place.as_mut());
+        top.iter_mut().chain(places).try_for_each(Place::prepare)?;
+        let Entry { runs, place, .. } = &mut entries[at];
+        runs.push(job.run(ready, place.as_mut(), common)?);
+        Ok(())
     }
-    let mut all = vec![];
-    for Entry { mode, runs, place } in entries {
-        let config = config(case, *mode, modes)?;
-        // What a mode cannot do is said before any other has begun.
-        config.resolve(&Facts::of(&case.data))?;
-        let asked = train.settings(&config, &case.data);
-        all.push(asked.clone());
-        let Some(place) = place else { continue };
-        *runs = place.compare(asked, existing)?;
-        runs.truncate(train.output.runs as usize);
-    }
-    Ok(merged(settings, all))
 }
 
 /// What a mode is asked for in a comparison with others.
@@ -225,8 +241,12 @@ fn config(case: &TrainingCase<'_>, mode: Mode, modes: &[Mode]) -> anyhow::Result
         Mode::Single => case.together()?,
         mode => case.config(mode)?,
     };
-    if let (TrainBy::ServerOnly(server), Some(_)) = (&mut config.by, model_of_server_only(modes)) {
-        server.server_steps = Some(StepCount::Like);
+    if let TrainBy::ServerOnly(server) = &mut config.by {
+        if model_of_server_only(modes).is_some() {
+            server.server_steps = Some(StepCount::Like);
+        }
+        // What the others' local steps are asked for.
+        (config.steps.batch, config.steps.fanout, config.steps.rho) = (None, None, 1.0);
     }
     Ok(config)
 }
@@ -234,51 +254,6 @@ fn config(case: &TrainingCase<'_>, mode: Mode, modes: &[Mode]) -> anyhow::Result
 /// The mode whose server steps server-only repeats.
 fn model_of_server_only(modes: &[Mode]) -> Option<Mode> {
     [Mode::Llcg, Mode::LlcgStale].into_iter().find(|mode| modes.contains(mode))
-}
-
-/// All modes with one seed.
-struct All<'a> {
-    train: &'a TrainArgs,
-    case: &'a TrainingCase<'a>,
-    run: u32,
-    stop: &'a StopRequest,
-    common: &'a Common,
-}
-
-impl All<'_> {
-    /// Runs them, server-only last.
-    fn run(
-        &self,
-        top: &mut Option<Place>,
-        entries: &mut [Entry],
-        pending: &mut Pending,
-    ) -> anyhow::Result<()> {
-        let Self { train, case, run, stop, common } = *self;
-        let modes: Vec<Mode> = entries.iter().map(|entry| entry.mode).collect();
-        let mut order: Vec<usize> = (0..entries.len()).collect();
-        order.sort_by_key(|at| modes[*at] == Mode::ServerOnly);
-        for at in order {
-            if entries[at].runs.len() >= run as usize {
-                continue;
-            }
-            let mode = modes[at];
-            let like = model_of_server_only(&modes).filter(|_| mode == Mode::ServerOnly);
-            let model = entries.iter().find(|entry| Some(entry.mode) == like);
-            let steps = model.and_then(|entry| entry.runs.get(run as usize - 1));
-            let steps = steps.map(|record| ServerSteps::like(&record.rounds));
-            let config = config(case, mode, &modes)?;
-            let job = Job { args: train, case, config, run, steps, crew: None, stop: stop.clone() };
-            let ready = job.ready()?;
-            // All directories before the first round, so that a killed comparison is recognised.
-            let places = entries.iter_mut().filter_map(|entry| entry.place.as_mut());
-            top.iter_mut().chain(places).try_for_each(Place::prepare)?;
-            let Entry { runs, place, .. } = &mut entries[at];
-            let start = Instant::now();
-            runs.push(job.run(ready, place.as_mut(), common)?);
-            pending.finish_one(start.elapsed(), common);
-        }
-        Ok(())
-    }
 }
 
 fn compared(entries: &[Entry]) -> Vec<Compared> {

@@ -5,10 +5,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hither_core::record::train::{Round, RunRecord};
+use hither_gnn::Dataset;
 use hither_gnn::config::{Facts, TrainConfig};
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::run::folder::{PROFILE, RunFolder, write_json};
 use hither_gnn::run::{Existing, Run};
+use hither_gnn::train::Trainer;
+use hither_gnn::transport::Workers;
 use hither_report::plural;
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::current_num_threads;
@@ -16,8 +19,7 @@ use serde_json::{Map, Value};
 
 use super::args::TrainArgs;
 use super::case::TrainingCase;
-use super::profile::profile;
-use super::ranks::Crew;
+use super::profile::{RankReport, profile};
 use super::stop::{StopRequest, Stopped};
 use crate::Common;
 use crate::outputs::{Kind, OutputDir};
@@ -62,6 +64,20 @@ impl Place {
     }
 }
 
+/// The other ranks of an MPI job, which hold the workers.
+pub trait OtherRanks: Sync {
+    /// Has all of them make ready for a run on a dataset in parts.
+    fn begin(
+        &self,
+        folder: &Path,
+        config: &TrainConfig,
+        data: &Dataset,
+    ) -> anyhow::Result<Box<dyn Workers>>;
+
+    /// What every rank used and sent, server first; written to the run's folder too.
+    fn report(&self, trainer: &mut Trainer, dir: &Path) -> anyhow::Result<Vec<RankReport>>;
+}
+
 /// One run that is to be done.
 pub struct Job<'a> {
     pub args: &'a TrainArgs,
@@ -71,8 +87,8 @@ pub struct Job<'a> {
     pub run: u32,
     /// The server's steps, where another run decides them.
     pub steps: Option<ServerSteps>,
-    /// The other ranks of an MPI job, if workers run there.
-    pub crew: Option<&'a Crew>,
+    /// Where the workers run, if not in this process.
+    pub ranks: Option<&'a dyn OtherRanks>,
     pub stop: StopRequest,
 }
 
@@ -88,8 +104,8 @@ impl Job<'_> {
             plan.settings.server_steps = steps.clone();
         }
         let cut = case.cut(config)?;
-        let workers = match self.crew {
-            Some(crew) => Some(crew.begin(args.data.path(), config, &case.data)?),
+        let workers = match self.ranks {
+            Some(ranks) => Some(ranks.begin(args.data.path(), config, &case.data)?),
             None => None,
         };
         let mut run = Run::from_plan(plan, case.data.clone(), cut, workers)?;
@@ -118,7 +134,7 @@ impl Job<'_> {
         self.rounds(&mut run, common)?;
         note_saturated(&run, common);
         let record = run.finish_with(|trainer, record, dir| {
-            let ranks = self.crew.map(|crew| crew.report(trainer, dir)).transpose()?;
+            let ranks = self.ranks.map(|ranks| ranks.report(trainer, dir)).transpose()?;
             let profile = profile(record, current_num_threads(), ranks.as_deref());
             anyhow::Ok(write_json(&dir.join(PROFILE), &profile)?)
         })?;

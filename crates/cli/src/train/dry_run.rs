@@ -69,8 +69,8 @@ pub fn run(
 
 fn plan(args: &TrainArgs, case: &TrainingCase<'_>, config: TrainConfig) -> anyhow::Result<DryRun> {
     let mode = config.by.mode();
-    let (crew, stop) = (None, StopRequest::default());
-    let job = Job { args, case, config, run: 1, steps: None, crew, stop };
+    let (ranks, stop) = (None, StopRequest::default());
+    let job = Job { args, case, config, run: 1, steps: None, ranks, stop };
     let run = job.ready()?;
     let output_bytes = run.output_bytes();
     let Run { trainer, cut, .. } = run;
@@ -108,37 +108,26 @@ fn plan(args: &TrainArgs, case: &TrainingCase<'_>, config: TrainConfig) -> anyho
 }
 
 fn shown(plan: &DryRun) -> String {
+    let DryRun { mode, dataset, nodes, edges, features, classes, train_nodes, .. } = plan;
+    let DryRun { parts, partition, parameters, rounds, server_share, .. } = plan;
     let [first, last] = plan.local_steps;
     let local = if first == last { first.to_string() } else { format!("{first} to {last}") };
     let runs = if plan.runs == 1 { "1 run".into() } else { format!("each of {} runs", plan.runs) };
-    let mb = |bytes: u64| bytes as f64 / 1e6;
     let server = match plan.server_steps {
         Some(steps) => format!("{steps} steps per run"),
-        None => format!("as many steps as {} of one worker's work pays for", plan.server_share),
+        None => format!("as many steps as {server_share} of one worker's work pays for"),
     };
+    let mb = |bytes: u64| bytes as f64 / 1e6;
+    let (cut, memory, models) =
+        (100.0 * plan.cut_share, mb(plan.dataset_bytes), mb(plan.model_bytes_per_round));
+    let (before, written) = (mb(plan.setup_bytes), mb(plan.output_bytes));
     format!(
-        "mode        {}\ndataset     {}: {} nodes, {} edges, {} features, {} classes, {} training \
-         nodes, {:.1} MB\n\
-         parts       {} by {}, {:.1} % of edges cut\nmodel       {} parameters\n\
-         rounds      {} in {runs}, {local} local steps per round\n\
+        "mode        {mode}\ndataset     {dataset}: {nodes} nodes, {edges} edges, {features} features, \
+         {classes} classes, {train_nodes} training nodes, {memory:.1} MB\n\
+         parts       {parts} by {partition}, {cut:.1} % of edges cut\nmodel       {parameters} parameters\n\
+         rounds      {rounds} in {runs}, {local} local steps per round\n\
          server      {server}\n\
-         sent        {:.2} MB of models per round, all workers, both directions; {:.2} MB before\n\
-         written     about {:.1} MB per run with -o\n",
-        plan.mode,
-        plan.dataset,
-        plan.nodes,
-        plan.edges,
-        plan.features,
-        plan.classes,
-        plan.train_nodes,
-        mb(plan.dataset_bytes),
-        plan.parts,
-        plan.partition,
-        100.0 * plan.cut_share,
-        plan.parameters,
-        plan.rounds,
-        mb(plan.model_bytes_per_round),
-        mb(plan.setup_bytes),
-        mb(plan.output_bytes),
+         sent        {models:.2} MB of models per round, all workers, both directions; {before:.2} MB before\n\
+         written     about {written:.1} MB per run with -o\n"
     )
 }

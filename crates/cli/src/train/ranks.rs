@@ -22,7 +22,7 @@ use hither_gnn::parts::{FetchedGraph, open_part};
 use hither_gnn::run::folder::{RANKS, write_json};
 use hither_gnn::train::{Mode, Settings, Trainer};
 use hither_gnn::transport::mpi::{Launch, RowExchange, World};
-use hither_gnn::transport::wire::Request;
+use hither_gnn::transport::wire::{self, Request};
 use hither_gnn::transport::{
     Channel as _, Home, PeerTraffic, ProcessFacts, Processes, Threads, Workers, serve,
 };
@@ -30,6 +30,7 @@ use hither_gnn::{Dataset, Error};
 use hither_kernels::detect;
 use serde::{Deserialize, Serialize};
 
+use super::drive::OtherRanks;
 use super::profile::RankReport;
 use super::stop::StopRequest;
 use super::{Args, run_mode};
@@ -84,9 +85,8 @@ pub struct Crew {
     start: Instant,
 }
 
-impl Crew {
-    /// Has all ranks make ready for a run on a dataset in parts.
-    pub fn begin(
+impl OtherRanks for Crew {
+    fn begin(
         &self,
         folder: &Path,
         config: &TrainConfig,
@@ -116,8 +116,7 @@ impl Crew {
         Ok(Box::new(Processes::begin(channels, orders, isa(), clock)?))
     }
 
-    /// What every rank used and sent, server first; written to ranks.json too.
-    pub fn report(&self, trainer: &mut Trainer, dir: &Path) -> anyhow::Result<Vec<RankReport>> {
+    fn report(&self, trainer: &mut Trainer, dir: &Path) -> anyhow::Result<Vec<RankReport>> {
         let host = host(&self.world);
         let server = RankReport {
             rank: 0,
@@ -157,7 +156,7 @@ impl Drop for Crew {
         // After a panic the job is aborted instead: ranks may be waiting to be heard.
         if !thread::panicking() {
             for rank in 1..self.world.ranks() {
-                let _ = self.world.channel(rank).send(&Request::Stop.write());
+                let _ = self.world.channel(rank).send(&wire::write(&Request::Stop));
             }
         }
     }

@@ -127,7 +127,7 @@ fn what_links_do_not_do_is_refused() {
     refused(&["train", &shop, "--model", "sage"], "has no features");
     refused(&["train", &shop, "--metric", "accuracy"], "is a score of labels");
     refused(&["train", &shop, "--metric", "recall@0"], "recall@K");
-    refused(&["train", &shop, "--loss", "hinge"], "softmax, bpr or bce");
+    refused(&["train", &shop, "--loss", "hinge"], "softmax, bpr and bce");
     refused(&["train", &graph, "--model", "lightgcn"], "give --task links");
     refused(&["train", &graph, "--metric", "mrr"], "is a score of links");
     refused(&["train", &graph, "--class-weights", "1,2"], "2 numbers");

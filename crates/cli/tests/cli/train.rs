@@ -504,6 +504,20 @@ fn options_that_change_nothing_are_refused() {
         (&["--heads", "4"], "--heads is an option of gat"),
         (&["--alpha", "0.5"], "--alpha is an option of appnp"),
         (&["--norm", "mean"], "--norm is an option of gcn"),
+        (&["--model", "sage,gcn", "--layers", "3"], "--layers is an option of families"),
+        (&["--server-steps", "2", "--server-share", "0.5"], "--server-share is an option of"),
+        (
+            &["--mode", "server-only", "--server-steps", "2", "--batch", "9"],
+            "--batch is an option of local",
+        ),
+        (
+            &["--mode", "server-only", "--server-steps", "2", "--fanout", "9"],
+            "--fanout is an option of local",
+        ),
+        (
+            &["--mode", "server-only", "--server-steps", "2", "--rho", "1.1"],
+            "--rho is an option of local",
+        ),
         (&["--batch", "full", "--fanout", "3"], "--fanout has no effect with a full batch"),
         (&["--loss", "bpr"], "--loss is an option of links"),
         (&["--negatives", "5"], "--negatives is an option of links"),
@@ -514,6 +528,7 @@ fn options_that_change_nothing_are_refused() {
         (&["--test-share", "0.2"], "--test-share is an option of links"),
         (&["--task", "links", "--loss", "bpr", "--temperature", "0.2"], "--loss softmax"),
         (&["--task", "links", "--model", "lightgcn", "--residual"], "does not use it"),
+        (&["--task", "links", "--model", "lightgcn", "--dropout", "0.5"], "does not use it"),
         (&["--embeddings"], "--output"),
         (&["--checkpoint-every", "5"], "--output"),
     ];
@@ -527,18 +542,22 @@ fn options_that_change_nothing_are_refused() {
     refused(&words.iter().map(String::as_str).collect::<Vec<_>>(), "--alpha is an option of appnp");
 }
 
-/// Ctrl-C ends a run as SIGTERM does: with a checkpoint, from which it goes on.
+/// Ctrl-C ends a run as SIGTERM does: with a checkpoint, from which it goes on. So does a comparison.
 #[test]
 fn a_run_that_is_interrupted_leaves_a_checkpoint() {
     let place = Place::new();
     let graph = place.graph();
-    for (signal, status) in [("INT", 130), ("TERM", 143)] {
-        let out = place.path(signal);
-        let words = ["train", &graph, "--checkpoint-every", "100000", "-o", out.str()];
+    let compare = ["compare", "--modes", "single"];
+    for (signal, status, more, mode) in
+        [("INT", 130, &[][..], ""), ("TERM", 143, &[], ""), ("TERM", 143, &compare, "single")]
+    {
+        let out = place.path(&format!("{signal}{mode}"));
+        let words = [&["train"], more, &[&graph, "--checkpoint-every", "100000", "-o", out.str()]];
+        let words = words.concat();
         let endless = [&words[..], &["--rounds", "100000"]].concat();
         let child = command(&endless).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
         let child = child.expect("the program starts");
-        while read_or_empty(&out.join("metrics.jsonl")).is_empty() {
+        while read_or_empty(&out.join(mode).join("metrics.jsonl")).is_empty() {
             std::thread::sleep(Duration::from_millis(2));
         }
         let kill = std::process::Command::new("kill");
@@ -548,9 +567,9 @@ fn a_run_that_is_interrupted_leaves_a_checkpoint() {
         let told = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(status), "{told}");
         assert!(told.contains("stopped as asked after round"), "{told}");
-        let rounds = (metrics(&out).len() + 2).to_string();
+        let rounds = (metrics(&out.join(mode)).len() + 2).to_string();
         stdout_of(&[&words[..], &["--rounds", &rounds, "--resume"]].concat());
-        assert_eq!(metrics(&out).len().to_string(), rounds);
+        assert_eq!(metrics(&out.join(mode)).len().to_string(), rounds);
     }
 }
 

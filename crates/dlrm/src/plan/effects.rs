@@ -63,7 +63,7 @@ impl Meter {
     ) -> Result<Timed<'m>, Error> {
         let len = lookups.batch * tables.iter().map(|t| t.dim).sum::<usize>();
         // On huge pages, as large buffers of results should be: each bag is written to another page.
-        let mut out = memory::zeros(len + LINE);
+        let mut out = memory::zeros(len + LINE).into_vec();
         let mut pool = self.pooling(tables)?;
         let pass = move || {
             (0..lookups.len()).try_for_each(|k| pool(&lookups.bags(k), aligned(&mut out, len)))

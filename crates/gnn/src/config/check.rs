@@ -24,10 +24,13 @@ impl TrainConfig {
         let spec = &built.spec;
         let has = |kinds: &[Kind]| spec.layers.iter().any(|kind| kinds.contains(kind));
         let is_light = has(&[Kind::Light]);
+        let takes_steps = has(&[Kind::Propagate, Kind::Light]);
         for (option, is_said, is_used, readers) in [
+            ("layers", model.layers.is_some(), takes_steps || !name.contains(','), "families"),
             ("heads", model.heads.is_some(), has(&[Kind::Gat, Kind::Gatv2]), "gat and gatv2"),
             ("alpha", model.alpha.is_some(), has(&[Kind::Propagate]), "appnp"),
             ("norm", model.norm.is_some(), has(&[Kind::Gcn]), "gcn"),
+            ("dropout", model.dropout.is_some(), !is_light, "models with features"),
             ("batch-norm", model.batch_norm, !is_light, "models with features"),
             ("layer-norm", model.layer_norm, !is_light, "models with features"),
             ("residual", model.residual, !is_light, "models with features"),
@@ -66,12 +69,28 @@ impl TrainConfig {
                 server.server_batch,
                 hops,
             )?;
-            if by.workers().is_none() && self.server_steps(server, facts) == StepCount::Auto {
+            let steps = self.server_steps(server, facts);
+            if server.server_share.is_some() && matches!(steps, StepCount::Fixed(_)) {
+                return bad(
+                    "--server-share is an option of --server-steps auto; leave one of them out"
+                        .into(),
+                );
+            }
+            if by.workers().is_none() && steps == StepCount::Auto {
                 return bad(
                     "--mode server-only has no workers whose work would be its budget; give a number of \
                      --server-steps, or use `train compare` with llcg, whose steps it then takes"
                         .into(),
                 );
+            }
+        }
+        if by.mode() == Mode::ServerOnly {
+            let said = [("batch", steps.batch.is_some()), ("fanout", steps.fanout.is_some())];
+            let mut said = said.into_iter().chain([("rho", steps.rho != 1.0)]);
+            if let Some((option, _)) = said.find(|(_, is_said)| *is_said) {
+                return bad(format!(
+                    "--{option} is an option of local steps; --mode server-only takes none"
+                ));
             }
         }
         let last = f64::from(steps.local_steps) * steps.rho.powi(run.rounds as i32 - 1);

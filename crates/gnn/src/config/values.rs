@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::Metric;
 use crate::links::metric::LinkMetric;
+use crate::named::named;
 use crate::sample::Fanout;
 use crate::update::Updates;
 
@@ -57,12 +58,12 @@ pub enum MetricName {
     Links(LinkMetric),
 }
 
-/// What is learnt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum TaskName {
-    Nodes,
-    Links,
+named! {
+    /// What is learnt.
+    pub enum TaskName("task") {
+        Nodes = "nodes",
+        Links = "links",
+    }
 }
 
 fn numbers<T: FromStr>(text: &str) -> Option<Vec<T>> {
@@ -171,13 +172,12 @@ impl FromStr for MetricName {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        match Metric::ALL.into_iter().find(|metric| metric.name() == name) {
-            Some(metric) => Ok(Self::Nodes(metric)),
-            None => name.parse().map(Self::Links).map_err(|of_links: String| {
+        name.parse().map(Self::Nodes).or_else(|_| {
+            name.parse().map(Self::Links).map_err(|of_links: String| {
                 let of_nodes = Metric::ALL.map(Metric::name).join(", ");
                 format!("{of_links}; or, for labels, {of_nodes}")
-            }),
-        }
+            })
+        })
     }
 }
 
@@ -186,18 +186,6 @@ impl fmt::Display for MetricName {
         match self {
             Self::Nodes(metric) => f.write_str(metric.name()),
             Self::Links(metric) => metric.fmt(f),
-        }
-    }
-}
-
-impl FromStr for TaskName {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "nodes" => Ok(Self::Nodes),
-            "links" => Ok(Self::Links),
-            _ => Err("expected nodes or links".into()),
         }
     }
 }

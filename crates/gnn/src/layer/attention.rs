@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use hither_kernels::memory::{reuse, stale, zeros};
+use hither_kernels::memory::{Buffer, stale, zeros};
 use hither_kernels::spmm::{Csr, Own};
 use hither_kernels::vector;
 use rayon::prelude::*;
@@ -32,22 +32,14 @@ pub struct Attention {
 pub struct Scored {
     edges: WeightedEdges,
     /// h, one row per input.
-    projected: Vec<f32>,
+    projected: Buffer,
     scores: Scores,
 }
 
 /// One number per row and head: a · h of the inputs, b · h of the targets.
 struct Scores {
-    sources: Vec<f32>,
-    targets: Vec<f32>,
-}
-
-impl Scored {
-    pub fn reuse(self) {
-        self.edges.reuse();
-        let Scores { sources, targets } = self.scores;
-        [self.projected, sources, targets].into_iter().for_each(reuse);
-    }
+    sources: Buffer,
+    targets: Buffer,
 }
 
 impl Attention {
@@ -80,25 +72,23 @@ impl Attention {
             return needs_dx.then(|| zeros(x.count() * self.weight.inputs));
         };
         vector::add_column_sums(dy, self.bias.len(), &mut grads[self.bias.clone()]);
-        let GatherGradient { scores: mut dscores, rows: mut dh, turned } =
+        let GatherGradient { scores: mut dscores, rows: mut dh, transposed } =
             self.heads.gather_backward(hop, &kept.edges, &kept.projected, dy);
         self.through_leaky(kept, &mut dscores);
         // The scores of both ends get the sums over the edges to a node and from it.
         let to = |edge: usize| edge;
         let dtargets = self.sums_over_edges(kept.edges.csr().offsets, &dscores, to);
-        let from = |entry: usize| turned.edges[entry] as usize;
-        let dsources = self.sums_over_edges(&turned.offsets, &dscores, from);
+        let from = |entry: usize| transposed.edges[entry] as usize;
+        let dsources = self.sums_over_edges(&transposed.offsets, &dscores, from);
         for (dscores, vectors) in [(&dsources, &self.source), (&dtargets, &self.target)] {
             self.through_scores(dscores, params, vectors, &kept.projected, &mut dh, grads);
         }
         x.weight_gradient(Own::prefix(x.count()), &self.weight, &dh, grads);
-        let dx = needs_dx.then(|| self.weight.input_gradient(params, &dh));
-        [dh, dscores, dsources, dtargets].into_iter().for_each(reuse);
-        dx
+        needs_dx.then(|| self.weight.input_gradient(params, &dh))
     }
 
     /// The dot products of each row's heads with their vectors.
-    fn scores(&self, rows: &[f32], vectors: &[f32]) -> Vec<f32> {
+    fn scores(&self, rows: &[f32], vectors: &[f32]) -> Buffer {
         let Heads { count: heads, dim, .. } = self.heads;
         let mut scores = stale(rows.len() / dim);
         let tasks = scores.par_chunks_mut(TASK_ROWS * heads);
@@ -112,7 +102,7 @@ impl Attention {
     }
 
     /// The softmax of the scores over the edges of each target; `first` is the first target.
-    fn weights(&self, csr: Csr, scores: &Scores, first: usize) -> Vec<f32> {
+    fn weights(&self, csr: Csr, scores: &Scores, first: usize) -> Buffer {
         let heads = self.heads.count;
         let mut weights = stale(csr.columns.len() * heads);
         each_row(csr.offsets, &mut weights, heads, |row, edges, weights| {
@@ -148,7 +138,7 @@ impl Attention {
         offsets: &[u64],
         values: &[f32],
         edge: impl Fn(usize) -> usize + Sync,
-    ) -> Vec<f32> {
+    ) -> Buffer {
         let heads = self.heads.count;
         let mut sums = zeros((offsets.len() - 1) * heads);
         sums.par_chunks_mut(TASK_ROWS * heads).enumerate().for_each(|(task, sums)| {

@@ -1,6 +1,6 @@
 //! One trained row per node: what a graph without features begins with.
 
-use hither_kernels::memory::stale;
+use hither_kernels::memory::{Buffer, stale};
 use hither_kernels::spmm::{self, Csr, Gather};
 
 use super::mean::plain;
@@ -18,7 +18,7 @@ impl Embedding {
         Reads::default()
     }
 
-    pub fn forward(&self, params: &[f32], x: &Rows) -> Vec<f32> {
+    pub fn forward(&self, params: &[f32], x: &Rows) -> Buffer {
         let (csr, values) = sparse(x);
         let mut y = stale(x.count() * self.table.dim);
         let gather = Gather { edge_weights: values, ..plain(csr) };

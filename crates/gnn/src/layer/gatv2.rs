@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use hither_kernels::memory::{reuse, stale, zeros};
+use hither_kernels::memory::{Buffer, stale, zeros};
 use hither_kernels::spmm::{Csr, Transposed};
 use hither_kernels::vector;
 use rayon::prelude::*;
@@ -30,15 +30,8 @@ pub struct Gatv2 {
 /// What a forward pass leaves: the edges with their weights, and both projections.
 pub struct Scored {
     edges: WeightedEdges,
-    sources: Vec<f32>,
-    targets: Vec<f32>,
-}
-
-impl Scored {
-    pub fn reuse(self) {
-        self.edges.reuse();
-        [self.sources, self.targets].into_iter().for_each(reuse);
-    }
+    sources: Buffer,
+    targets: Buffer,
 }
 
 impl Gatv2 {
@@ -61,7 +54,7 @@ impl Gatv2 {
     }
 
     /// The softmax over the edges of each target.
-    fn weights(&self, csr: Csr, score: &[f32], sources: &[f32], targets: &[f32]) -> Vec<f32> {
+    fn weights(&self, csr: Csr, score: &[f32], sources: &[f32], targets: &[f32]) -> Buffer {
         let Heads { count, dim, .. } = self.heads;
         let width = count * dim;
         let mut weights = stale(csr.columns.len() * count);
@@ -90,19 +83,17 @@ impl Gatv2 {
             return needs_dx.then(|| zeros(x.count() * x.dim()));
         };
         vector::add_column_sums(dy, self.bias.len(), &mut grads[self.bias.clone()]);
-        let GatherGradient { scores: dscores, rows: mut dsources, turned } =
+        let GatherGradient { scores: dscores, rows: mut dsources, transposed } =
             self.heads.gather_backward(hop, &kept.edges, &kept.sources, dy);
         let score = &params[self.score.clone()];
-        self.to_sources(&turned, score, kept, &dscores, &mut dsources);
+        self.to_sources(&transposed, score, kept, &dscores, &mut dsources);
         let (dtargets, dscore) = self.to_targets(score, kept, &dscores);
         vector::add_scaled(&mut grads[self.score.clone()], 1.0, &dscore);
         let pass = Backward { cache: &ForwardCache::Nothing, ..pass };
         let dx = self.source.backward(Backward { dy: &dsources, ..pass }, grads);
         let own = self.target.backward(Backward { dy: &dtargets, ..pass }, grads);
-        [dsources, dtargets, dscores].into_iter().for_each(reuse);
         dx.zip(own).map(|(mut dx, own)| {
             vector::add_scaled(&mut dx[..own.len()], 1.0, &own);
-            reuse(own);
             dx
         })
     }
@@ -110,7 +101,7 @@ impl Gatv2 {
     /// Adds what the scores of a source's edges say of its row.
     fn to_sources(
         &self,
-        turned: &Transposed,
+        transposed: &Transposed,
         score: &[f32],
         kept: &Scored,
         dscores: &[f32],
@@ -118,13 +109,13 @@ impl Gatv2 {
     ) {
         let Heads { count, dim, .. } = self.heads;
         let width = count * dim;
-        let Csr { offsets, columns } = turned.csr();
+        let Csr { offsets, columns } = transposed.csr();
         dsources.par_chunks_exact_mut(width).enumerate().with_min_len(TASK_ROWS).for_each(
             |(row, dsource)| {
                 let source = &kept.sources[row * width..][..width];
                 for entry in offsets[row] as usize..offsets[row + 1] as usize {
                     let target = &kept.targets[columns[entry] as usize * width..][..width];
-                    let dscores = &dscores[turned.edges[entry] as usize * count..][..count];
+                    let dscores = &dscores[transposed.edges[entry] as usize * count..][..count];
                     for at in 0..width {
                         let slope = leaky_slope(source[at] + target[at]);
                         dsource[at] += dscores[at / dim] * score[at] * slope;
@@ -135,7 +126,7 @@ impl Gatv2 {
     }
 
     /// What the scores of a target's edges say of its row, and of the vectors that score.
-    fn to_targets(&self, score: &[f32], kept: &Scored, dscores: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    fn to_targets(&self, score: &[f32], kept: &Scored, dscores: &[f32]) -> (Buffer, Vec<f32>) {
         let (csr, Heads { count, dim, .. }) = (kept.edges.csr(), self.heads);
         let width = count * dim;
         let mut dtargets = zeros(csr.rows() * width);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hither_kernels::memory::{reuse, stale};
+use hither_kernels::memory::stale;
 use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
@@ -35,7 +35,6 @@ impl Gcn {
             let mut projected = stale(x.count() * outputs);
             x.project(Own::prefix(x.count()), &self.weight, params, None, &mut projected, false);
             let mut y = scales.forward(&projected, outputs);
-            reuse(projected);
             add_to_rows(&mut y, bias);
             return (y, ForwardCache::Nothing);
         }

@@ -1,6 +1,6 @@
 //! Graph isomorphism network (GIN): the sum over a node and its neighbours, through two matrices.
 
-use hither_kernels::memory::reuse;
+use hither_kernels::memory::Buffer;
 use hither_kernels::vector;
 
 use super::{Backward, Forward, ForwardCache, Gcn, InputGradient, Linear, Reads, Rows};
@@ -18,14 +18,7 @@ pub struct Gin {
 /// What the first half leaves for the backward pass.
 pub struct Halfway {
     cache: ForwardCache,
-    hidden: Vec<f32>,
-}
-
-impl Halfway {
-    pub fn reuse(self) {
-        self.cache.reuse();
-        reuse(self.hidden);
-    }
+    hidden: Buffer,
 }
 
 impl Gin {
@@ -37,14 +30,8 @@ impl Gin {
         let (mut hidden, cache) = self.sum.forward(params, x, hop, keep);
         vector::relu_dropout(&mut hidden, None);
         let y = self.second.forward(params, &Rows::dense(&hidden, self.sum.bias.len()));
-        let cache = match keep {
-            true => ForwardCache::Gin(Box::new(Halfway { cache, hidden })),
-            false => {
-                reuse(hidden);
-                ForwardCache::Nothing
-            }
-        };
-        (y, cache)
+        let kept = keep.then(|| Box::new(Halfway { cache, hidden }));
+        (y, kept.map_or(ForwardCache::Nothing, ForwardCache::Gin))
     }
 
     pub fn backward(&self, pass: Backward, grads: &mut [f32]) -> InputGradient {
@@ -56,8 +43,6 @@ impl Gin {
         let second = Backward { x: &rows, cache: &ForwardCache::Nothing, needs_dx: true, ..pass };
         let mut dhidden = self.second.backward(second, grads)?;
         vector::relu_dropout_backward(hidden, 1.0, &mut dhidden);
-        let dx = self.sum.backward(Backward { cache, dy: &dhidden, ..pass }, grads);
-        reuse(dhidden);
-        dx
+        self.sum.backward(Backward { cache, dy: &dhidden, ..pass }, grads)
     }
 }

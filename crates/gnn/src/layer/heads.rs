@@ -1,10 +1,9 @@
 //! What layers of attention share: heads, the edges of targets with the targets themselves, the softmax over the
 //! edges of a target, and the sums that these weight, forward and backward.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
-use hither_kernels::memory::{reuse, stale};
+use hither_kernels::memory::{Buffer, stale};
 use hither_kernels::spmm::{self, Csr, Transposed};
 use rayon::prelude::*;
 
@@ -32,27 +31,23 @@ pub struct WeightedEdges {
     offsets: Vec<u64>,
     columns: Vec<u32>,
     /// One per edge and head.
-    weights: Vec<f32>,
+    weights: Buffer,
 }
 
 impl WeightedEdges {
     pub fn csr(&self) -> Csr<'_> {
         Csr { offsets: &self.offsets, columns: &self.columns }
     }
-
-    pub fn reuse(self) {
-        reuse(self.weights);
-    }
 }
 
 /// Gradients of what [`Heads::gather`] reads.
 pub struct GatherGradient {
     /// Of the scores before the softmax, one per edge and head.
-    pub scores: Vec<f32>,
+    pub scores: Buffer,
     /// Of the rows that are summed.
-    pub rows: Vec<f32>,
+    pub rows: Buffer,
     /// The edges by source.
-    pub turned: Transposed,
+    pub transposed: Transposed,
 }
 
 impl Heads {
@@ -68,8 +63,8 @@ impl Heads {
         hop: &Hop,
         rows: &[f32],
         keep: bool,
-        weigh: impl Fn(Csr, Range<usize>) -> Vec<f32>,
-    ) -> (Vec<f32>, Option<WeightedEdges>) {
+        weigh: impl Fn(Csr, Range<usize>) -> Buffer,
+    ) -> (Buffer, Option<WeightedEdges>) {
         let (targets, width) = (hop.targets(), self.width());
         let mut y = stale(targets * width);
         let size = if keep { targets } else { BLOCK.min(targets) };
@@ -81,11 +76,7 @@ impl Heads {
             let weights = weigh(csr, block.clone());
             let out = &mut y[start * width..block.end * width];
             spmm::gather_heads(csr, &weights, None, rows, self.count, self.dim, out, false);
-            let edges = WeightedEdges { offsets, columns, weights };
-            match keep {
-                true => kept = Some(edges),
-                false => edges.reuse(),
-            }
+            kept = keep.then_some(WeightedEdges { offsets, columns, weights });
         }
         (self.join(y), kept)
     }
@@ -99,22 +90,23 @@ impl Heads {
         dy: &[f32],
     ) -> GatherGradient {
         let Self { count, dim, .. } = *self;
-        let dy = &self.split(dy)[..];
+        let split = self.split(dy);
+        let dy = split.as_deref().unwrap_or(dy);
         let (csr, weights) = (edges.csr(), &edges.weights);
         let mut scores = stale(weights.len());
         spmm::edge_dots(csr, dy, rows, count, dim, &mut scores);
         each_row(csr.offsets, &mut scores, count, |_, edges, scores| {
             through_softmax(&weights[edges.start * count..edges.end * count], scores, count);
         });
-        let turned = spmm::transpose(csr, hop.inputs);
+        let transposed = spmm::transpose(csr, hop.inputs);
         let mut drows = stale(hop.inputs * self.width());
-        let order = Some(&turned.edges[..]);
-        spmm::gather_heads(turned.csr(), weights, order, dy, count, dim, &mut drows, false);
-        GatherGradient { scores, rows: drows, turned }
+        let order = Some(&transposed.edges[..]);
+        spmm::gather_heads(transposed.csr(), weights, order, dy, count, dim, &mut drows, false);
+        GatherGradient { scores, rows: drows, transposed }
     }
 
     /// The output of rows of all heads.
-    fn join(&self, y: Vec<f32>) -> Vec<f32> {
+    fn join(&self, y: Buffer) -> Buffer {
         if self.concat {
             return y;
         }
@@ -127,14 +119,13 @@ impl Heads {
                 *mean = y.iter().skip(at).step_by(dim).sum::<f32>() * share;
             }
         });
-        reuse(y);
         means
     }
 
-    /// Backward of [`Heads::join`].
-    fn split<'a>(&self, dy: &'a [f32]) -> Cow<'a, [f32]> {
+    /// Backward of [`Heads::join`]; `None`: the gradient as it is.
+    fn split(&self, dy: &[f32]) -> Option<Buffer> {
         if self.concat {
-            return Cow::Borrowed(dy);
+            return None;
         }
         let Self { count, dim, .. } = *self;
         let share = 1.0 / count as f32;
@@ -145,7 +136,7 @@ impl Heads {
                 *value = dy[at % dim] * share;
             }
         });
-        Cow::Owned(spread)
+        Some(spread)
     }
 }
 

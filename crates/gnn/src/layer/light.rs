@@ -1,7 +1,7 @@
 //! Light graph convolution (LightGCN, He et al., 2020): the mean of h₀, Âh₀, Â²h₀, …, without parameters. Â
 //! weighs the neighbours of a node by 1/√(dᵢ dⱼ) and leaves the node itself out.
 
-use hither_kernels::memory::{reuse, zeros};
+use hither_kernels::memory::{Buffer, zeros};
 use hither_kernels::vector;
 
 use super::mean::Norm;
@@ -29,18 +29,17 @@ impl Light {
 
     /// Targets of a hop are the first of its inputs, so the rows of the last hop's targets are the first
     /// ones of every step.
-    pub fn forward(&self, x: &Rows, hops: &[Hop]) -> Vec<f32> {
+    pub fn forward(&self, x: &Rows, hops: &[Hop]) -> Buffer {
         let Rows::Dense { values: start, dim } = x else { unreachable!("follows another layer") };
         let targets = hops.last().map_or(x.count(), Hop::targets);
         let mut mean = zeros(targets * dim);
         vector::add_scaled(&mut mean, self.share(), &start[..targets * dim]);
-        let mut h: Option<Vec<f32>> = None;
+        let mut h: Option<Buffer> = None;
         for hop in hops {
             let next = Self::NORM.scales(hop).forward(h.as_deref().unwrap_or(start), *dim);
             vector::add_scaled(&mut mean, self.share(), &next[..targets * dim]);
-            h.replace(next).into_iter().for_each(reuse);
+            h = Some(next);
         }
-        h.into_iter().for_each(reuse);
         mean
     }
 
@@ -53,8 +52,7 @@ impl Light {
         let mut dh = zeros(dy.len());
         vector::add_scaled(&mut dh, self.share(), dy);
         for hop in hops.iter().rev() {
-            let before = Self::NORM.scales(hop).backward(&dh, dim);
-            reuse(std::mem::replace(&mut dh, before));
+            dh = Self::NORM.scales(hop).backward(&dh, dim);
             vector::add_scaled(&mut dh[..dy.len()], self.share(), dy);
         }
         Some(dh)

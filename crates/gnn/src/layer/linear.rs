@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hither_kernels::memory::stale;
+use hither_kernels::memory::{Buffer, stale};
 use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
@@ -20,12 +20,12 @@ impl Linear {
         Reads { by_row: true, ..Reads::default() }
     }
 
-    pub fn forward(&self, params: &[f32], x: &Rows) -> Vec<f32> {
+    pub fn forward(&self, params: &[f32], x: &Rows) -> Buffer {
         self.forward_first(params, x, x.count())
     }
 
     /// Of the first rows only.
-    pub fn forward_first(&self, params: &[f32], x: &Rows, rows: usize) -> Vec<f32> {
+    pub fn forward_first(&self, params: &[f32], x: &Rows, rows: usize) -> Buffer {
         let mut y = stale(rows * self.bias.len());
         let bias = Some(&params[self.bias.clone()]);
         x.project(Own::prefix(rows), &self.weight, params, bias, &mut y, false);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hither_kernels::memory::{reuse, stale};
+use hither_kernels::memory::{Buffer, stale};
 use hither_kernels::spmm::{self, Csr, Gather, Own};
 use hither_kernels::vector;
 use serde::{Deserialize, Serialize};
@@ -76,7 +76,7 @@ impl Norm {
 
 impl Scales<'_> {
     /// Sums the rows `x` of the inputs: one row per target.
-    pub fn forward(&self, x: &[f32], dim: usize) -> Vec<f32> {
+    pub fn forward(&self, x: &[f32], dim: usize) -> Buffer {
         let mut out = stale(self.hop.targets() * dim);
         self.sum(0..self.hop.targets(), x, dim, &mut out, false);
         out
@@ -105,11 +105,7 @@ impl Scales<'_> {
             self.sum(block.clone(), x, dim, rows, false);
             take(block, rows);
         }
-        if keep {
-            return ForwardCache::Means(rows);
-        }
-        reuse(rows);
-        ForwardCache::Nothing
+        if keep { ForwardCache::Means(rows) } else { ForwardCache::Nothing }
     }
 
     fn sum(&self, targets: Range<usize>, x: &[f32], dim: usize, out: &mut [f32], accumulate: bool) {
@@ -129,17 +125,17 @@ impl Scales<'_> {
     }
 
     /// Sums the gradients `dy` of the targets: one row per input.
-    pub fn backward(&self, dy: &[f32], dim: usize) -> Vec<f32> {
-        let (turned, turned_weights);
+    pub fn backward(&self, dy: &[f32], dim: usize) -> Buffer {
+        let (transposed, transposed_weights);
         // A symmetric hop is its own transpose, weights included.
         let (csr, edge_weights) = if self.hop.symmetric {
             (self.hop.csr(), self.hop.weights())
         } else {
-            turned = spmm::transpose(self.hop.csr(), self.hop.inputs);
-            turned_weights = self.hop.weights().map(|weights| -> Vec<f32> {
-                turned.edges.iter().map(|edge| weights[*edge as usize]).collect()
+            transposed = spmm::transpose(self.hop.csr(), self.hop.inputs);
+            transposed_weights = self.hop.weights().map(|weights| -> Vec<f32> {
+                transposed.edges.iter().map(|edge| weights[*edge as usize]).collect()
             });
-            (turned.csr(), turned_weights.as_deref())
+            (transposed.csr(), transposed_weights.as_deref())
         };
         // Targets are the first inputs; behind them the kernel wants factors too. Targets that are rows of a
         // table are added below.
@@ -184,18 +180,11 @@ impl Scales<'_> {
         if let ForwardCache::Means(means) = cache {
             let rows = Rows::dense(means, x.dim());
             rows.weight_gradient(Own::prefix(self.hop.targets()), weight, dy, grads);
-            return needs_dx.then(|| {
-                let dmeans = weight.input_gradient(params, dy);
-                let dx = self.backward(&dmeans, x.dim());
-                reuse(dmeans);
-                dx
-            });
+            return needs_dx.then(|| self.backward(&weight.input_gradient(params, dy), x.dim()));
         }
         let dprojected = self.backward(dy, weight.outputs);
         x.weight_gradient(Own::prefix(x.count()), weight, &dprojected, grads);
-        let dx = needs_dx.then(|| weight.input_gradient(params, &dprojected));
-        reuse(dprojected);
-        dx
+        needs_dx.then(|| weight.input_gradient(params, &dprojected))
     }
 }
 

@@ -34,7 +34,7 @@ pub use sage::Sage;
 pub use work::{Passes, Shape};
 
 use hither_kernels::gemm::{Matrix as View, product};
-use hither_kernels::memory::{reuse, stale};
+use hither_kernels::memory::{Buffer, stale};
 use rayon::prelude::*;
 
 use crate::sample::{Hop, Roots};
@@ -76,27 +76,15 @@ pub enum ForwardCache {
     #[default]
     Nothing,
     /// Means over neighbours, one row per target.
-    Means(Vec<f32>),
+    Means(Buffer),
     Attention(Box<attention::Scored>),
     Gatv2(Box<gatv2::Scored>),
     Gin(Box<gin::Halfway>),
 }
 
-impl ForwardCache {
-    /// Gives the memory back once the backward pass is done.
-    pub fn reuse(self) {
-        match self {
-            Self::Nothing => {}
-            Self::Means(rows) => reuse(rows),
-            Self::Attention(kept) => kept.reuse(),
-            Self::Gatv2(kept) => kept.reuse(),
-            Self::Gin(kept) => kept.reuse(),
-        }
-    }
-}
-
 /// What a backward pass reads: the inputs of the forward pass, what it left, and the gradient of its
-/// output.
+/// output. With `inputs` rows in the first hop and `targets` in the last: x is [inputs, layer inputs], dy is
+/// [targets, layer outputs], and the result is shaped like x.
 #[derive(Clone, Copy)]
 pub struct Backward<'a> {
     pub params: &'a [f32],
@@ -109,10 +97,10 @@ pub struct Backward<'a> {
 }
 
 /// The output of a layer, and what its backward pass reads again.
-pub type Forward = (Vec<f32>, ForwardCache);
+pub type Forward = (Buffer, ForwardCache);
 
 /// The gradient of a layer's input; None if the caller does not need it.
-pub type InputGradient = Option<Vec<f32>>;
+pub type InputGradient = Option<Buffer>;
 
 /// A matrix among the parameters, as PyTorch keeps it: one row per output.
 #[derive(Clone, Debug)]
@@ -124,7 +112,7 @@ pub struct ParamMatrix {
 
 impl ParamMatrix {
     /// The gradient of the input where that of the output is `dy`: dy · W.
-    fn input_gradient(&self, params: &[f32], dy: &[f32]) -> Vec<f32> {
+    fn input_gradient(&self, params: &[f32], dy: &[f32]) -> Buffer {
         let mut dx = stale(dy.len() / self.outputs * self.inputs);
         self.put_input_gradient(params, dy, &mut dx, false);
         dx

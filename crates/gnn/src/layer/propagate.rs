@@ -1,6 +1,6 @@
 //! Personalised propagation (APPNP): h ← (1 − α) Â h + α h₀, a few times, without parameters.
 
-use hither_kernels::memory::{reuse, zeros};
+use hither_kernels::memory::{Buffer, copy, zeros};
 use hither_kernels::vector;
 
 use super::mean::Norm;
@@ -24,17 +24,17 @@ impl Propagate {
 
     /// Targets of a hop are the first of its inputs, so each step's share of the start is the
     /// first rows of the input.
-    pub fn forward(&self, x: &Rows, hops: &[Hop]) -> Vec<f32> {
+    pub fn forward(&self, x: &Rows, hops: &[Hop]) -> Buffer {
         let Rows::Dense { values: start, dim } = x else { unreachable!("follows another layer") };
-        let mut h: Option<Vec<f32>> = None;
+        let mut h: Option<Buffer> = None;
         for hop in hops {
             let mut next = self.norm.scales(hop).forward(h.as_deref().unwrap_or(start), *dim);
             next.iter_mut().for_each(|value| *value *= 1.0 - self.alpha);
             let own = &start[..next.len()];
             vector::add_scaled(&mut next, self.alpha, own);
-            h.replace(next).into_iter().for_each(reuse);
+            h = Some(next);
         }
-        h.unwrap_or_else(|| start.to_vec())
+        h.unwrap_or_else(|| copy(start))
     }
 
     pub fn backward(&self, pass: Backward) -> InputGradient {
@@ -44,15 +44,13 @@ impl Propagate {
         }
         let dim = x.dim();
         let mut dx = zeros(x.count() * dim);
-        let mut dh = dy.to_vec();
+        let mut dh = copy(dy);
         for hop in hops.iter().rev() {
             vector::add_scaled(&mut dx[..dh.len()], self.alpha, &dh);
             dh.iter_mut().for_each(|value| *value *= 1.0 - self.alpha);
-            let before = self.norm.scales(hop).backward(&dh, dim);
-            reuse(std::mem::replace(&mut dh, before));
+            dh = self.norm.scales(hop).backward(&dh, dim);
         }
         vector::add_scaled(&mut dx, 1.0, &dh);
-        reuse(dh);
         Some(dx)
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use hither_kernels::gemm::{Matrix as View, product};
-use hither_kernels::memory::{reuse, stale};
+use hither_kernels::memory::{Buffer, stale};
 use hither_kernels::spmm::{self, Csr, Gather, Own};
 
 use super::mean::plain;
@@ -140,7 +140,6 @@ impl<'a> Rows<'a> {
                 let csr = Csr { offsets: &offsets[..rows + 1], columns: indices };
                 let gather = Gather { edge_weights: values.as_deref(), ..plain(csr) };
                 spmm::gather(&gather, &columns, weight.outputs, out, accumulate);
-                reuse(columns);
                 if let Some(bias) = bias {
                     add_to_rows(out, bias);
                 }
@@ -169,9 +168,7 @@ impl<'a> Rows<'a> {
                 let mut columns = stale(dim * weight.outputs);
                 spmm::gather(&gather, dy, weight.outputs, &mut columns, false);
                 let rows = transposed(&columns, *dim, weight.outputs);
-                grads.iter_mut().zip(&rows).for_each(|(grad, more)| *grad += more);
-                reuse(columns);
-                reuse(rows);
+                grads.iter_mut().zip(rows.iter()).for_each(|(grad, more)| *grad += more);
             }
         }
     }
@@ -184,7 +181,7 @@ fn collected(own: Own) -> usize {
 }
 
 /// Columns of a matrix as rows, in blocks that fit the first-level cache.
-fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Buffer {
     const BLOCK: usize = 32;
     let mut out = stale(matrix.len());
     for top in (0..rows).step_by(BLOCK) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hither_kernels::memory::{reuse, stale};
+use hither_kernels::memory::stale;
 use hither_kernels::spmm::Own;
 use hither_kernels::vector;
 
@@ -36,7 +36,6 @@ impl Sage {
             let all = Own::prefix(x.count());
             x.project(all, &self.neighbours, params, None, &mut projected, false);
             scales.add_forward(&projected, outputs, &mut y);
-            reuse(projected);
             return (y, ForwardCache::Nothing);
         }
         let Rows::Dense { values, dim } = x else { unreachable!("sparse rows are projected") };

@@ -1,18 +1,16 @@
 //! A batch of edges, the unlinked nodes that they are told from, and the loss.
 
-use std::str::FromStr;
-
 use hither_core::record::train::Work;
 use hither_kernels::gemm::{Matrix, product};
-use hither_kernels::memory::{reuse, stale, zeros};
+use hither_kernels::memory::{Buffer, stale, zeros};
 use hither_kernels::vector;
 use rand::RngExt;
 use rand::seq::index::sample;
 use rand_pcg::Pcg64Mcg;
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 
 use crate::Dataset;
+use crate::named::named;
 use crate::sample::{Batch, Fanout, Needs, Sampler};
 use crate::task::{Goal, Objective};
 
@@ -24,51 +22,25 @@ const TRIES: usize = 32;
 /// 0 below −87.
 const DEPTH_MAX: f32 = 60.0;
 
-/// How linked nodes are told from others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Loss {
-    /// Softmax over the cosine with the linked node and with nodes drawn for the whole step (sampled softmax).
-    Softmax,
-    /// The linked node's product above that of an unlinked one (Bayesian personalised ranking).
-    Bpr,
-    /// Linked or not, by the product (binary cross-entropy).
-    Bce,
-}
-
-impl Loss {
-    const ALL: [(Self, &'static str); 3] =
-        [(Self::Softmax, "softmax"), (Self::Bpr, "bpr"), (Self::Bce, "bce")];
-}
-
-impl FromStr for Loss {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|(_, known)| *known == name);
-        found.map(|(loss, _)| loss).ok_or_else(|| "expected softmax, bpr or bce".into())
+named! {
+    /// How linked nodes are told from others.
+    pub enum Loss("loss of links") {
+        /// Softmax over the cosine with the linked node and with nodes drawn for the whole step (sampled softmax).
+        Softmax = "softmax",
+        /// The linked node's product above that of an unlinked one (Bayesian personalised ranking).
+        Bpr = "bpr",
+        /// Linked or not, by the product (binary cross-entropy).
+        Bce = "bce",
     }
 }
 
-/// How the nodes are drawn that stand for the unlinked ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum NegativesBy {
-    /// All alike.
-    Nodes,
-    /// By their numbers of links, as the targets of random links.
-    Links,
-}
-
-impl FromStr for NegativesBy {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "nodes" => Ok(Self::Nodes),
-            "links" => Ok(Self::Links),
-            _ => Err("expected nodes or links".into()),
-        }
+named! {
+    /// How the nodes are drawn that stand for the unlinked ones.
+    pub enum NegativesBy("way to draw negatives") {
+        /// All alike.
+        Nodes = "nodes",
+        /// By their numbers of links, as the targets of random links.
+        Links = "links",
     }
 }
 
@@ -294,8 +266,6 @@ impl Pairs {
                 negatives.add_gradient(at, grad, *node, dy);
             }
         }
-        [cosines, d_sources, d_negatives].into_iter().for_each(reuse);
-        [sources, targets, negatives].into_iter().for_each(|rows| reuse(rows.values));
         total / edges as f64
     }
 
@@ -356,7 +326,7 @@ impl Pairs {
 
 /// Some rows of the outputs, each divided by its length.
 struct UnitRows {
-    values: Vec<f32>,
+    values: Buffer,
     lengths: Vec<f32>,
     dim: usize,
 }

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use hither_kernels::gemm::{Matrix, product};
-use hither_kernels::memory::{reuse, zeros};
+use hither_kernels::memory::zeros;
 use rayon::prelude::*;
 
 use super::Held;
@@ -77,7 +77,6 @@ pub fn each_top<E>(
             take(*source, best)?;
         }
     }
-    reuse(products);
     Ok(())
 }
 

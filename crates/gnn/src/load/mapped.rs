@@ -203,10 +203,7 @@ impl GraphFile {
 
     pub fn metric(&self) -> Result<Metric, Error> {
         let metric = self.0.text("metric")?;
-        Metric::ALL
-            .into_iter()
-            .find(|known| known.name() == metric)
-            .ok_or_else(|| self.0.bad(format!("its metric `{metric}` is unknown")))
+        metric.parse().map_err(|_| self.0.bad(format!("its metric `{metric}` is unknown")))
     }
 
     /// The numbers of nodes before they were renumbered.

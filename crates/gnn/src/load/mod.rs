@@ -21,9 +21,7 @@ mod sparse;
 pub(crate) mod tensors;
 mod text;
 
-use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
 
 use hither_core::seed;
 use rand::seq::SliceRandom;
@@ -32,6 +30,7 @@ pub use mapped::{EXTENSION, write};
 pub(crate) use mapped::{FeatureShape, GraphFile, begin, contents};
 
 use crate::dataset::UNLABELLED;
+use crate::named::named;
 use crate::parts::stored;
 use crate::{Dataset, Error, Labels, Split};
 use node_table::{Ids, Nodes};
@@ -93,68 +92,37 @@ impl Options {
     }
 }
 
-/// A layout of files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
-    /// Our own: one file that is mapped.
-    Mapped,
-    /// Our own, with nodes numbered by part: a folder that `hither partition --write` wrote.
-    Partitioned,
-    /// PyTorch Geometric's `Data`, or arrays with its names: `x`, `edge_index`, `y`, masks.
-    Pyg,
-    /// Open Graph Benchmark, node property prediction, as downloaded.
-    Ogb,
-    /// `ind.*`: Cora, Citeseer, Pubmed.
-    Planetoid,
-    /// One archive with `adj_*`, `attr_*`, `labels`.
-    Shchur,
-    /// One archive with `edges`, `node_features`, `node_labels` and masks of several splits.
-    Masks,
-    /// One archive with `edges`, bags of features, `label`, `split`.
-    Bags,
-    /// `edges.csv`, `features.json`, `target.csv`.
-    Musae,
-    /// `adj_full.npz`, `feats.npy`, `class_map.json`, `role.json`.
-    GraphSaint,
-    /// A list of edges with tables of features, labels and sets beside it.
-    Csv,
-    /// A user–item graph: `train.txt` and `test.txt`, or a table of interactions.
-    Interactions,
+named! {
+    /// A layout of files.
+    pub enum Format("graph format") {
+        /// Our own: one file that is mapped.
+        Mapped = "mapped",
+        /// PyTorch Geometric's `Data`, or arrays with its names: `x`, `edge_index`, `y`, masks.
+        Pyg = "pyg",
+        /// Open Graph Benchmark, node property prediction, as downloaded.
+        Ogb = "ogb",
+        /// `ind.*`: Cora, Citeseer, Pubmed.
+        Planetoid = "planetoid",
+        /// One archive with `adj_*`, `attr_*`, `labels`.
+        Shchur = "shchur",
+        /// One archive with `edges`, `node_features`, `node_labels` and masks of several splits.
+        Masks = "masks",
+        /// One archive with `edges`, bags of features, `label`, `split`.
+        Bags = "bags",
+        /// `edges.csv`, `features.json`, `target.csv`.
+        Musae = "musae",
+        /// `adj_full.npz`, `feats.npy`, `class_map.json`, `role.json`.
+        GraphSaint = "graphsaint",
+        /// A list of edges with tables of features, labels and sets beside it.
+        Csv = "csv",
+        /// A user–item graph: `train.txt` and `test.txt`, or a table of interactions.
+        Interactions = "interactions",
+        /// Our own, with nodes numbered by part: a folder that `hither partition --write` wrote.
+        Partitioned = "partitioned",
+    }
 }
 
 impl Format {
-    pub const ALL: [Self; 12] = [
-        Self::Mapped,
-        Self::Pyg,
-        Self::Ogb,
-        Self::Planetoid,
-        Self::Shchur,
-        Self::Masks,
-        Self::Bags,
-        Self::Musae,
-        Self::GraphSaint,
-        Self::Csv,
-        Self::Interactions,
-        Self::Partitioned,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Mapped => "mapped",
-            Self::Partitioned => "partitioned",
-            Self::Pyg => "pyg",
-            Self::Ogb => "ogb",
-            Self::Planetoid => "planetoid",
-            Self::Shchur => "shchur",
-            Self::Masks => "masks",
-            Self::Bags => "bags",
-            Self::Musae => "musae",
-            Self::GraphSaint => "graphsaint",
-            Self::Csv => "csv",
-            Self::Interactions => "interactions",
-        }
-    }
-
     /// Whether weights of edges are read from files of this layout. Our own has them always if it has any.
     fn has_edge_weights(self) -> bool {
         matches!(self, Self::Csv | Self::Pyg | Self::Mapped)
@@ -163,23 +131,6 @@ impl Format {
     /// Whether files of this layout may hold several splits.
     fn has_splits(self) -> bool {
         matches!(self, Self::Pyg | Self::Ogb | Self::Masks)
-    }
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Format {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self, Error> {
-        Self::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| {
-            let known = Self::ALL.map(Self::name).join(", ");
-            Error::Settings(format!("unknown graph format `{name}`; expected one of {known}"))
-        })
     }
 }
 

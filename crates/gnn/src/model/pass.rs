@@ -2,7 +2,7 @@
 
 use hither_core::record::train::Work;
 use hither_core::seed;
-use hither_kernels::memory::{reuse, stale, zeros};
+use hither_kernels::memory::{Buffer, copy, zeros};
 use hither_kernels::vector::{self, Dropout};
 use rayon::prelude::*;
 
@@ -29,8 +29,8 @@ struct Trace {
     cache: ForwardCache,
     normalised: Option<Normalised>,
     /// What the activation left, where more was added to it.
-    activated: Option<Vec<f32>>,
-    output: Vec<f32>,
+    activated: Option<Buffer>,
+    output: Buffer,
 }
 
 /// Nodes whose outputs are computed at once from the whole graph's hidden rows.
@@ -38,16 +38,9 @@ const ROWS_AT_ONCE: usize = 1 << 16;
 /// Nodes whose outputs are computed at once from their neighbourhoods.
 const NODES_AT_ONCE: usize = 1 << 12;
 
-/// A copy in memory that is used again.
-fn copy(rows: &[f32]) -> Vec<f32> {
-    let mut copy = stale(rows.len());
-    copy.copy_from_slice(rows);
-    copy
-}
-
 impl Stage {
     /// The output as the model is used, without anything kept.
-    fn output(&self, weights: &Weights, input: &Rows, hops: &[Hop]) -> Vec<f32> {
+    fn output(&self, weights: &Weights, input: &Rows, hops: &[Hop]) -> Buffer {
         let (mut y, _) = self.layer.forward(&weights.params, input, hops, false);
         if let Some(norm) = &self.normalisation {
             norm.apply(&weights.params, &weights.stats, &mut y);
@@ -83,32 +76,23 @@ impl Model {
         let mut traces = self.forward(weights, batch, dropout_seed);
         let Some(Trace { mut cache, output: logits, .. }) = traces.pop() else { return 0.0 };
         let mut dy = zeros(logits.len());
-        let loss = batch.goal.gradient(data, &logits, self.spec.outputs, &mut dy);
-        reuse(logits);
+        let loss = batch.goal.loss(data, &logits, self.spec.outputs, Some(&mut dy));
+        drop(logits);
         // The gradient that goes past the layer, straight to its input.
-        let mut past: Option<Vec<f32>> = None;
-        let mut hops = &batch.hops[..];
-        for (index, stage) in self.stages.iter().enumerate().rev() {
-            let (earlier, here) = hops.split_at(hops.len() - stage.layer.hops());
-            hops = earlier;
-            let input = self.input_of(index, batch, &traces);
+        let mut past: Option<Buffer> = None;
+        let stages: Vec<(usize, &Stage, &[Hop])> = self.walk(&batch.hops).collect();
+        for (index, stage, hops) in stages.into_iter().rev() {
+            let before = traces.last().map(|trace| &trace.output[..]);
+            let input = self.input(index, batch, before);
             let params = &weights.params;
-            let backward = Backward {
-                params,
-                x: &input,
-                hops: here,
-                cache: &cache,
-                dy: &dy,
-                needs_dx: index > 0,
-            };
+            let backward =
+                Backward { params, x: &input, hops, cache: &cache, dy: &dy, needs_dx: index > 0 };
             let dx = stage.layer.backward(backward, grads);
             let (Some(mut dx), Some(before)) = (dx, traces.pop()) else { break };
             if let Some(past) = past.take() {
                 vector::add_scaled(&mut dx[..past.len()], 1.0, &past);
-                reuse(past);
             }
-            reuse(std::mem::replace(&mut dy, dx));
-            std::mem::replace(&mut cache, before.cache).reuse();
+            (dy, cache) = (dx, before.cache);
             let stage = &self.stages[index - 1];
             past = stage.residual.then(|| copy(&dy));
             if stage.activate {
@@ -117,26 +101,20 @@ impl Model {
                 let activated = before.activated.as_ref().unwrap_or(&before.output);
                 vector::relu_dropout_backward(activated, scale, &mut dy);
             }
-            if let (Some(norm), Some(normalised)) = (&stage.normalisation, before.normalised) {
+            if let (Some(norm), Some(normalised)) = (&stage.normalisation, &before.normalised) {
                 norm.backward(params, normalised, &mut dy, grads);
             }
-            reuse(before.output);
-            before.activated.into_iter().for_each(reuse);
         }
-        reuse(dy);
-        cache.reuse();
         loss
     }
 
     /// What each stage leaves for the backward pass, the last one's output included.
     fn forward(&self, weights: &mut Weights, batch: &Batch, dropout_seed: u64) -> Vec<Trace> {
         let mut traces: Vec<Trace> = Vec::with_capacity(self.stages.len());
-        let mut hops = &batch.hops[..];
-        for (index, stage) in self.stages.iter().enumerate() {
-            let (here, later) = hops.split_at(stage.layer.hops());
-            hops = later;
-            let input = self.input_of(index, batch, &traces);
-            let (mut y, cache) = stage.layer.forward(&weights.params, &input, here, true);
+        for (index, stage, hops) in self.walk(&batch.hops) {
+            let before = traces.last().map(|trace| &trace.output[..]);
+            let input = self.input(index, batch, before);
+            let (mut y, cache) = stage.layer.forward(&weights.params, &input, hops, true);
             let normalised = stage
                 .normalisation
                 .as_ref()
@@ -153,28 +131,38 @@ impl Model {
 
     /// Multiply–adds of one pass over the batch: forward, or forward and backward.
     pub fn work(&self, batch: &Batch, backward: bool) -> Work {
-        let mut hops = &batch.hops[..];
         let mut input = Shape::from_rows(&batch.input);
         let mut work = Work::default();
-        for (index, stage) in self.stages.iter().enumerate() {
-            let (here, later) = hops.split_at(stage.layer.hops());
-            hops = later;
+        for (index, stage, hops) in self.walk(&batch.hops) {
             let passes = match (backward, index) {
                 (false, _) => Passes::Forward,
                 (true, 0) => Passes::Backward,
                 (true, _) => Passes::BackwardToInput,
             };
-            work += stage.layer.work(input, here, passes);
-            let rows = here.last().map_or(input.count, Hop::targets);
+            work += stage.layer.work(input, hops, passes);
+            let rows = hops.last().map_or(input.count, Hop::targets);
             input = Shape::dense(rows, stage.outputs);
         }
         work + batch.goal.work(self.spec.outputs, backward)
     }
 
-    fn input_of<'a>(&self, index: usize, batch: &'a Batch, traces: &'a [Trace]) -> Rows<'a> {
-        match index.checked_sub(1) {
+    /// The stages, each with its number and the hops that it reads.
+    fn walk<'a>(
+        &'a self,
+        hops: &'a [Hop<'a>],
+    ) -> impl Iterator<Item = (usize, &'a Stage, &'a [Hop<'a>])> {
+        self.stages.iter().enumerate().scan(hops, |hops, (index, stage)| {
+            let (here, later) = hops.split_at(stage.layer.hops());
+            *hops = later;
+            Some((index, stage, here))
+        })
+    }
+
+    /// What a stage reads: the rows of the stage before it, if there is one.
+    fn input<'a>(&self, index: usize, batch: &'a Batch, before: Option<&'a [f32]>) -> Rows<'a> {
+        match before {
+            Some(rows) => Rows::dense(rows, self.stages[index - 1].outputs),
             None => batch.input.borrow(),
-            Some(before) => Rows::dense(&traces[before].output, self.stages[before].outputs),
         }
     }
 
@@ -187,7 +175,7 @@ impl Model {
     /// The mean loss over the batch, as it counts when the model is used.
     pub fn loss(&self, weights: &Weights, data: &Dataset, batch: &Batch) -> f64 {
         let logits = self.outputs(weights, batch).logits;
-        batch.goal.loss(data, &logits, self.spec.outputs)
+        batch.goal.loss(data, &logits, self.spec.outputs, None)
     }
 
     /// Full-graph inference, layer by layer, with all neighbours: embeddings (the input of the last layer) and logits.
@@ -226,23 +214,8 @@ impl Model {
         }
         let classes = self.spec.outputs;
         let batch = Batch::whole(data, &[], needs);
-        let Some((last, before)) = self.stages.split_last() else {
-            return Inference { embeddings: None, logits: vec![], classes };
-        };
-        let mut hidden: Option<(Vec<f32>, usize)> = None;
-        let mut hops = &batch.hops[..];
-        for stage in before {
-            let input =
-                hidden.as_ref().map_or(batch.input.borrow(), |(x, dim)| Rows::dense(x, *dim));
-            let (here, later) = hops.split_at(stage.layer.hops());
-            hops = later;
-            let output = stage.output(weights, &input, here);
-            hidden
-                .replace((output, stage.outputs))
-                .into_iter()
-                .for_each(|(before, _)| reuse(before));
-        }
-        let input = hidden.as_ref().map_or(batch.input.borrow(), |(x, dim)| Rows::dense(x, *dim));
+        let hidden = self.hidden(weights, &batch);
+        let (last, input, hops) = self.last(&batch, hidden.as_deref());
         if !last.layer.reads().by_row || input.is_sparse() {
             let all = last.output(weights, &input, hops);
             let rows = Rows::dense(&all, classes).pick(nodes);
@@ -259,9 +232,7 @@ impl Model {
                 }
             };
             logits.extend_from_slice(&rows);
-            reuse(rows);
         }
-        hidden.into_iter().for_each(|(rows, _)| reuse(rows));
         Inference { embeddings: None, logits, classes }
     }
 
@@ -295,26 +266,35 @@ impl Model {
         Inference { embeddings, logits, classes: self.spec.outputs }
     }
 
-    fn outputs(&self, weights: &Weights, batch: &Batch) -> Inference {
-        let mut embeddings: Option<Vec<f32>> = None;
-        let mut hops = &batch.hops[..];
-        let mut outputs = vec![];
-        for (index, stage) in self.stages.iter().enumerate() {
-            let (here, later) = hops.split_at(stage.layer.hops());
-            hops = later;
-            let dim = index.checked_sub(1).map(|before| self.stages[before].outputs);
-            let input = match (&embeddings, dim) {
-                (Some(values), Some(dim)) => Rows::dense(values, dim),
-                _ => batch.input.borrow(),
-            };
-            let y = stage.output(weights, &input, here);
-            if index + 1 == self.stages.len() {
-                outputs = y;
-            } else {
-                embeddings.replace(y).into_iter().for_each(reuse);
-            }
+    /// What the last stage reads of a batch; `None`: the batch's own input.
+    fn hidden(&self, weights: &Weights, batch: &Batch) -> Option<Buffer> {
+        let mut hidden: Option<Buffer> = None;
+        for (index, stage, hops) in self.walk(&batch.hops).take(self.stages.len() - 1) {
+            let next = stage.output(weights, &self.input(index, batch, hidden.as_deref()), hops);
+            hidden = Some(next);
         }
-        Inference { embeddings, logits: outputs, classes: self.spec.outputs }
+        hidden
+    }
+
+    /// The last stage, what it reads, and its hops.
+    fn last<'a>(
+        &'a self,
+        batch: &'a Batch,
+        hidden: Option<&'a [f32]>,
+    ) -> (&'a Stage, Rows<'a>, &'a [Hop<'a>]) {
+        let last = self.stages.len() - 1;
+        let stage = &self.stages[last];
+        let hops = &batch.hops[batch.hops.len() - stage.layer.hops()..];
+        (stage, self.input(last, batch, hidden), hops)
+    }
+
+    fn outputs(&self, weights: &Weights, batch: &Batch) -> Inference {
+        let hidden = self.hidden(weights, batch);
+        let (last, input, hops) = self.last(batch, hidden.as_deref());
+        let logits = last.output(weights, &input, hops).into_vec();
+        drop(input);
+        let embeddings = hidden.map(Buffer::into_vec);
+        Inference { embeddings, logits, classes: self.spec.outputs }
     }
 }
 

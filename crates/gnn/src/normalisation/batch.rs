@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hither_kernels::memory::{reuse, stale};
+use hither_kernels::memory::{Buffer, stale};
 use rayon::prelude::*;
 
 use super::{BLOCK_ROWS, EPSILON, Normalised};
@@ -29,8 +29,10 @@ impl BatchNorm {
         let sums = column_sums(y, dim, |value, _| f64::from(value));
         let mean: Vec<f32> = sums.iter().map(|sum| (sum / rows) as f32).collect();
         let squares = column_sums(y, dim, |value, at| f64::from(value - mean[at]).powi(2));
-        let inverse: Vec<f32> =
-            squares.iter().map(|sum| 1.0 / ((sum / rows) as f32 + EPSILON).sqrt()).collect();
+        let mut inverse = stale(dim);
+        for (inverse, sum) in inverse.iter_mut().zip(&squares) {
+            *inverse = 1.0 / ((sum / rows) as f32 + EPSILON).sqrt();
+        }
         // The running variance is the unbiased one; of a single row there is none.
         let unbiased = (rows - 1.0).max(1.0);
         let towards = |stat: &mut f32, value: f32| *stat += MOMENTUM * (value - *stat);
@@ -79,16 +81,14 @@ impl BatchNorm {
         let rows = (dy.len() / dim).max(1) as f32;
         let Normalised { rows: normalised, inverse } = normalised;
         let dshift = column_sums(dy, dim, |value, _| f64::from(value));
-        let products = products(dy, normalised);
-        let dscale = column_sums(&products, dim, |value, _| f64::from(value));
-        reuse(products);
+        let dscale = column_sums(&products(dy, normalised), dim, |value, _| f64::from(value));
         let add = |grads: &mut [f32], sums: &[f64]| {
             grads.iter_mut().zip(sums).for_each(|(grad, sum)| *grad += *sum as f32);
         };
         add(&mut grads[self.shift.clone()], &dshift);
         add(&mut grads[self.scale.clone()], &dscale);
         let scale = &params[self.scale.clone()];
-        let factor: Vec<f32> = scale.iter().zip(inverse).map(|(s, i)| s * i).collect();
+        let factor: Vec<f32> = scale.iter().zip(inverse.iter()).map(|(s, i)| s * i).collect();
         let mean_dy: Vec<f32> = dshift.iter().map(|sum| *sum as f32 / rows).collect();
         let mean_dyx: Vec<f32> = dscale.iter().map(|sum| *sum as f32 / rows).collect();
         let blocks = dy.par_chunks_mut(BLOCK_ROWS * dim);
@@ -103,7 +103,7 @@ impl BatchNorm {
 }
 
 /// The products of the elements of two matrices.
-pub(super) fn products(a: &[f32], b: &[f32]) -> Vec<f32> {
+pub(super) fn products(a: &[f32], b: &[f32]) -> Buffer {
     const BLOCK: usize = 1 << 16;
     let mut products = stale(a.len());
     products.par_chunks_mut(BLOCK).zip(a.par_chunks(BLOCK)).zip(b.par_chunks(BLOCK)).for_each(

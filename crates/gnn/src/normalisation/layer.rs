@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hither_kernels::memory::{reuse, stale};
+use hither_kernels::memory::stale;
 use rayon::prelude::*;
 
 use super::batch::{column_sums, products};
@@ -24,7 +24,7 @@ impl LayerNorm {
         let mut inverse = stale(y.len() / dim);
         y.par_chunks_exact_mut(dim)
             .zip(rows.par_chunks_exact_mut(dim))
-            .zip(&mut inverse)
+            .zip(&mut inverse[..])
             .with_min_len(BLOCK_ROWS)
             .for_each(|((y, row), inverse)| {
                 *inverse = normalise(y, row);
@@ -65,11 +65,10 @@ impl LayerNorm {
             let grads = grads[at.clone()].iter_mut();
             grads.zip(sums).for_each(|(grad, sum)| *grad += sum as f32);
         }
-        reuse(products);
         let scale = &params[self.scale.clone()];
         dy.par_chunks_exact_mut(dim)
             .zip(rows.par_chunks_exact(dim))
-            .zip(inverse)
+            .zip(&inverse[..])
             .with_min_len(BLOCK_ROWS)
             .for_each(|((dy, x), inverse)| {
                 dy.iter_mut().zip(scale).for_each(|(dy, scale)| *dy *= scale);

@@ -12,67 +12,33 @@ mod refine;
 mod stream;
 mod tally;
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 
 pub use file::{read, write};
 pub use quality::{PartQuality, Quality, Spread, quality};
 
+use crate::named::named;
 use crate::{Error, Graph, Labels};
 use quota::Quota;
 
 /// Upper bound on the number of parts, which bounds the memory of a partition and its report.
 pub const PARTS_MAX: usize = 1 << 16;
 
-/// A method of partitioning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Method {
-    /// Multilevel, with METIS at the coarsest level: cuts the fewest edges.
-    #[default]
-    Metis,
-    /// Linear deterministic greedy: each node goes to the part with most of its neighbours.
-    Ldg,
-    /// As `Ldg`, with Fennel's penalty on the size of parts.
-    Fennel,
-    /// Random parts of equal size: cuts the most edges.
-    Random,
-    /// Nodes sorted by class and cut into equal pieces: the most skewed labels.
-    Label,
-}
-
-impl Method {
-    pub const ALL: [Self; 5] = [Self::Metis, Self::Ldg, Self::Fennel, Self::Random, Self::Label];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Metis => "metis",
-            Self::Ldg => "ldg",
-            Self::Fennel => "fennel",
-            Self::Random => "random",
-            Self::Label => "label",
-        }
-    }
-}
-
-impl fmt::Display for Method {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Method {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self, Error> {
-        Self::ALL.into_iter().find(|method| method.name() == name).ok_or_else(|| {
-            let known = Self::ALL.map(Self::name).join(", ");
-            Error::Settings(format!(
-                "unknown partitioning method `{name}`; expected one of {known}"
-            ))
-        })
+named! {
+    /// A method of partitioning.
+    #[derive(Default)]
+    pub enum Method("partitioning method") {
+        /// Multilevel, with METIS at the coarsest level: cuts the fewest edges.
+        #[default]
+        Metis = "metis",
+        /// Linear deterministic greedy: each node goes to the part with most of its neighbours.
+        Ldg = "ldg",
+        /// As `Ldg`, with Fennel's penalty on the size of parts.
+        Fennel = "fennel",
+        /// Random parts of equal size: cuts the most edges.
+        Random = "random",
+        /// Nodes sorted by class and cut into equal pieces: the most skewed labels.
+        Label = "label",
     }
 }
 

@@ -70,8 +70,14 @@ pub(crate) fn read(dir: &Path) -> Result<Dataset, Error> {
         return Err(files.parts.bad(format!("its parts have {found} of {expected} nodes")));
     }
     let slices = files.slices()?;
-    let part = |part| files.part(&slices, part);
-    let datasets = (0..files.count()).map(part).collect::<Result<_, _>>()?;
+    let mut train = vec![vec![]; files.count()];
+    for node in &whole.split.train {
+        let part = files.node_starts.partition_point(|start| *start <= *node as usize) - 1;
+        // One beyond the last part is told when the whole is checked.
+        train.get_mut(part).into_iter().for_each(|own| own.push(*node));
+    }
+    let part = |(part, train)| files.part(&slices, part, train);
+    let datasets = train.into_iter().enumerate().map(part).collect::<Result<_, _>>()?;
     let method = files.parts.text("method")?.to_owned();
     whole.parts = Some(Arc::new(StoredParts { method, starts: files.node_starts, datasets }));
     Ok(whole)
@@ -112,8 +118,11 @@ pub fn open_part(dir: &Path, part: usize) -> Result<PartAlone, Error> {
         let last = parts - 1;
         return Err(files.parts.bad(format!("there is no part {part}; expected 0 to {last}")));
     }
-    let data = files.part(&files.slices()?, part)?;
-    Ok(PartAlone { data, nodes: files.node_starts[part]..files.node_starts[part + 1], parts })
+    let nodes = files.node_starts[part]..files.node_starts[part + 1];
+    let train = files.whole.0.array::<u32>("train")?;
+    let own = train.iter().filter(|node| nodes.contains(&(**node as usize)));
+    let data = files.part(&files.slices()?, part, own.copied().collect())?;
+    Ok(PartAlone { data, nodes, parts })
 }
 
 /// The whole graph as a process sees it that holds the features of some parts only.
@@ -125,8 +134,6 @@ pub struct FetchedGraph {
     pub features: Features,
     /// The first node of each part, and the end of the last.
     pub node_starts: Vec<usize>,
-    train: Vec<u32>,
-    train_starts: Vec<usize>,
 }
 
 impl FetchedGraph {
@@ -142,19 +149,7 @@ impl FetchedGraph {
         if nodes != files.nodes() || features.rows() != nodes {
             return Err(files.parts.bad(format!("its parts are not those of {nodes} nodes")));
         }
-        let mut train = files.slice::<u32>("train", 0..files.train_starts[files.count()])?.to_vec();
-        let range = |starts: &[usize], part: usize| starts[part]..starts[part + 1];
-        for part in 0..files.count() {
-            let nodes = range(&files.node_starts, part);
-            for node in &mut train[range(&files.train_starts, part)] {
-                if *node as usize >= nodes.len() {
-                    return Err(files.parts.bad(format!("part {part}: it has no node {node}")));
-                }
-                *node += nodes.start as u32;
-            }
-        }
-        let Files { node_starts, train_starts, .. } = files;
-        Ok(Self { data: Arc::new(data), features, node_starts, train, train_starts })
+        Ok(Self { data: Arc::new(data), features, node_starts: files.node_starts })
     }
 
     /// The nodes of some parts.
@@ -163,8 +158,10 @@ impl FetchedGraph {
     }
 
     /// The training nodes of a part, by their numbers in the whole graph.
-    pub fn train_of(&self, part: usize) -> &[u32] {
-        &self.train[self.train_starts[part]..self.train_starts[part + 1]]
+    pub fn train_of(&self, part: usize) -> Vec<u32> {
+        let nodes = self.nodes(part..part + 1);
+        let is_own = |node: &u32| nodes.contains(&(*node as usize));
+        self.data.split.train.iter().copied().filter(is_own).collect()
     }
 
     /// Whether a part has each node.
@@ -188,7 +185,6 @@ struct Files {
     parts: TensorFile,
     node_starts: Vec<usize>,
     edge_starts: Vec<usize>,
-    train_starts: Vec<usize>,
 }
 
 /// What parts have slices of.
@@ -206,17 +202,23 @@ impl Files {
             let problem = format!("it does not belong to {WHOLE} beside it; partition again");
             return Err(parts.bad(problem));
         }
-        let node_starts = starts(&parts, "node_starts")?;
+        let starts = parts.array::<u64>("node_starts")?;
+        let node_starts: Vec<usize> = starts.iter().map(|start| *start as usize).collect();
+        if node_starts.len() < 2 || node_starts[0] != 0 || !node_starts.is_sorted() {
+            return Err(parts.bad("tensor `node_starts` does not rise from 0"));
+        }
         let count = node_starts.len() - 1;
         if count > PARTS_MAX || node_starts.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(parts.bad(format!("expected 1 to {PARTS_MAX} parts, none of them empty")));
         }
-        let (edge_starts, train_starts) =
-            (starts(&parts, "edge_starts")?, starts(&parts, "train_starts")?);
-        if [&edge_starts, &train_starts].iter().any(|starts| starts.len() != count + 1) {
-            return Err(parts.bad("its tensors of starts differ in length"));
+        let offsets = parts.array::<u64>("offsets")?;
+        let mut edge_starts = vec![0_usize];
+        for part in 0..count {
+            // A part has one offset more than it has nodes, the last of which is where its edges end.
+            let end = offsets.get(node_starts[part + 1] + part).copied().unwrap_or(u64::MAX);
+            edge_starts.push(edge_starts[part].saturating_add(end as usize));
         }
-        Ok(Self { whole, parts, node_starts, edge_starts, train_starts })
+        Ok(Self { whole, parts, node_starts, edge_starts })
     }
 
     fn count(&self) -> usize {
@@ -233,17 +235,16 @@ impl Files {
         Ok(Slices { features, labels, original: whole.original()? })
     }
 
-    /// A part as a dataset of its own, with everything in place.
-    fn part(&self, slices: &Slices, part: usize) -> Result<Dataset, Error> {
+    /// A part as a dataset of its own, with everything in place; `train` are its training nodes in the whole graph.
+    fn part(&self, slices: &Slices, part: usize, mut train: Vec<u32>) -> Result<Dataset, Error> {
         let range = |starts: &[usize]| starts[part]..starts[part + 1];
         let nodes = range(&self.node_starts);
-        // A part has one offset more than it has nodes.
         let ends = nodes.start + part..nodes.end + part + 1;
         let offsets = self.slice("offsets", ends.clone())?;
         let neighbours = self.slice("neighbours", range(&self.edge_starts))?;
         let graph = Graph::from_arrays(offsets, neighbours)
             .map_err(|problem| self.parts.bad(format!("part {part}: {problem}")))?;
-        let train = self.slice::<u32>("train", range(&self.train_starts))?.to_vec();
+        train.iter_mut().for_each(|node| *node -= nodes.start as u32);
         let feature_offsets = match slices.features {
             Features::Dense { .. } => None,
             Features::Sparse { .. } => Some(self.slice("feature_offsets", ends)?),
@@ -264,15 +265,6 @@ impl Files {
             self.parts.bad(format!("tensor `{name}` has {len} elements; expected {end}"))
         })
     }
-}
-
-/// Where each part begins in some tensor, and where the last one ends.
-fn starts(file: &TensorFile, name: &str) -> Result<Vec<usize>, Error> {
-    let starts: Vec<usize> = file.array::<u64>(name)?.iter().map(|start| *start as usize).collect();
-    if starts.len() < 2 || starts[0] != 0 || !starts.is_sorted() {
-        return Err(file.bad(format!("tensor `{name}` does not rise from 0")));
-    }
-    Ok(starts)
 }
 
 impl Slices {

@@ -34,9 +34,8 @@ struct PartOrder {
     new: Vec<u32>,
     /// The first new node of each part, and the end of the last.
     starts: Vec<usize>,
-    /// Neighbours inside the part, and training nodes: where those of each part begin.
-    edge_starts: Vec<usize>,
-    train_starts: Vec<usize>,
+    /// Neighbours inside of parts, all together.
+    neighbours: usize,
 }
 
 impl<'a> PartWriter<'a> {
@@ -80,15 +79,12 @@ impl<'a> PartWriter<'a> {
     }
 
     fn parts_contents(&self) -> (Vec<Entry>, BTreeMap<String, String>) {
-        let PartOrder { old, starts, edge_starts, train_starts, .. } = &self.order;
-        let (ends, last) = (old.len() + starts.len() - 1, starts.len() - 1);
+        let PartOrder { old, starts, neighbours, .. } = &self.order;
+        let ends = old.len() + starts.len() - 1;
         let mut entries = vec![
             Entry::new("node_starts", Dtype::U64, &[starts.len()]),
-            Entry::new("edge_starts", Dtype::U64, &[starts.len()]),
-            Entry::new("train_starts", Dtype::U64, &[starts.len()]),
             Entry::new("offsets", Dtype::U64, &[ends]),
-            Entry::new("neighbours", Dtype::U32, &[edge_starts[last]]),
-            Entry::new("train", Dtype::U32, &[train_starts[last]]),
+            Entry::new("neighbours", Dtype::U32, &[*neighbours]),
         ];
         if let Features::Sparse { .. } = self.data.features {
             entries.push(Entry::new("feature_offsets", Dtype::U64, &[ends]));
@@ -159,9 +155,7 @@ impl<'a> PartWriter<'a> {
     fn write_parts(&self, path: &Path, told: &dyn Fn(u64)) -> Result<(), Error> {
         let Self { data, order, .. } = self;
         let mut out = self.create(path, self.parts_contents(), told)?;
-        for starts in [&order.starts, &order.edge_starts, &order.train_starts] {
-            starts.iter().try_for_each(|start| out.put(&[*start as u64]))?;
-        }
+        order.starts.iter().try_for_each(|start| out.put(&[*start as u64]))?;
         for part in 0..order.parts() {
             out.put_ends(
                 order.nodes(part).iter().map(|old| order.inside(data, part, *old).count()),
@@ -170,15 +164,6 @@ impl<'a> PartWriter<'a> {
         for part in 0..order.parts() {
             for old in order.nodes(part) {
                 order.inside(data, part, *old).try_for_each(|number| out.put(&[number]))?;
-            }
-        }
-        let mut train = vec![false; order.old.len()];
-        data.split.train.iter().for_each(|old| train[*old as usize] = true);
-        for part in 0..order.parts() {
-            for (number, old) in (0_u32..).zip(order.nodes(part)) {
-                if train[*old as usize] {
-                    out.put(&[number])?;
-                }
             }
         }
         if let Features::Sparse { offsets, .. } = &data.features {
@@ -203,19 +188,12 @@ impl PartOrder {
         for (number, node) in (0..).zip(&old) {
             new[*node as usize] = number;
         }
-        let mut order = Self { old, new, starts, edge_starts: vec![0], train_starts: vec![0] };
-        let mut trains = vec![0; order.parts()];
-        for node in &data.split.train {
-            trains[partition.of[*node as usize] as usize] += 1;
-        }
-        let (mut edges, mut train) = (0, 0);
-        for (part, trained) in trains.into_iter().enumerate() {
-            let inside = |old: &u32| order.inside(data, part, *old).count();
-            edges += order.nodes(part).iter().map(inside).sum::<usize>();
-            train += trained;
-            order.edge_starts.push(edges);
-            order.train_starts.push(train);
-        }
+        let mut order = Self { old, new, starts, neighbours: 0 };
+        let inside = |part: usize| {
+            let count = |old: &u32| order.inside(data, part, *old).count();
+            order.nodes(part).iter().map(count).sum::<usize>()
+        };
+        order.neighbours = (0..order.parts()).map(inside).sum();
         order
     }
 

@@ -62,16 +62,7 @@ struct Document {
     outcome: Outcome,
 }
 
-/// A line of metrics.jsonl.
-#[derive(Serialize)]
-struct Line<'a> {
-    #[serde(flatten)]
-    run: &'a LineRun,
-    #[serde(flatten)]
-    round: &'a Round,
-}
-
-/// Which run a line is of.
+/// Which run a line of metrics.jsonl is of.
 #[derive(Clone, Serialize, Deserialize)]
 struct LineRun {
     run: u32,
@@ -79,13 +70,13 @@ struct LineRun {
     mode: String,
 }
 
-/// A line as it is read.
-#[derive(Deserialize)]
-struct ReadLine {
+/// A line of metrics.jsonl.
+#[derive(Serialize, Deserialize)]
+struct Line<R> {
     #[serde(flatten)]
     of: LineRun,
     #[serde(flatten)]
-    round: Round,
+    round: R,
 }
 
 /// The files of one or several runs of the same settings.
@@ -99,7 +90,7 @@ pub struct RunFolder {
     /// The runs that are finished, in order.
     pub done: Vec<RunRecord>,
     /// The rounds of metrics.jsonl that a run can go on from.
-    lines: Vec<ReadLine>,
+    lines: Vec<Line<Round>>,
     writing: Option<(LineRun, File)>,
 }
 
@@ -242,7 +233,7 @@ impl RunFolder {
         }
         // Later runs may go on from checkpoints of their own.
         self.lines.retain(|line| line.of.run > run);
-        for ReadLine { of, round } in &self.lines {
+        for Line { of, round } in &self.lines {
             out.write_all(&line(of, round)).map_err(failed)?;
         }
         out.commit()?;
@@ -356,13 +347,13 @@ fn make_dir(dir: &Path) -> Result<(), Error> {
 }
 
 fn line(of: &LineRun, round: &Round) -> Vec<u8> {
-    let mut line = serde_json::to_vec(&Line { run: of, round }).unwrap_or_default();
+    let mut line = serde_json::to_vec(&Line { of: of.clone(), round }).unwrap_or_default();
     line.push(b'\n');
     line
 }
 
 /// The lines up to the first that is none.
-fn read_lines(path: &Path) -> Vec<ReadLine> {
+fn read_lines(path: &Path) -> Vec<Line<Round>> {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.lines().map_while(|line| serde_json::from_str(line).ok()).collect()
 }

@@ -21,6 +21,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use hither_core::Seconds;
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::local::Learnt;
@@ -39,7 +40,7 @@ pub struct Order<'a> {
 }
 
 /// What a worker gives back.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Answer {
     /// The number of its part.
     pub part: usize,
@@ -50,7 +51,7 @@ pub struct Answer {
 }
 
 /// What the server knows of a part before the first round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartFacts {
     /// Training nodes: the weight of the part's model in the average.
     pub train_nodes: usize,
@@ -59,7 +60,7 @@ pub struct PartFacts {
 }
 
 /// Where a process of workers runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessFacts {
     pub host: String,
     /// The switches above the host, from the top, and the host: `spine.rack1.node7`; the host alone if
@@ -70,7 +71,7 @@ pub struct ProcessFacts {
 }
 
 /// What a process of workers exchanged with others of its kind: features, and requests for them.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PeerTraffic {
     pub received_bytes: u64,
     pub sent_bytes: u64,

@@ -13,7 +13,7 @@ use std::thread;
 use hither_core::Seconds;
 
 use super::pauses::Pauses;
-use super::wire::{Reply, Request, write_order};
+use super::wire::{Reply, Request, read, write};
 use super::{Answer, Order, PartFacts, PeerTraffic, ProcessFacts, ProcessReport, Threads, Workers};
 use crate::Error;
 use crate::model::Weights;
@@ -161,7 +161,7 @@ impl<C: Channel> Processes<C> {
 
     /// Asks all processes, and returns what each replies.
     fn ask(&mut self, request: &Request) -> Result<Vec<Replied>, Error> {
-        self.post(request.write())?;
+        self.post(write(request))?;
         self.replies()
     }
 
@@ -223,7 +223,7 @@ impl<C: Channel> Process<C> {
         let Some(message) = message else { return Ok(None) };
         self.is_busy = false;
         self.report.up_bytes += message.len() as u64;
-        match Reply::read(&message) {
+        match read(&message) {
             Ok(Reply::Failed(why)) => Err(self.failed(why)),
             Ok(reply) => Ok(Some(reply)),
             Err(error) => Err(self.lost(&error)),
@@ -253,7 +253,7 @@ impl<C: Channel> Workers for Processes<C> {
         meanwhile: &mut (dyn FnMut() + Send),
     ) -> Result<Vec<Answer>, Error> {
         let start_s = (self.clock)();
-        self.post(write_order(order))?;
+        self.post(write(&Request::from(order)))?;
         self.wait_for(|process| process.channel.is_posted().then_some(()));
         let sent_s = (self.clock)();
         meanwhile();
@@ -332,7 +332,7 @@ pub fn serve(home: &mut dyn Home, channel: &mut impl Channel) -> Result<(), Erro
     let mut workers: Option<Threads> = None;
     loop {
         let message = channel.receive().map_err(gone)?;
-        let request = Request::read(&message).map_err(|error| Error::Server(error.to_string()))?;
+        let request = read(&message).map_err(|error| Error::Server(error.to_string()))?;
         let reply = match (request, &mut workers) {
             (Request::Stop, _) => return Ok(()),
             (Request::Report, _) => {
@@ -365,6 +365,6 @@ pub fn serve(home: &mut dyn Home, channel: &mut impl Channel) -> Result<(), Erro
             }
         };
         let reply = reply.unwrap_or_else(|error| Reply::Failed(error.to_string()));
-        channel.send(&reply.write()).map_err(gone)?;
+        channel.send(&write(&reply)).map_err(gone)?;
     }
 }

@@ -79,7 +79,7 @@ impl Threads {
         mut fetcher: impl FnMut(usize) -> Fetcher,
     ) -> Self {
         let learner = |part: usize| {
-            let (train, home) = (graph.train_of(part).to_vec(), graph.home(part));
+            let (train, home) = (graph.train_of(part), graph.home(part));
             let learner = settings.learner(model, graph.data.clone());
             (part, learner.from_shared(train, home, Some(fetcher(part))))
         };
