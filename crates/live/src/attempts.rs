@@ -141,6 +141,15 @@ impl Attempts {
         self.by_job.get(job)?.refusal.as_deref()
     }
 
+    /// Jobs that are not leaving any more.
+    pub fn left_gone(&mut self, is_leaving: impl Fn(&str) -> bool) {
+        for (job, attempt) in &mut self.by_job {
+            if attempt.leaving_s.is_some() && !is_leaving(job) {
+                attempt.leaving_s = None;
+            }
+        }
+    }
+
     /// Forgets jobs that are gone.
     pub fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
         self.by_job.retain(|job, _| is_there(job));

@@ -1,7 +1,7 @@
 //! Jobs between the books and the engine: gathers what [`reconcile`] decides by, and makes events and orders of
 //! what it decides.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use hither_core::Seconds;
@@ -11,7 +11,7 @@ use hither_sched::profile::Library;
 use hither_sched::state::{JobState, Phase, Start, State, Stop};
 
 use crate::attempts::{Attempt, Attempts, Blame, Limits};
-use crate::engine::{Key, Obstacle, Order, Seen, SeenJob, Stands, Wants};
+use crate::engine::{Held, Key, Obstacle, Order, Seen, SeenJob, Stands, Wants};
 use crate::learn::{Learnt, model_name};
 use crate::limits::LimitTable;
 use crate::places::Places;
@@ -50,8 +50,22 @@ pub struct Memory {
     pub limits: LimitTable,
     /// Why jobs may not start now, or are left to the engine: in words, as of the last look.
     pub bars: HashMap<Key, String>,
-    /// Nodes with jobs that are being ended and do not leave.
-    pub stuck: BTreeSet<String>,
+    /// Jobs that are being ended and do not leave, and what they hold.
+    pub stuck: BTreeMap<Key, Vec<Held>>,
+}
+
+impl Memory {
+    fn find_stuck(&mut self, view: View<'_>) {
+        let leaving = |job: &SeenJob| job.managed && job.stands == Stands::Leaving;
+        self.attempts.left_gone(|key| view.seen.jobs.get(key).is_some_and(leaving));
+        self.stuck.clear();
+        for (key, seen) in view.seen.jobs.iter().filter(|(_, seen)| leaving(seen)) {
+            let since_s = *self.attempts.of(key).leaving_s.get_or_insert(view.now);
+            if view.now > since_s + view.limits.stop_s {
+                self.stuck.insert(key.clone(), seen.holds.clone());
+            }
+        }
+    }
 }
 
 /// Events in the order in which they have to be told: what frees GPUs comes first.
@@ -121,7 +135,7 @@ fn all_facts<'a>(view: View<'a>, memory: &mut Memory) -> Vec<Row<'a>> {
     let waiting: Vec<(&Key, &SeenJob)> = waiting.into_iter().chain(new.iter().copied()).collect();
     let limited = memory.limits.barred(view.seen, &waiting, view.now, is_promised);
     memory.bars.clear();
-    memory.stuck.clear();
+    memory.find_stuck(view);
     let mut rows: Vec<Row<'_>> = Vec::new();
     for (key, id) in booked {
         let seen = view.seen.jobs.get(key);
@@ -160,15 +174,6 @@ fn facts_of(
     };
     let attempt = memory.attempts.of(key);
     match shown {
-        Shown::Leaving => {
-            let since_s = *attempt.leaving_s.get_or_insert(view.now);
-            if view.now > since_s + view.limits.stop_s {
-                memory.stuck.extend(seen.holds.iter().map(|held| held.node.clone()));
-            }
-        }
-        _ => attempt.leaving_s = None,
-    }
-    match shown {
         Shown::Held => {
             // It had been released, and somebody else than Hither held it.
             attempt.is_held_by_hand |= books == Books::Starting
@@ -186,6 +191,7 @@ fn facts_of(
         is_held_by_others,
         is_requeued: seen.restarts > 0 && !seen.required.is_empty() && !attempt.was_held,
         can_stop: seen.can_requeue && job.is_none_or(|job| job.job.terms.preemptible),
+        is_stuck: memory.stuck.contains_key(key),
         ..Facts::default()
     };
     match job.map(|job| &job.phase) {
@@ -360,7 +366,8 @@ fn tell(
         }
         (News::Ended, ..) => told.freed.push(Event::Ended { job: id, how }),
         (News::Left, ..) => {
-            let why = memory.bars.get(key).cloned().unwrap_or_default();
+            let stuck = "is being ended and does not leave its nodes";
+            let why = memory.bars.get(key).map_or(stuck, String::as_str);
             note(format!("is left to {engine}: {why}"));
             told.freed.push(Event::Ended { job: id, how });
             told.left.insert(key.clone());

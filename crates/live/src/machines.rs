@@ -7,18 +7,19 @@ use hither_sched::cluster::Status;
 use hither_sched::event::Event;
 use hither_sched::job::Host;
 
-use crate::engine::{Key, Stands};
+use crate::engine::{Held, Key, Stands};
 use crate::jobs::View;
 
 /// The news of all machines, and sentences for the log. Jobs that have `left` are nobody's in the books any
-/// more: what they hold is others'. Nodes that are `stuck` have jobs that do not leave.
+/// more: what they hold is others'. Nodes with jobs that are `stuck` take no others.
 pub fn news(
     view: View<'_>,
     left: &HashSet<Key>,
-    stuck: &BTreeSet<String>,
+    stuck: &BTreeMap<Key, Vec<Held>>,
 ) -> (Vec<Event>, Vec<String>) {
     let (mut events, mut notes) = (Vec::new(), Vec::new());
     let foreign = foreign(view, left);
+    let stuck: BTreeSet<&str> = stuck.values().flatten().map(|held| held.node.as_str()).collect();
     for (id, machine) in (0..).zip(&view.state.cluster.machines) {
         let name = view.places.name(id);
         let node = view.seen.nodes.get(name);

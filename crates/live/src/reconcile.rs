@@ -76,6 +76,8 @@ pub struct Facts {
     pub is_released: bool,
     /// The engine can stop it and start it again.
     pub can_stop: bool,
+    /// It has been leaving for longer than that may take.
+    pub is_stuck: bool,
 }
 
 /// News of the job for the scheduler's books.
@@ -172,6 +174,8 @@ pub fn reconcile(facts: &Facts) -> (Option<News>, Option<Order>) {
             Wish::Pending => NOTHING,
             Wish::Asked => order(O::Requeue),
         },
+        // Nobody knows when its GPUs will be free: neither it nor another may be promised them.
+        (_, Shown::Leaving) if facts.is_stuck => news(N::Left),
         (_, Shown::Leaving) => NOTHING,
     }
 }
@@ -233,8 +237,12 @@ mod tests {
         let bound: Change = |f| f.is_bound = true;
         let requeued: Change = |f| f.is_requeued = true;
         let elsewhere: Change = |f| f.is_there = false;
+        let stuck: Change = |f| f.is_stuck = true;
         #[rustfmt::skip]
-        let rows: [(Books, Shown, &[Change], Cell); 33] = [
+        let rows: [(Books, Shown, &[Change], Cell); 36] = [
+            (B::Unknown, S::Leaving, &[stuck], NOTHING),
+            (B::Running, S::Leaving, &[stuck], news(N::Left)),
+            (B::Stopping, S::Leaving, &[stuck], news(N::Left)),
             (B::Unknown, S::Held, &[barred], news(N::Submitted)),
             (B::Unknown, S::Held, &[never], order(O::HandOver)),
             (B::Unknown, S::Held, &[never, |f| f.is_held_by_others = true], NOTHING),
@@ -282,8 +290,8 @@ mod tests {
         let books = [B::Unknown, B::Waiting, B::Parked, B::Starting, B::Running, B::Stopping];
         let bars = [Bar::None, Bar::Now, Bar::Always];
         let wishes = [Wish::Pending, Wish::Signal, Wish::Asked, Wish::Failed];
-        for n in 0..6 * 6 * 3 * 4 * 64u32 {
-            let bit = |at: u32| n / (6 * 6 * 3 * 4) >> at & 1 == 1;
+        for n in 0..6 * 6 * 3 * 4 * 128u32 {
+            let bit = |at: u32| (n / (6 * 6 * 3 * 4)) & (1 << at) != 0;
             let facts = Facts {
                 books: books[n as usize % 6],
                 shown: SHOWN[n as usize / 6 % 6],
@@ -295,6 +303,7 @@ mod tests {
                 is_requeued: bit(3),
                 is_released: bit(4),
                 can_stop: bit(5),
+                is_stuck: bit(6),
             };
             let (news, order) = reconcile(&facts);
             assert!(

@@ -1,7 +1,7 @@
 //! A simulation that begins where a live cluster stands: who runs where, who waits, and how much of
 //! each job is left, as far as anybody can tell.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hither_core::Seconds;
@@ -145,7 +145,7 @@ pub fn books(seen: &Seen, topology: &Topology, library: &Library, now_s: Seconds
         let mut events = Vec::new();
         look(&scheduler.state, &managed, &mut |view| {
             let told = jobs::news(view, &mut Memory::default());
-            events.extend(machines::news(view, &told.left, &BTreeSet::new()).0);
+            events.extend(machines::news(view, &told.left, &BTreeMap::new()).0);
             events.extend([told.freed, told.settled, told.jobs].into_iter().flatten());
         });
         for event in events {

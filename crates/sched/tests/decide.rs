@@ -453,3 +453,110 @@ fn machines_change_their_size() {
     world.hears(9.0, Event::Ended { job: 0, how: End::Finished });
     assert_eq!(world.free(), 6);
 }
+
+#[test]
+fn what_is_in_flight_survives_a_restart() {
+    let (mut world, swap) = preempted();
+    world.dies("srtf", &one_machine());
+    assert_eq!((world.phase(0), world.phase(1), world.free()), ("stopping", "starting", 0));
+    assert_eq!(world.scheduler.state.decisions_in_flight(), swap);
+    world.grants(15.0, &swap);
+    world.dies("srtf", &one_machine());
+    assert_eq!((world.phase(0), world.phase(1)), ("waiting", "running"));
+    world.hears(20.0, Event::Ended { job: 1, how: End::Finished });
+    assert_eq!(jobs_of(&world.asks(20.0)), [('+', 0)]);
+}
+
+#[test]
+fn timers_are_armed_anew_after_a_restart() {
+    let two = topology(&[(0, 4), (0, 4)]);
+    let mut world = World::new("dally", &two);
+    let blockers = world.submit(0.0, vec![job(0.0, 3, 1e6), job(0.0, 3, 1e6)]);
+    world.grants(0.0, &blockers);
+    world.submit(10.0, vec![talking_job(10.0, 2, 100_000.0, 0.5)]);
+    world.dies("dally", &two);
+    let timers: Vec<(Timer, f64)> = (world.scheduler.decide(20.0).into_iter())
+        .filter_map(|d| match d.action {
+            Action::SetTimer { timer, at_s } => Some((timer, at_s)),
+            _ => None,
+        })
+        .collect();
+    // A rack would cost it 100,000 × 0.5 s: so long it holds out before it has learned anything.
+    assert_eq!(timers, [(Timer::Job(2), 50_010.0), (Timer::Round, 300.0)]);
+    world.hears(50_010.0, Event::Timer(Timer::Job(2)));
+    assert_eq!(jobs_of(&world.asks(50_010.0)), [('+', 2)]);
+}
+
+#[test]
+fn jobs_that_are_over_are_forgotten() {
+    for entry in policy::TABLE {
+        let mut world = World::new(entry.name, &one_machine());
+        let mut size = 0;
+        for n in 0..400 {
+            let now = 100.0 * f64::from(n);
+            let start = world.submit(now, vec![job(now, 4, 50.0)]);
+            world.grants(now, &start);
+            let job = n as JobId;
+            world.hears(now + 50.0, Event::Ended { job, how: End::Finished });
+            if n == 300 {
+                size = serde_json::to_string(&world.scheduler.save()).expect("plain values").len();
+            }
+        }
+        assert_eq!(world.scheduler.state.jobs.remembered(), 0, "{}", entry.name);
+        // The forecast remembers 512 jobs of each size, gittins more.
+        let grown = serde_json::to_string(&world.scheduler.save()).expect("plain values").len();
+        assert!(grown < size + 10_000, "{} grew from {size} to {grown} bytes", entry.name);
+    }
+}
+
+#[test]
+fn jobs_that_run_already_are_adopted() {
+    for entry in policy::TABLE {
+        let mut world = World::new(entry.name, &one_machine());
+        let both = vec![Arc::new(job(0.0, 3, 50.0)), Arc::new(job(0.0, 2, 10.0))];
+        world.hears(0.0, Event::Submitted(both));
+        let cluster = &world.scheduler.state.cluster;
+        let placement = Arc::new(placed(cluster, &[(0, 3)]));
+        world.hears(0.0, Event::Found { job: 0, placement: placement.clone() });
+        let again = world.scheduler.observe(0.0, Event::Found { job: 0, placement });
+        assert_eq!(again, Err(Error::NotWaiting(0)));
+        assert_eq!((world.phase(0), world.free()), ("running", 1), "{}", entry.name);
+        let _ = world.asks(0.0);
+        world.hears(60.0, Event::Ended { job: 0, how: End::Finished });
+        let next = world.asks(60.0);
+        assert!(next.is_empty() || jobs_of(&next) == [('+', 1)], "{}", entry.name);
+    }
+}
+
+#[test]
+fn reasons_can_be_read() {
+    let mut world = World::new("dally", &topology(&[(0, 4), (0, 4)]));
+    let blockers = world.submit(0.0, vec![job(0.0, 3, 1e6), job(0.0, 3, 1e6)]);
+    world.grants(0.0, &blockers);
+    assert_eq!(world.told(&blockers[0].why), "it is its turn, and one machine has room");
+    world.submit(10.0, vec![talking_job(10.0, 2, 100_000.0, 0.5)]);
+    let why = world.told(&world.scheduler.state.job(2).why);
+    let weighs = "declines one rack: it would lose 50000 s there; how long a better place takes is not known yet";
+    assert_eq!(why, weighs);
+    world.hears(50_010.0, Event::Timer(Timer::Job(2)));
+    let start = world.asks(50_010.0);
+    let why = world.told(&start[0].why);
+    let settles =
+        "takes one rack: it would lose 50000 s there; a better place is expected in 50000 s";
+    assert_eq!(why, settles);
+}
+
+#[test]
+fn reasons_of_fixed_timers_can_be_read() {
+    let mut world = World::new("dally-manual", &topology(&[(0, 4), (0, 4)]));
+    let blockers = world.submit(0.0, vec![job(0.0, 3, 1e6), job(0.0, 3, 1e6)]);
+    world.grants(0.0, &blockers);
+    world.submit(10.0, vec![talking_job(10.0, 2, 100_000.0, 0.5)]);
+    let why = world.told(&world.scheduler.state.job(2).why);
+    assert_eq!(why, "holds out for one machine until 43210 s: one rack would cost it 50 %");
+    world.hears(43_210.0, Event::Timer(Timer::Job(2)));
+    let start = world.asks(43_210.0);
+    let why = world.told(&start[0].why);
+    assert_eq!(why, "takes one rack after 43200 s of waiting for one machine");
+    assert!(matches!(start[0].why, Why::Relented { tier: Tier(1), .. }));
+}
