@@ -20,6 +20,8 @@ need slurmctld || [ -x /usr/sbin/slurmctld ] || packages+=(slurmctld)
 need slurmd || [ -x /usr/sbin/slurmd ] || packages+=(slurmd)
 need scontrol || packages+=(slurm-client)
 need munged || [ -x /usr/sbin/munged ] || packages+=(munge)
+need slurmdbd || [ -x /usr/sbin/slurmdbd ] || packages+=(slurmdbd)
+need mariadbd || [ -x /usr/sbin/mariadbd ] || packages+=(mariadb-server)
 need hostname || packages+=(hostname)
 # Training over MPI: the library and its launcher, libclang to read its headers, and PMIx for Slurm's launcher.
 need mpirun || packages+=(openmpi-bin)

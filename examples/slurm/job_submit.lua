@@ -1,4 +1,5 @@
--- Jobs of the managed partitions that ask for GPUs enter held; Hither places and releases them.
+-- Jobs of the managed partitions that ask for GPUs enter held; Hither places and releases them. Jobs that only
+-- Slurm can place stay Slurm's: -w, -x, -C, --exclusive, --reservation.
 -- slurm.conf: JobSubmitPlugins=lua, with this file beside it.
 
 local MANAGED = { gpu = true }
@@ -10,6 +11,13 @@ local function asks_for_gpus(job)
   return false
 end
 
+local function is_slurms(job)
+  for _, request in ipairs({ "req_nodes", "exc_nodes", "features", "reservation" }) do
+    if job[request] ~= nil and job[request] ~= "" then return true end
+  end
+  return job.shared == 0
+end
+
 function slurm_job_submit(job, partition_list, uid)
   local partition = job.partition
   if partition == nil then
@@ -17,7 +25,7 @@ function slurm_job_submit(job, partition_list, uid)
       if partition_record.flag_default == 1 then partition = name end
     end
   end
-  if MANAGED[partition] and asks_for_gpus(job) then
+  if MANAGED[partition] and asks_for_gpus(job) and not is_slurms(job) then
     job.priority = 0
     -- `HITHER_MODEL=bert sbatch …` saves users a comment.
     local model = job.environment and job.environment.HITHER_MODEL

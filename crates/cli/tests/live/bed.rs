@@ -66,6 +66,19 @@ impl Bed {
     }
 
     pub fn with(shape: Shape, extra: &str) -> Self {
+        Self::made(shape, extra, Testbed::start)
+    }
+
+    /// With accounts, QOS and their limits.
+    pub fn with_accounts(shape: Shape) -> Self {
+        Self::made(shape, "", Testbed::start_with_accounts)
+    }
+
+    fn made(
+        shape: Shape,
+        extra: &str,
+        start: impl FnOnce(&Path, Shape, &str) -> Result<Testbed, String>,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let etc = dir.path().join("slurm/etc");
         fs::create_dir_all(&etc).unwrap();
@@ -81,8 +94,8 @@ impl Bed {
         fs::write(&epilog, script).unwrap();
         fs::set_permissions(&epilog, fs::Permissions::from_mode(0o755)).unwrap();
         let extra = &extra.replace("EPILOG", &epilog.to_string_lossy());
-        let slurm = Testbed::start(&dir.path().join("slurm"), shape, extra)
-            .unwrap_or_else(|error| panic!("{error}"));
+        let slurm = start(&dir.path().join("slurm"), shape, extra);
+        let slurm = slurm.unwrap_or_else(|error| panic!("{error}"));
         let work = dir.path().join("work.sh");
         fs::write(&work, WORK).unwrap();
         Self { slurm, state: dir.path().join("state"), work, _dir: dir }

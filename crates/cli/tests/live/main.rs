@@ -4,5 +4,6 @@ mod bed;
 mod kills;
 mod page;
 mod shapes;
+mod site;
 mod story;
 mod trouble;

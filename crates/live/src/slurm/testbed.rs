@@ -5,7 +5,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,8 @@ pub struct Testbed {
     /// The machines that the nodes are; `None`: all are this machine.
     pub network: Option<Network>,
     port: u16,
+    /// Its database, if it keeps accounts.
+    database: Option<Child>,
 }
 
 type Result<T> = std::result::Result<T, String>;
@@ -53,6 +55,16 @@ impl Testbed {
         Self::start_on(None, dir, shape, extra)
     }
 
+    /// As [`Testbed::start`], with slurmdbd on a MariaDB of its own, so that QOS and accounts have limits. The user
+    /// who runs this is in account `lab`.
+    pub fn start_with_accounts(dir: &Path, shape: Shape, extra: &str) -> Result<Self> {
+        let mut bed = Self::written(None, dir, shape, extra)?;
+        bed.start_munge()?;
+        bed.start_accounts().map_err(|error| format!("accounts: {error}"))?;
+        bed.run_up()?;
+        Ok(bed)
+    }
+
     /// As [`Testbed::start`], on a network with as many racks and machines. The controller is outside of it.
     pub fn start_on(
         network: Option<Network>,
@@ -60,17 +72,80 @@ impl Testbed {
         shape: Shape,
         extra: &str,
     ) -> Result<Self> {
+        let bed = Self::written(network, dir, shape, extra)?;
+        bed.start_munge()?;
+        bed.run_up()?;
+        Ok(bed)
+    }
+
+    fn written(network: Option<Network>, dir: &Path, shape: Shape, extra: &str) -> Result<Self> {
         if let Some(missing) = DAEMONS.iter().find(|name| program(name).is_none()) {
             return Err(format!("{missing} is missing: run ./test.sh, which installs Slurm"));
         }
-        let port = free_ports(shape.racks * shape.machines + 1)?;
-        let bed = Self { dir: dir.to_path_buf(), shape, network, port };
+        let port = free_ports(shape.racks * shape.machines + 3)?;
+        let bed = Self { dir: dir.to_path_buf(), shape, network, port, database: None };
         bed.write_files(extra).map_err(|error| format!("{}: {error}", dir.display()))?;
-        bed.start_munge()?;
-        bed.start_controller()?;
-        (0..bed.nodes()).try_for_each(|node| bed.start_node(node))?;
-        bed.await_nodes()?;
         Ok(bed)
+    }
+
+    fn run_up(&self) -> Result<()> {
+        self.start_controller()?;
+        (0..self.nodes()).try_for_each(|node| self.start_node(node))?;
+        self.await_nodes()
+    }
+
+    fn start_accounts(&mut self) -> Result<()> {
+        let dir = self.dir.display().to_string();
+        let user = said("id", &["-un"])?;
+        let (dbd_port, db_port) =
+            (self.port + self.nodes() as u16 + 1, self.port + self.nodes() as u16 + 2);
+        let (data, socket) = (format!("--datadir={dir}/db"), format!("--socket={dir}/run/db.sock"));
+        let by = format!("--user={user}");
+        let install = ["--no-defaults", &data, &by, "--auth-root-authentication-method=normal"];
+        said("mariadb-install-db", &[&install[..], &["--skip-test-db"]].concat())?;
+        let server = program("mariadbd").ok_or("mariadbd is missing: run ./test.sh")?;
+        let log = fs::File::create(self.dir.join("log/db.log")).map_err(|e| e.to_string())?;
+        let child = Command::new(server)
+            .args(["--no-defaults", &data, &socket, &by, "--bind-address=127.0.0.1"])
+            .args([
+                &format!("--port={db_port}"),
+                "--skip-name-resolve",
+                "--innodb-log-file-size=16M",
+            ])
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn();
+        self.database = Some(child.map_err(|error| format!("mariadbd: {error}"))?);
+        let grant = "create user slurm@'127.0.0.1' identified by 'x'; grant all on *.* to slurm@'127.0.0.1'";
+        eventually("the database", || {
+            said("mariadb", &["--no-defaults", &socket, "-u", "root", "-e", grant])
+        })?;
+        let munge = format!("{dir}/run/munge.sock");
+        let conf = format!(
+            "AuthType=auth/munge\nAuthInfo=socket={munge}\nDbdHost=localhost\nDbdAddr=127.0.0.1\n\
+             DbdPort={dbd_port}\nSlurmUser={user}\nLogFile={dir}/log/slurmdbd.log\n\
+             PidFile={dir}/run/slurmdbd.pid\nStorageType=accounting_storage/mysql\n\
+             StorageHost=127.0.0.1\nStoragePort={db_port}\nStorageUser=slurm\nStoragePass=x\n"
+        );
+        let etc = self.dir.join("etc");
+        let path = etc.join("slurmdbd.conf");
+        let written = fs::write(&path, conf).and_then(|()| set_mode(&path, 0o600));
+        written.map_err(|error| format!("{}: {error}", path.display()))?;
+        let slurm_conf = fs::read_to_string(self.conf()).map_err(|e| e.to_string())?;
+        let slurm_conf = slurm_conf.replace(
+            "AccountingStorageType=accounting_storage/none\n",
+            &format!(
+                "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=localhost\n\
+                 AccountingStoragePort={dbd_port}\nAccountingStoragePass={munge}\n\
+                 AccountingStorageEnforce=limits,qos\nAccountingStorageTRES=gres/gpu\n"
+            ),
+        );
+        fs::write(self.conf(), slurm_conf).map_err(|e| e.to_string())?;
+        self.daemon("slurmdbd", &[])?;
+        eventually("slurmdbd", || self.ask("sacctmgr", &["-i", "add", "cluster", "test"]))?;
+        self.ask("sacctmgr", &["-i", "add", "account", "lab", "Description=x", "Organization=x"])?;
+        self.ask("sacctmgr", &["-i", "add", "user", &user, "Account=lab", "DefaultAccount=lab"])?;
+        Ok(())
     }
 
     pub fn nodes(&self) -> u32 {
@@ -150,11 +225,7 @@ impl Testbed {
     }
 
     fn slurm_conf(&self) -> String {
-        let said = |program: &str, flag: &str| {
-            let output = Command::new(program).arg(flag).output();
-            let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
-            text.unwrap_or_default().trim().to_owned()
-        };
+        let said = |program: &str, flag: &str| said(program, &[flag]).unwrap_or_default();
         let (user, host) = (said("id", "-un"), said("hostname", "-s"));
         let (dir, port) = (self.dir.display(), self.port);
         let (address, only_loopback) = match self.network {
@@ -326,8 +397,31 @@ impl Drop for Testbed {
     fn drop(&mut self) {
         self.kill_controller();
         (0..self.nodes()).for_each(|node| self.kill_node(node));
+        self.end("slurmdbd", "-KILL");
+        if let Some(database) = &mut self.database {
+            let _ = database.kill();
+            let _ = database.wait();
+        }
         self.end("munged", "-KILL");
         self.kill_jobs();
+    }
+}
+
+/// What a command prints, without any cluster.
+fn said(name: &str, args: &[&str]) -> Result<String> {
+    let output = Command::new(name).args(args).output().map_err(|e| format!("{name}: {e}"))?;
+    printed(name, output).map(|text| text.trim().to_owned())
+}
+
+/// Tries again until it works, for as long as a daemon may take to come up.
+fn eventually<T>(what: &str, mut work: impl FnMut() -> Result<T>) -> Result<T> {
+    let until = Instant::now() + UP_LIMIT;
+    loop {
+        match work() {
+            Ok(done) => return Ok(done),
+            Err(error) if Instant::now() > until => return Err(format!("{what}: {error}")),
+            Err(_) => thread::sleep(Duration::from_millis(100)),
+        }
     }
 }
 
