@@ -124,10 +124,20 @@ impl<T> Queue<T> {
     fn keeps_deadline(&self, waiting: &Waiting<T>, ticket: Ticket) -> bool {
         let Some(deadline) = waiting.deadline else { return true };
         let now = waiting.arrived;
-        let before: usize = self.waiting.range(..ticket).map(|(_, other)| other.cost).sum();
+        let is_in_time = |before| self.pace.answered_by(before, waiting.cost, now) <= deadline;
+        if is_in_time(self.cost) {
+            return true;
+        }
+        // Counts what goes before it, and no further than until it is known to be too late.
+        let mut before = 0;
+        for (_, other) in self.waiting.range(..ticket) {
+            before += other.cost;
+            if !is_in_time(before) {
+                return false;
+            }
+        }
         // A request that can begin at once is tried in any case: a pace that was a mistake must not last.
-        let is_next = before == 0 && self.pace.next_begin(now) == now;
-        is_next || self.pace.answered_by(before, waiting.cost, now) <= deadline
+        is_in_time(before) || before == 0 && self.pace.next_begin(now) == now
     }
 
     pub fn len(&self) -> usize {

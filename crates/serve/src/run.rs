@@ -4,16 +4,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hither_dlrm::run::Pinning;
+use hither_kernels::threads::Pinning;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tracing::warn;
 
-use crate::backend::Threads;
+use crate::backend::{Backend, Threads};
+use crate::dlrm::{Dlrm, LoadGpu};
 use crate::listen::{Access, Port};
 use crate::receive::Budget;
-use crate::repository::{Layout, Repository};
+use crate::repository::{Layout, LoadBackend, Repository};
 use crate::server::{Limits, Server};
 use crate::shm::Regions;
 use crate::tls::Identity;
@@ -35,6 +36,8 @@ pub struct Options {
     /// The engine's threads.
     pub threads: usize,
     pub pinning: Pinning,
+    /// How plans for a GPU are carried out; without it such models run on the CPU.
+    pub gpu: Option<LoadGpu>,
     /// Bytes of tables that may be copied into memory; `None` for what is free.
     pub memory_bytes_max: Option<u64>,
     /// How long requests may take to end when the server stops.
@@ -67,7 +70,13 @@ pub async fn start(options: Options) -> Result<Running, String> {
     };
     let threads = Threads::new(options.threads, options.pinning);
     let threads = threads.map_err(|error| format!("cannot start threads: {error}"))?;
-    let repository = Repository::new(options.layout, Arc::new(threads), options.memory_bytes_max);
+    let gpu = options.gpu;
+    let load: LoadBackend = Box::new(move |name, dir, config| {
+        let loaded = Dlrm::load(name, dir, config, gpu);
+        loaded.map(|model| Box::new(model) as Box<dyn Backend>)
+    });
+    let repository =
+        Repository::new(options.layout, load, Arc::new(threads), options.memory_bytes_max);
     let repository = Arc::new(repository);
     let is_local = [options.http, options.grpc].iter().all(|address| address.ip().is_loopback());
     let budget = Budget::new(&options.limits);

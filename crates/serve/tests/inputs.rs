@@ -2,12 +2,11 @@
 //! can send makes decoding panic.
 
 use bytes::Bytes;
-use hither_dlrm::generate::Shape;
 use hither_dlrm::run::Sparse;
 use hither_kernels::bag::Ids;
 use hither_serve::config::ModelConfig;
 use hither_serve::infer::InferRequest;
-use hither_serve::inputs::{Features, Form, Signature};
+use hither_serve::inputs::{Features, Form, ModelShape, Signature};
 use hither_serve::receive::Budget;
 use hither_serve::server::Limits;
 use hither_serve::tensor::{Data, Tensor};
@@ -17,12 +16,11 @@ const TABLES: usize = 3;
 const DENSE: usize = 2;
 
 fn signature(ids_per_bag: Vec<usize>) -> Signature {
-    let mut shape = Shape::preset("mlperf").unwrap();
-    (shape.tables, shape.rows, shape.dim) = (TABLES, 100, 4);
-    shape.bottom = vec![DENSE, 4];
+    let tables = (0..TABLES).map(|t| (format!("t{t}"), 100)).collect();
+    let shape = ModelShape { dense: DENSE, tables, outputs: 1 };
     let form = if ids_per_bag.is_empty() { Form::Joined } else { Form::Matrix };
     let config = ModelConfig { max_batch_size: 64, ..ModelConfig::default() };
-    Signature::new("m", &shape.spec("m"), form, ids_per_bag, &config)
+    Signature::new("m", shape, form, ids_per_bag, &config)
 }
 
 fn request(inputs: Vec<Tensor>) -> InferRequest {
@@ -62,7 +60,7 @@ fn dense(samples: usize) -> Tensor {
 
 /// The bags as the engine sees them: `[table][sample]`.
 fn bags(features: &Features) -> Vec<Vec<Vec<i64>>> {
-    let lists: Vec<_> = features.lists().collect();
+    let lists = features.lists();
     let request = features.request(&lists);
     let ids = |ids: Ids, from: i64, to: i64| -> Vec<i64> {
         let range = from as usize..to as usize;

@@ -239,6 +239,7 @@ impl Settings {
             limits: self.limits,
             threads: common.thread_count(),
             pinning: if self.pin { Pinning::Pinned } else { Pinning::Free },
+            gpu: Some(hither_cuda::load),
             memory_bytes_max: self.memory_max,
             drain_max: Duration::from_secs_f64(self.drain_s),
         })

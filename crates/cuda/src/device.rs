@@ -12,7 +12,7 @@ use cudarc::driver::result::{self as driver, DriverError};
 use cudarc::driver::sys;
 use cudarc::nvrtc;
 
-use super::{Error, Limits};
+use crate::{Error, Fnv, Limits};
 
 /// An opened GPU. The driver's objects are freed with the last handle.
 pub struct Device {
@@ -224,7 +224,7 @@ impl Device {
 
     /// Compiles a source for this GPU and loads it; once per source and options.
     pub fn module(&self, source: &str, options: &[String]) -> Result<Arc<Module>, Error> {
-        let mut key = crate::cuda::Fnv::default();
+        let mut key = Fnv::default();
         for part in [source].into_iter().chain(options.iter().map(String::as_str)) {
             key.add(part);
         }
