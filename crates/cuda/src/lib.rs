@@ -60,23 +60,6 @@ pub struct Limits {
     pub window_bytes_max: usize,
 }
 
-/// FNV-1a over texts.
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Fnv {
-    fn add(&mut self, text: &str) {
-        for byte in text.bytes().chain([0]) {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    }
-}
-
 impl From<Error> for hither_dlrm::Error {
     fn from(error: Error) -> Self {
         Self::Gpu { is_lost: error.is_lost(), problem: error.to_string() }

@@ -23,6 +23,7 @@ use hither_kernels::detect::{self, Cpu};
 pub use hither_kernels::threads::Pinning;
 
 pub use self::cpu::Worker;
+pub(crate) use self::cpu::part_samples;
 pub use self::host::Host;
 pub use self::sample::Seen;
 use crate::Error;
@@ -219,13 +220,6 @@ impl Engine {
         let done = self.infer(requests, out, &mut result, worker, threads);
         let [result] = result;
         result.map(|()| done)
-    }
-
-    /// The lookups of one request alone, on this thread: [samples, all tables' dims]. Returns how
-    /// many ids were clamped.
-    pub fn pool(&self, bags: &Bags, out: &mut [f32], worker: &mut Worker) -> Result<u64, Error> {
-        let layout = self.host.layout();
-        Ok(layout.resident.get().pool(bags, out, worker.bags())?)
     }
 
     /// Changes how tables lie and are read while requests run: a request that has begun ends with the

@@ -51,6 +51,7 @@ pub struct Running {
     pub grpc: SocketAddr,
     pub metrics: SocketAddr,
     tls: Option<(Identity, watch::Sender<TlsAcceptor>)>,
+    access: watch::Sender<Access>,
     stop: watch::Sender<bool>,
     ports: JoinSet<()>,
 }
@@ -95,6 +96,7 @@ pub async fn start(options: Options) -> Result<Running, String> {
         metrics::router(Arc::clone(&server)),
     ];
     let (stop, stopped) = watch::channel(false);
+    let access = watch::Sender::new(options.access);
     let mut ports = JoinSet::new();
     let mut addresses = Vec::new();
     for (index, (listener, router)) in listeners.into_iter().zip(routers).enumerate() {
@@ -103,7 +105,7 @@ pub async fn start(options: Options) -> Result<Running, String> {
         let port = Port {
             router,
             tls: tls.as_ref().filter(|_| !is_metrics).map(|(_, tls)| tls.subscribe()),
-            access: if is_metrics { Access::default() } else { options.access.clone() },
+            access: (!is_metrics).then(|| access.subscribe()),
             connections_max: options.limits.connections_max,
             budget: budget.clone(),
             drain_max: options.drain_max,
@@ -111,7 +113,7 @@ pub async fn start(options: Options) -> Result<Running, String> {
         ports.spawn(port.serve(listener, stopped.clone()));
     }
     let [http, grpc, metrics] = addresses[..] else { unreachable!("three ports") };
-    Ok(Running { server, http, grpc, metrics, tls, stop, ports })
+    Ok(Running { server, http, grpc, metrics, tls, access, stop, ports })
 }
 
 /// Says what a stranger could do.
@@ -142,6 +144,11 @@ impl Running {
             tls.send_replace(tls::acceptor(identity)?);
         }
         Ok(())
+    }
+
+    /// From now on requests need these tokens, those of open connections too.
+    pub fn renew_access(&self, access: Access) {
+        self.access.send_replace(access);
     }
 
     /// Stops accepting, lets requests that have begun end, and returns.

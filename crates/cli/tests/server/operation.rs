@@ -89,6 +89,14 @@ fn a_token_is_asked_for_but_not_by_health() {
         let header = format!("Authorization: Bearer {given}");
         assert_eq!(request(&server.http, "GET", "/v2", &[&header], b"").0, expected, "{given}");
     }
+    std::fs::write(&token, "renewed\n").unwrap();
+    server.signal("HUP");
+    let header = "Authorization: Bearer renewed";
+    server.wait_for("the new token", |server| {
+        request(&server.http, "GET", "/v2", &[header], b"").0 == 200
+    });
+    let header = "Authorization: Bearer secret";
+    assert_eq!(request(&server.http, "GET", "/v2", &[header], b"").0, 401, "the old one has gone");
 }
 
 #[test]

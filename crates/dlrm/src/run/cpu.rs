@@ -47,12 +47,6 @@ pub struct Worker {
     sampler: Sampler,
 }
 
-impl Worker {
-    pub(super) fn bags(&mut self) -> &mut bag::Scratch {
-        &mut self.bags
-    }
-}
-
 /// Samples that a thread takes at a time where bags are short: the pooled rows of a part stay in the
 /// second-level cache.
 const PART_SAMPLES: usize = 64;
@@ -156,7 +150,7 @@ impl CpuEngine {
 }
 
 /// How many samples a part has: few enough for the caches, and enough parts for the threads.
-fn part_samples(samples: usize, ids: usize, threads: usize) -> usize {
+pub(crate) fn part_samples(samples: usize, ids: usize, threads: usize) -> usize {
     let by_ids = PART_IDS.checked_div(ids.div_ceil(samples.max(1))).unwrap_or(PART_SAMPLES);
     let is_long = ids > 4 * PART_IDS;
     let most = if is_long { by_ids.clamp(PART_SAMPLES, PART_SAMPLES_MAX) } else { PART_SAMPLES };

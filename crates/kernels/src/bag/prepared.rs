@@ -49,11 +49,6 @@ pub struct Lookup<'l> {
 /// Rows that are pooled in one go: their list of addresses stays in the second-level cache, and the
 /// prefetches that a list begins and ends without are few among its own.
 const ROWS_AT_ONCE: usize = 4096;
-/// Up to this many ids per bag, what is written counts as much as what is read.
-const SHORT_BAG_IDS: usize = 4;
-/// Then samples of about so many rows are taken through all tables before the next ones: the pages of
-/// the output that they write to stay in the translation cache.
-const SHORT_ROWS_AT_ONCE: usize = 1024;
 
 impl<'a> Prepared<'a> {
     /// Checks the tables. `out_of_range` has one reaction per table, or is empty: then an id that no
@@ -147,16 +142,9 @@ impl Lookup<'_> {
         samples: Range<usize>,
         place: usize,
     ) -> Result<u64, Error> {
-        let tables = self.prepared.tables.len();
-        let is_short = bags.ids.len() <= SHORT_BAG_IDS * tables * bags.batch;
-        let at_once = if is_short { samples_at_once(bags) } else { samples.len().max(1) };
         let mut clamped = 0;
-        for first in samples.clone().step_by(at_once) {
-            let some = first..(first + at_once).min(samples.end);
-            for table in 0..tables {
-                let place = place + first - samples.start;
-                clamped += self.add(table, &bags.table(table), some.clone(), place)?;
-            }
+        for table in 0..self.prepared.tables.len() {
+            clamped += self.add(table, &bags.table(table), samples.clone(), place)?;
         }
         Ok(clamped)
     }
@@ -244,11 +232,6 @@ impl Lookup<'_> {
         unsafe { kernel::pool(tables, self.scratch, &self.target, later, *isa) };
         self.scratch.clear();
     }
-}
-
-/// Samples with short bags that are taken through all tables at a time.
-fn samples_at_once(bags: &Bags) -> usize {
-    (SHORT_ROWS_AT_ONCE * bags.batch).checked_div(bags.ids.len()).unwrap_or(bags.batch).max(1)
 }
 
 impl<'a> Bags<'a> {
