@@ -253,12 +253,16 @@ fn both_protocols_can_be_encrypted() {
     let models = repository();
     let (cert, key) = (models.path().join(".cert.pem"), models.path().join(".key.pem"));
     let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
-    certificate(cert, key);
+    let file = |name: &str| models.path().join(name).to_str().unwrap().to_owned();
+    let (authority, signer) = (&file(".ca.pem"), &file(".ca.key"));
+    certificate(authority, signer);
+    let signed = ["-CA", authority, "-CAkey", signer, "-addext", "basicConstraints=CA:FALSE"];
+    certificate_with(cert, key, &signed);
     let server =
         Server::start(&[models.path().to_str().unwrap(), "--tls-cert", cert, "--tls-key", key]);
     let asked = |http: &str, address: &str, path: &str| {
         let output = Command::new("curl")
-            .args(["-sS", "--cacert", cert, http, "-o", "/dev/null", "-w", "%{http_code}"])
+            .args(["-sS", "--cacert", authority, http, "-o", "/dev/null", "-w", "%{http_code}"])
             .arg(format!("https://{address}{path}"))
             .output()
             .expect("curl starts");
@@ -270,6 +274,19 @@ fn both_protocols_can_be_encrypted() {
     // A gRPC port answers HTTP/2; without gRPC's content type it says so.
     assert_eq!(asked("--http2", &server.grpc, "/v2"), "200");
     assert_eq!(server.metric("hither_requests_unknown_model"), 0.0, "metrics stay plain");
+    for url in [format!("https://{}", server.http), format!("grpcs://{}", server.grpc)] {
+        let load = |words: &[&str]| {
+            let mut command = hither();
+            command.args(["load", &url, "--model", "dlrm", "--concurrency", "1", "--pooling", "2"]);
+            command.args(["--warmup", "10ms", "--window", "100ms", "--windows", "1"]).args(words);
+            command.output().expect("hither starts")
+        };
+        let output = load(&["--tls-ca", authority]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let output = load(&[]);
+        assert_eq!(output.status.code(), Some(2), "no authority is known");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--tls-ca"));
+    }
     let output = hither().args(["serve", "--demo", "--tls-cert", cert]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--tls-cert needs --tls-key"));
