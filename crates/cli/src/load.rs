@@ -201,6 +201,9 @@ impl Args {
         let runtime = runtime(common.thread_count())?;
         let connections =
             Connections::new(self.url.clone(), self.token.as_deref(), self.connections.into());
+        if self.url.is_encrypted && self.tls_ca.is_none() {
+            bail!("{}: --tls-ca FILE says whose certificates to trust", self.url);
+        }
         let connections = connections.encrypted(self.tls_ca.as_deref().map(connector).transpose()?);
         let asked = runtime.block_on(async {
             let name = match &self.model {

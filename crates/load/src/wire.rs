@@ -257,7 +257,7 @@ impl Connections {
         let tls = match (&self.tls, self.target.is_encrypted) {
             (_, false) => return Ok(Box::new(stream)),
             (Some(tls), true) => tls,
-            (None, true) => return Err(failed("no authorities are known; give --tls-ca".into())),
+            (None, true) => return Err(failed("no authorities are known".into())),
         };
         let name = ServerName::try_from(self.target.host().to_owned());
         let name = name.map_err(|e| failed(e.to_string()))?;

@@ -1,6 +1,7 @@
 //! Starting, stopping, restarting, and who may ask.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -292,10 +293,12 @@ fn both_protocols_can_be_encrypted() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("--tls-cert needs --tls-key"));
 }
 
-/// A call of the health service that goes on until the server ends it.
-fn watch_health(server: &Server) -> Child {
+/// A call of the health service that goes on until the server ends it. Returns when the first answer is here.
+fn watch_health(server: &Server, answers: &Path) -> Child {
     let mut watch = Command::new("curl")
-        .args(["-sS", "--http2-prior-knowledge", "--data-binary", "@-", "-o", "/dev/null"])
+        .args(["-sS", "--http2-prior-knowledge", "--data-binary", "@-", "--no-buffer"])
+        .arg("-o")
+        .arg(answers)
         .args(["-H", "content-type: application/grpc", "-H", "te: trailers"])
         .arg(format!("http://{}/grpc.health.v1.Health/Watch", server.grpc))
         .stdin(Stdio::piped())
@@ -303,6 +306,8 @@ fn watch_health(server: &Server) -> Child {
         .spawn()
         .expect("curl starts");
     watch.stdin.take().expect("a pipe").write_all(&[0; 5]).expect("an empty message");
+    let has_answer = || std::fs::metadata(answers).is_ok_and(|file| file.len() > 0);
+    server.wait_for("the first state", |_| has_answer());
     watch
 }
 
@@ -312,7 +317,7 @@ fn a_stop_closes_the_port_ends_watches_and_answers_what_has_begun() {
     std::fs::write(models.path().join("dlrm/config.toml"), "[batching]\nwindow_us = 1500000\n")
         .unwrap();
     let mut server = Server::start(&[models.path().to_str().unwrap(), "--drain-s", "50"]);
-    let watch = watch_health(&server);
+    let watch = watch_health(&server, &models.path().join(".watch"));
     let waiting = r#"nv_inference_pending_request_count{model="dlrm",version="1"}"#;
     let start = std::thread::scope(|scope| {
         let begun = scope.spawn(|| server.post("/v2/models/dlrm/infer", &sample()).0);

@@ -49,7 +49,7 @@ impl Crew {
     }
 
     /// Reads all rows and does nothing else.
-    pub fn touch(&mut self, touch: &Touch, tables: &Prepared, bags: &Bags) -> Result<(), Error> {
+    pub fn touch(&mut self, touch: &Touch, bags: &Bags) -> Result<(), Error> {
         let part = part_samples(bags.batch, bags.ids.len(), self.count());
         let first_error = Mutex::new(Ok(()));
         let work = |index: usize, scratch: &mut Scratch| {

@@ -91,7 +91,7 @@ impl Meter {
         let tables = Prepared::new(tables, Vec::new(), self.isa)?;
         let pass = move || {
             let mut crew = self.crew.borrow_mut();
-            (0..lookups.len()).try_for_each(|k| crew.touch(&touch, &tables, &lookups.bags(k)))
+            (0..lookups.len()).try_for_each(|k| crew.touch(&touch, &lookups.bags(k)))
         };
         Ok(Timed::new(lookups.ids(), Box::new(pass)))
     }
