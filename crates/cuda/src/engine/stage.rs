@@ -89,7 +89,7 @@ pub(super) fn room<'a>(
     if buffer.as_ref().is_none_or(|buffer| buffer.len() < len) {
         *buffer = Some(device.alloc(len.next_power_of_two())?);
     }
-    buffer.as_ref().ok_or_else(|| Error::NoDriver)
+    buffer.as_ref().ok_or(Error::NoDriver)
 }
 
 impl Stage {
