@@ -150,6 +150,40 @@ proptest! {
     }
 }
 
+/// Bags are bounded where they are decoded: the engine does not look at their lengths again.
+#[test]
+fn a_bag_that_is_too_long_is_refused_by_the_name_of_its_table() {
+    let config = ModelConfig { ids_per_bag_max: 3, ..ModelConfig::default() };
+    let tables = (0..TABLES).map(|t| (format!("t{t}"), 100)).collect();
+    let shape = ModelShape { dense: DENSE, tables, outputs: 1 };
+    let signature = Signature::new("m", shape, Form::Joined, Vec::new(), &config);
+    let joined = |lengths: [i64; 6]| {
+        let ids = vec![1; lengths.iter().sum::<i64>() as usize];
+        vec![
+            dense(2),
+            integers("values", &[ids.len()], &ids, false, 0),
+            integers("lengths", &[6], &lengths, false, 0),
+        ]
+    };
+    let per_table = |last: i64| {
+        let mut inputs = vec![dense(2)];
+        for t in 0..TABLES {
+            let end = if t == 1 { last } else { 2 };
+            let (ids, name) = (vec![1; end as usize], format!("t{t}"));
+            inputs.push(integers(&format!("{name}.indices"), &[ids.len()], &ids, true, 0));
+            inputs.push(integers(&format!("{name}.offsets"), &[3], &[0, 1, end], true, 0));
+        }
+        inputs
+    };
+    for good in [joined([3, 0, 3, 3, 1, 0]), per_table(4)] {
+        assert!(signature.features(&mut request(good)).is_ok());
+    }
+    for bad in [joined([3, 0, 3, 4, 1, 0]), per_table(5)] {
+        let error = signature.features(&mut request(bad)).expect_err("four ids").to_string();
+        assert!(error.contains("a bag of table `t1` has 4 ids; up to 3 are accepted"), "{error}");
+    }
+}
+
 fn any_tensor() -> impl Strategy<Value = Tensor> {
     let name = prop::sample::select(vec![
         "dense",
