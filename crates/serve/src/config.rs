@@ -29,7 +29,7 @@ pub struct ModelConfig {
     /// Where tables are read from; overrides the plan's. Tables that are to be copied are served from
     /// the mapped file until the copy is complete.
     pub pages: Option<PageChoice>,
-    /// What becomes of ids that no row has.
+    /// What to do with ids outside their table.
     pub out_of_range: Reaction,
     /// Longer bags are refused.
     pub ids_per_bag_max: usize,

@@ -462,6 +462,30 @@ proptest! {
     }
 }
 
+/// Virtual time that runs ahead of a client's turns would take from it what it has a right to.
+#[test]
+fn a_client_with_little_waiting_keeps_its_share_beside_requests_larger_than_a_batch() {
+    let now = Instant::now();
+    let sizes = Policy { batch_cost_max: 16, ..policy() };
+    let mut queue = Queue::new(sizes, 1);
+    let (mut name, mut got) = (100, [0, 0]);
+    let mut offer = |queue: &mut Queue<u32>, is_heavy: u32| {
+        name += 1;
+        let (client, cost) = if is_heavy == 1 { (name, 300) } else { (1, 5) };
+        ticket(queue.offer(waiting(client, cost, now, is_heavy)));
+    };
+    [0, 0, 0, 0, 1, 1].into_iter().for_each(|is_heavy| offer(&mut queue, is_heavy));
+    for _ in 0..20_000 {
+        for is_heavy in take(&mut queue, now).0 {
+            got[is_heavy as usize] += if is_heavy == 1 { 300 } else { 5 };
+            offer(&mut queue, is_heavy);
+        }
+    }
+    // One of three that always wait.
+    let share = got[0] as f64 / (got[0] + got[1]) as f64;
+    assert!((share - 1.0 / 3.0).abs() < 0.005, "{share}: {got:?}");
+}
+
 /// The loads that starve a multiplexed connection where a lane is forgotten as soon as it is empty.
 #[test]
 fn many_requests_of_one_client_are_served_beside_callers_that_saturate() {

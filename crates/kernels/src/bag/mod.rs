@@ -89,7 +89,7 @@ pub struct Bags<'a> {
     pub weights: Option<&'a [f32]>,
 }
 
-/// What becomes of an id that no row has.
+/// What to do with an id outside the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OutOfRange {
     /// The call fails, and says where.
