@@ -42,9 +42,14 @@ class Reloads:
             os.utime(self.model / "model.safetensors")
             self.server.process.send_signal(signal.SIGHUP)
             self.count += 1
-            self.is_over.wait(0.2)
-            while not self.is_over.is_set() and compare.metric(self.server.metrics, "hither_tables_settled") != 1:
-                self.is_over.wait(0.05)
+            # The new version serves mapped, and then from its copy.
+            self.wait_for(lambda settled: settled != 1)
+            self.wait_for(lambda settled: settled == 1)
+
+    def wait_for(self, is_so):
+        for _ in range(200):
+            if self.is_over.wait(0.02) or is_so(compare.metric(self.server.metrics, "hither_tables_settled")):
+                return
 
     def __enter__(self):
         self.thread.start()

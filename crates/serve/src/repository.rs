@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+use hither_kernels::threads::in_background;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -167,9 +168,11 @@ impl Repository {
             let found = self.read().get(model)?.versions.get(&version).cloned();
             found.filter(|served| only_changed && served.stamp == stamp)
         };
+        let runtime = tokio::runtime::Handle::current();
         let mut versions = BTreeMap::new();
         for (version, files) in &files.versions {
             let load = || {
+                let _timers = runtime.enter();
                 let backend = (self.load_backend)(model, &files.dir, &files.config)?;
                 let (config, threads) = (files.config.clone(), Arc::clone(&self.threads));
                 let changes = self.changes.clone();
@@ -178,7 +181,8 @@ impl Repository {
                 golden::check(&served, &files.dir)?;
                 Ok(Arc::new(served))
             };
-            let loaded = same(*version, files.stamp).map_or_else(load, Ok);
+            // Packing weights must not keep those waiting who are served meanwhile.
+            let loaded = same(*version, files.stamp).map_or_else(|| in_background(load), Ok);
             versions.insert(*version, loaded);
         }
         Ok(Loaded { versions })
@@ -235,7 +239,7 @@ impl Repository {
                     tokio::time::sleep(RETIRE_POLL).await;
                 }
                 // Giving back gigabytes takes a while: not on a thread that serves.
-                tokio::task::spawn_blocking(move || drop(served));
+                tokio::task::spawn_blocking(move || in_background(|| drop(served)));
             });
         }
     }
