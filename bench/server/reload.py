@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The p99 of a server while it reloads a model of 2 GB again and again, beside its p99 in peace.
+"""The p99 of a server while it reloads a model of 2 GB, once per window or again and again, beside its p99 in peace.
 
     python3 bench/server/reload.py --hither target/release/hither
 
@@ -32,8 +32,8 @@ def make_model(args):
 class Reloads:
     """Reloads a server's model for as long as it lives, one load after the other."""
 
-    def __init__(self, server, model):
-        self.server, self.model, self.count = server, model, 0
+    def __init__(self, server, model, pause_s):
+        self.server, self.model, self.pause_s, self.count = server, model, pause_s, 0
         self.is_over = threading.Event()
         self.thread = threading.Thread(target=self.run)
 
@@ -45,6 +45,7 @@ class Reloads:
             # The new version serves mapped, and then from its copy.
             self.wait_for(lambda settled: settled != 1)
             self.wait_for(lambda settled: settled == 1)
+            self.is_over.wait(self.pause_s)
 
     def wait_for(self, is_so):
         for _ in range(200):
@@ -73,6 +74,7 @@ def main():
     parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--share", type=float, default=0.4, help="of what four callers reach")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pause-s", type=float, default=60, help="from the end of a reload to the next one")
     parser.add_argument("--window-ms", type=int, default=8000)
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/tmp/hither-reload"))
     args = parser.parse_args()
@@ -86,7 +88,7 @@ def main():
         rows = []
         for number in range(args.rounds):
             row = {"round": number, "rate": rate, "peace": p99_us(args, server, rate)}
-            with Reloads(server, model) as reloads:
+            with Reloads(server, model, args.pause_s) as reloads:
                 row["reloads"] = p99_us(args, server, rate)
             row["count"] = reloads.count
             row["ratio"] = row["reloads"]["p99_us"] / row["peace"]["p99_us"]
