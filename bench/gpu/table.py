@@ -45,7 +45,7 @@ def caches(lines):
     for line in lines:
         forecast = line["forecast"]
         plain = next(v for v in forecast["variants"] if v["variant"] == "vec4")["traffic"]
-        pinned = next(v for v in forecast["variants"] if v["variant"] == "pin-window")["traffic"]
+        pinned = next(v for v in forecast["variants"] if v["variant"] == "pin-prefetch")["traffic"]
         row([forecast["gpu"], line["ids"], f"{plain['l1_hits']:.1%}", f"{plain['l2_hits']:.1%}",
              f"{pinned['l2_hits']:.1%}", f"{plain['dram_bytes']:.0f} → {pinned['dram_bytes']:.0f}",
              f"{forecast['pinned_bytes'] / 1e6:.1f} MB", f"{forecast['pinned_share']:.1%}"])

@@ -10,15 +10,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use hither_cuda::bags::Build;
+use hither_cuda::forecast::cache::Traffic;
+use hither_cuda::forecast::{GpuForecast, forecast, forecast_from};
+use hither_cuda::gpu::{Gpu, planned_builds};
 use hither_data::IdTrace;
 use hither_dlrm::generate::Shape;
 use hither_dlrm::lookups::{self, Hotness, Lookups};
 use hither_dlrm::model::Spec;
-use hither_dlrm::plan::gpu::cache::Traffic;
-use hither_dlrm::plan::gpu::{GpuForecast, forecast, forecast_from};
+use hither_dlrm::plan::gpu::Variant;
 use hither_dlrm::workload::{Reading, Workload};
-use hither_kernels::cuda::gpu::{Gpu, planned_builds};
-use hither_kernels::cuda::{Build, Variant};
 use rayon::prelude::*;
 use serde_json::json;
 
@@ -93,7 +94,7 @@ fn emulated(
 ) -> Result<GpuForecast> {
     let mut failed = None;
     let judged = forecast_from(gpu, spec, lookups, &mut |build, hot, setting| {
-        // Two forms of pinning run the code of vec4.
+        // Pinning by a kernel that runs before runs the code of vec4.
         let variant = if build.variant.has_own_code() { build.variant } else { Variant::VEC4 };
         let is_pinned = setting.pinned_bytes.is_some();
         match templates[variant.name].with_ids(spec, lookups, hot, is_pinned) {

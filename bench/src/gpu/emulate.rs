@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
+use hither_cuda::bags::{
+    Batch, Build, Mode, SOURCE, Slice, THREADS, bags_per_group, blocks_for, kernel_name, row_stride,
+};
+use hither_cuda::forecast::cache::{Content, LINE, Launch, Request, Way};
+use hither_cuda::gpu::Gpu;
 use hither_dlrm::lookups::Lookups;
 use hither_dlrm::model::Spec;
-use hither_dlrm::plan::gpu::cache::{Content, LINE, Launch, Request, Way};
+use hither_dlrm::plan::gpu::Variant;
 use hither_dlrm::workload::Requests;
 use hither_kernels::bag::{Dtype, Pooling};
-use hither_kernels::cuda::gpu::Gpu;
-use hither_kernels::cuda::{
-    Batch, Build, Mode, SOURCE, Slice, THREADS, Variant, bags_per_group, blocks_for, kernel_name,
-    row_stride,
-};
 use hither_sass::launch::{self, Access, Arch, Kind};
 use hither_sass::memory::Memory;
 use hither_sass::parse::{Program, parse};
@@ -52,7 +52,7 @@ impl Programs {
     }
 
     fn get(&self, build: &Build) -> Option<&(Program, usize)> {
-        // Two forms of pinning run the code of vec4.
+        // Pinning by a kernel that runs before runs the code of vec4.
         let variant = if build.variant.has_own_code() { build.variant } else { Variant::VEC4 };
         self.programs.get(&(variant.name, build.min_blocks))
     }
@@ -90,7 +90,7 @@ impl Programs {
             let group = &mut groups[block * groups_per_block + access.warp];
             let is_l2 = program.code[access.pc / 16].has("PF2");
             let way = match access.kind {
-                Kind::Load | Kind::Copy => Way::Load,
+                Kind::Load => Way::Load,
                 Kind::Prefetch if is_l2 => Way::PrefetchL2,
                 Kind::Prefetch => Way::PrefetchL1,
                 Kind::Store => Way::Store,
@@ -324,11 +324,11 @@ fn hottest_first(rows: usize, hot: &[u32]) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use hither_cuda::forecast::{forecast, forecast_from};
+    use hither_cuda::gpu::planned_builds;
     use hither_dlrm::generate::Shape;
     use hither_dlrm::lookups::{self, Hotness};
-    use hither_dlrm::plan::gpu::{forecast, forecast_from};
-    use hither_kernels::cuda::Pinning;
-    use hither_kernels::cuda::gpu::planned_builds;
+    use hither_dlrm::plan::gpu::Pinning;
 
     use super::*;
 

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use hither_kernels::cuda::{Limits, device};
+#[cfg(feature = "serve")]
+use hither_cuda::{Limits, device};
 use hither_kernels::detect;
 use serde::Serialize;
 
@@ -177,6 +178,13 @@ fn memory(machine: Machine) -> Memory {
     }
 }
 
+#[cfg(not(feature = "serve"))]
+fn cuda() -> Cuda {
+    let problem = Some("this build does not serve models".into());
+    Cuda { driver: false, compiler: false, gpus: Vec::new(), problem }
+}
+
+#[cfg(feature = "serve")]
 fn cuda() -> Cuda {
     let listed = device::list();
     let gpu = |limits: &Limits| Gpu {
@@ -190,7 +198,7 @@ fn cuda() -> Cuda {
     let problem = match &listed {
         Err(error) => Some(error.to_string()),
         Ok(gpus) if gpus.is_empty() => Some("the driver shows no GPU".into()),
-        Ok(_) if !compiler => Some(hither_kernels::cuda::Error::NoCompiler.to_string()),
+        Ok(_) if !compiler => Some(hither_cuda::Error::NoCompiler.to_string()),
         Ok(_) => None,
     };
     let gpus = listed.unwrap_or_default().iter().map(gpu).collect();

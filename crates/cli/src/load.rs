@@ -14,7 +14,7 @@ use hither_load::describe::{self, Metadata, Model};
 use hither_load::drive::{Arrivals, Client, Level, Measured, Settings, runtime};
 use hither_load::measure::{Figures, Percentile};
 use hither_load::search;
-use hither_load::wire::{Connections, Target};
+use hither_load::wire::{Connections, Target, connector};
 use indicatif::ProgressBar;
 
 use crate::outputs::{Force, Kind, OutputDir};
@@ -64,6 +64,9 @@ pub struct Args {
     /// Bearer token to send
     #[arg(long, value_name = "TOKEN", env = "HITHER_TOKEN", hide_env_values = true)]
     token: Option<String>,
+    /// Certificates (PEM) of the authorities that signed the server's, for https and grpcs
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
     /// Samples per request
     #[arg(long, short = 'b', value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -198,6 +201,10 @@ impl Args {
         let runtime = runtime(common.thread_count())?;
         let connections =
             Connections::new(self.url.clone(), self.token.as_deref(), self.connections.into());
+        if self.url.is_encrypted && self.tls_ca.is_none() {
+            bail!("{}: --tls-ca FILE says whose certificates to trust", self.url);
+        }
+        let connections = connections.encrypted(self.tls_ca.as_deref().map(connector).transpose()?);
         let asked = runtime.block_on(async {
             let name = match &self.model {
                 Some(name) => name.clone(),

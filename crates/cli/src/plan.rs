@@ -251,6 +251,7 @@ pub fn load(
     done: &(dyn Fn(u64) + Sync),
     common: &Common,
 ) -> anyhow::Result<Engine> {
+    let options = Options { gpu: Some(hither_cuda::load), ..options };
     let (engine, problem) = Engine::load_or_cpu(model, plan, options, done)?;
     if let Some(problem) = problem {
         common.say(&format!("warning: {problem}; running on the CPU"));

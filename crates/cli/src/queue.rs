@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use comfy_table::{Table, presets};
 use hither_live::explain::{self, Explanation};
-use hither_live::journal::Journal;
+use hither_live::journal::{self, Journal};
 use hither_live::places::Places;
 use hither_live::slurm::unix_s;
 use hither_live::status::{self, Source, Status};
@@ -100,10 +100,17 @@ fn ask<T: serde::de::DeserializeOwned>(
                     home.0.display()
                 );
             }
-            let journal = Journal::open(&home.journal()).with_context(|| {
-                "no scheduler answers, and this user cannot read its journal; ask as root"
-                    .to_owned()
-            })?;
+            let journal = match Journal::open(&home.journal()) {
+                Ok(journal) => journal,
+                Err(journal::Error::InUse { .. }) => {
+                    bail!("the scheduler is there and does not answer yet; try again in a moment")
+                }
+                Err(error) => {
+                    return Err(error).context(
+                        "no scheduler answers, and its journal cannot be read; ask as root",
+                    );
+                }
+            };
             common.say("no scheduler runs: this is how its journal ends");
             let status = status_of(&journal)?;
             from_journal(&journal, &status)

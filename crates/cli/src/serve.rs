@@ -83,9 +83,9 @@ async fn serve(
             _ = interrupt.recv() => break,
             _ = hang_up.recv() => {
                 info!("reloading what has changed");
-                reload(&running).await;
+                reload(&running, settings).await;
             }
-            () = next => reload(&running).await,
+            () = next => reload(&running, settings).await,
         }
     }
     common.say("draining");
@@ -93,9 +93,13 @@ async fn serve(
     Ok(ExitCode::SUCCESS)
 }
 
-async fn reload(running: &Running) {
+async fn reload(running: &Running, settings: &Settings) {
     if let Err(problem) = running.renew_certificates() {
         error!(problem, "the certificates stay as they were");
+    }
+    match settings.access() {
+        Ok(access) => running.renew_access(access),
+        Err(problem) => error!(%problem, "the tokens stay as they were"),
     }
     // Models that cannot be loaded have been logged; the others go on.
     if let Err(problem) = running.server.repository.refresh().await {

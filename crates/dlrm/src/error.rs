@@ -34,12 +34,14 @@ pub enum Error {
     DenseRows { rows: usize, samples: usize },
     #[error("`dense` has {width} features per sample; the model takes {inputs}")]
     DenseWidth { width: usize, inputs: usize },
-    #[error("a bag of table {table} has {ids} ids; up to {most} are accepted")]
-    LongBag { table: usize, ids: usize, most: usize },
     #[error("a new plan cannot change {what}; load the model anew")]
     Replan { what: &'static str },
-    #[error(transparent)]
-    Cuda(#[from] hither_kernels::cuda::Error),
+    #[error("{problem}")]
+    Gpu {
+        problem: String,
+        /// Whether no further call to the device can succeed.
+        is_lost: bool,
+    },
     #[error("cannot start threads: {problem}")]
     Threads { problem: String },
     #[error("cannot {action} {}: {source}", path.display())]
@@ -82,11 +84,6 @@ fn id_hint(batch: Option<usize>) -> String {
 }
 
 impl Error {
-    /// Whether an id is to blame, and not the sizes of a request.
-    pub fn is_bad_id(&self) -> bool {
-        matches!(self, Self::Bags(hither_kernels::bag::Error::OutOfRange { .. }))
-    }
-
     pub(crate) fn io(
         action: &'static str,
         path: &std::path::Path,

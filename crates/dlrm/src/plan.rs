@@ -20,10 +20,10 @@ pub mod timer;
 
 pub use file::PLAN_FILE;
 use hither_kernels::bag::prefetch::Prefetch;
-use hither_kernels::cuda::Variant;
 use hither_kernels::gemm::Precision;
 use serde::{Deserialize, Serialize};
 
+use self::gpu::CudaPlan;
 use crate::model::Spec;
 use crate::run::Device;
 
@@ -68,28 +68,6 @@ pub struct TablePlan {
     pub packing: Packing,
     /// How many of the hottest rows are packed.
     pub hot_rows: usize,
-}
-
-/// The levers of a GPU. Hot rows are those of the tables: packed side by side where `packing` is not
-/// `off`, and pinned as the variant says.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CudaPlan {
-    #[serde(with = "text")]
-    pub variant: Variant,
-    /// Rows that are fetched ahead.
-    pub distance: u32,
-    /// Blocks that must fit an SM, which caps the registers; 0 for no cap.
-    pub min_blocks: u32,
-    /// Cold rows stay in host memory and are read over the bus: for tables that exceed the GPU's.
-    #[serde(default)]
-    pub cold_on_host: bool,
-}
-
-impl Default for CudaPlan {
-    fn default() -> Self {
-        Self { variant: Variant::VEC4, distance: 4, min_blocks: 0, cold_on_host: false }
-    }
 }
 
 /// What a plan's choices depend on.
@@ -214,6 +192,15 @@ impl Plan {
             show(there),
             show(here)
         ))
+    }
+
+    /// The same plan with tables as the file has them: for a host that only checks what a GPU computes.
+    pub fn mapped(&self) -> Self {
+        let mut plan = self.clone();
+        for table in &mut plan.tables {
+            (table.pages, table.packing) = (PageChoice::Mapped, Packing::Off);
+        }
+        plan
     }
 
     /// All levers off: the tables as the file has them.

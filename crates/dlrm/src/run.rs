@@ -10,11 +10,12 @@
 //! wait; a server around them does.
 
 mod cpu;
-mod cuda;
+mod host;
 mod sample;
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hither_kernels::bag::{Bags, Ids, OutOfRange, TableBags};
@@ -22,9 +23,8 @@ use hither_kernels::detect::{self, Cpu};
 pub use hither_kernels::threads::Pinning;
 
 pub use self::cpu::Worker;
-pub use self::cuda::{
-    Measured as GpuMeasured, candidates as gpu_candidates, measure as measure_gpu,
-};
+pub(crate) use self::cpu::part_samples;
+pub use self::host::Host;
 pub use self::sample::Seen;
 use crate::Error;
 use crate::model::Model;
@@ -37,14 +37,33 @@ pub type Threads = hither_kernels::threads::Threads<Worker>;
 /// A model, loaded as its plan says. Inference changes nothing in it: any number of threads may call
 /// it at once, and [`Engine::replan`] may run beside them.
 pub struct Engine {
-    backend: Backend,
+    host: Arc<Host>,
+    processor: Processor,
 }
 
 /// What computes.
-enum Backend {
+enum Processor {
     Cpu(Box<cpu::CpuEngine>),
-    Cuda(Box<cuda::CudaEngine>),
+    Gpu(Box<dyn Gpu>),
 }
+
+/// A model on a GPU. The crate `hither-cuda` has one.
+pub trait Gpu: Send + Sync {
+    /// As [`Engine::infer`].
+    fn infer(
+        &self,
+        requests: &[Request],
+        out: &mut [f32],
+        results: &mut [Result<(), Error>],
+    ) -> Done;
+
+    /// Bytes of hot rows that the GPU was asked to keep in L2.
+    fn pinned_bytes(&self) -> usize;
+}
+
+/// Puts a model on the GPU of a number. The host has its tables mapped, and checks requests.
+pub type LoadGpu =
+    fn(&Model, &Plan, u32, Arc<Host>, &(dyn Fn(u64) + Sync)) -> Result<Box<dyn Gpu>, Error>;
 
 /// Where a model runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -61,10 +80,10 @@ pub struct Options {
     pub cpu: Cpu,
     /// One reaction per table; where there are fewer, the others refuse ids that no row has.
     pub out_of_range: Vec<OutOfRange>,
-    /// Longer bags are refused: one bag is summed by one thread, and others would wait for it.
-    pub ids_per_bag_max: usize,
     /// About one of this many ids is remembered for [`Engine::seen`]; 0 remembers none.
     pub sample_every: u32,
+    /// How plans for a GPU are carried out; without it they are refused.
+    pub gpu: Option<LoadGpu>,
 }
 
 /// One request: dense features [samples, features], and for each table a bag of ids per sample.
@@ -102,13 +121,7 @@ pub struct StageTimes {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            cpu: detect::cpu(),
-            out_of_range: Vec::new(),
-            // Integer sums of quantised rows are exact up to here.
-            ids_per_bag_max: 1 << 16,
-            sample_every: 0,
-        }
+        Self { cpu: detect::cpu(), out_of_range: Vec::new(), sample_every: 0, gpu: None }
     }
 }
 
@@ -122,12 +135,16 @@ impl Engine {
     ) -> Result<Self, Error> {
         match plan.device {
             Device::Cpu => {
-                let engine = cpu::CpuEngine::load(model, plan, options, done)?;
-                Ok(Self { backend: Backend::Cpu(Box::new(engine)) })
+                let engine = Box::new(cpu::CpuEngine::new(model, plan, &options));
+                let host = Arc::new(Host::load(model, plan, options, done)?);
+                Ok(Self { host, processor: Processor::Cpu(engine) })
             }
             Device::Cuda(number) => {
-                let engine = cuda::CudaEngine::load(model, plan, number, options, done)?;
-                Ok(Self { backend: Backend::Cuda(Box::new(engine)) })
+                let problem = "this program has no code for GPUs".to_string();
+                let load = options.gpu.ok_or(Error::Gpu { problem, is_lost: false })?;
+                let host = Arc::new(Host::load(model, &plan.mapped(), options, &|_| {})?);
+                let gpu = load(model, plan, number, Arc::clone(&host), done)?;
+                Ok(Self { host, processor: Processor::Gpu(gpu) })
             }
         }
     }
@@ -138,9 +155,9 @@ impl Engine {
         plan: &Plan,
         options: Options,
         done: &(dyn Fn(u64) + Sync),
-    ) -> Result<(Self, Option<hither_kernels::cuda::Error>), Error> {
+    ) -> Result<(Self, Option<String>), Error> {
         match Self::load(model, plan, options.clone(), done) {
-            Err(Error::Cuda(problem)) => {
+            Err(Error::Gpu { problem, .. }) => {
                 let plan = Plan { device: Device::Cpu, ..plan.clone() };
                 Ok((Self::load(model, &plan, options, done)?, Some(problem)))
             }
@@ -148,32 +165,17 @@ impl Engine {
         }
     }
 
-    /// The part of the engine that lives on the host: on a GPU it checks requests and holds the
-    /// tables as the file has them.
-    fn cpu(&self) -> &cpu::CpuEngine {
-        match &self.backend {
-            Backend::Cpu(engine) => engine,
-            Backend::Cuda(engine) => engine.host(),
-        }
-    }
-
     /// Bytes of hot rows that the GPU was asked to keep in L2; 0 on a CPU.
     pub fn pinned_bytes(&self) -> usize {
-        match &self.backend {
-            Backend::Cpu(_) => 0,
-            Backend::Cuda(engine) => engine.pinned_bytes(),
+        match &self.processor {
+            Processor::Cpu(_) => 0,
+            Processor::Gpu(gpu) => gpu.pinned_bytes(),
         }
     }
 
     /// Scores per sample.
     pub fn outputs(&self) -> usize {
-        self.cpu().outputs()
-    }
-
-    /// Whether a request can be computed: its sizes, its offsets, and every id. [`Engine::infer`]
-    /// checks all of it too; a server that checks on arrival refuses bad requests before they wait.
-    pub fn check(&self, request: &Request) -> Result<(), Error> {
-        self.cpu().check(request)
+        self.host.outputs()
     }
 
     /// Scores all samples of some requests, as one batch; `out` is [samples of all requests, outputs].
@@ -195,9 +197,9 @@ impl Engine {
         worker: &mut Worker,
         threads: Option<&Threads>,
     ) -> Done {
-        match &self.backend {
-            Backend::Cpu(engine) => engine.infer(requests, out, results, worker, threads),
-            Backend::Cuda(engine) => engine.infer(requests, out, results),
+        match &self.processor {
+            Processor::Cpu(cpu) => cpu.infer(&self.host, requests, out, results, worker, threads),
+            Processor::Gpu(gpu) => gpu.infer(requests, out, results),
         }
     }
 
@@ -220,19 +222,19 @@ impl Engine {
         result.map(|()| done)
     }
 
-    /// The lookups of one request alone, on this thread: [samples, all tables' dims]. Returns how
-    /// many ids were clamped.
-    pub fn pool(&self, bags: &Bags, out: &mut [f32], worker: &mut Worker) -> Result<u64, Error> {
-        self.cpu().pool(bags, out, worker)
-    }
-
     /// Changes how tables lie and are read while requests run: a request that has begun ends with the
     /// old layout, later ones have the new. Rows that stay where they are are shared, not copied.
     /// Arithmetic and device cannot change: load the model anew.
     pub fn replan(&self, plan: &Plan, done: &(dyn Fn(u64) + Sync)) -> Result<(), Error> {
-        match &self.backend {
-            Backend::Cpu(engine) => engine.replan(plan, done),
-            Backend::Cuda(_) => Err(Error::Replan { what: "how tables lie on a GPU" }),
+        match &self.processor {
+            Processor::Gpu(_) => Err(Error::Replan { what: "how tables lie on a GPU" }),
+            Processor::Cpu(cpu) if plan.mlp != cpu.precision() => {
+                Err(Error::Replan { what: "the arithmetic of the MLPs" })
+            }
+            Processor::Cpu(_) if plan.device != Device::Cpu => {
+                Err(Error::Replan { what: "the device" })
+            }
+            Processor::Cpu(_) => self.host.replan(plan, done),
         }
     }
 
@@ -240,20 +242,20 @@ impl Engine {
     /// fifth of one is enough), and goes on with the fastest. Returns the plan that is now in force;
     /// `plan` is the one that was loaded.
     pub fn self_test(&self, plan: &Plan, seconds: f64) -> Result<Plan, Error> {
-        let plan = plan.self_tested(&self.tables(), self.cpu().isa(), seconds)?;
+        let plan = plan.self_tested(&self.tables(), self.host.isa(), seconds)?;
         self.replan(&plan, &|_| {})?;
         Ok(plan)
     }
 
     /// The tables as they lie at this moment.
-    pub fn tables(&self) -> std::sync::Arc<Tables> {
-        self.cpu().tables()
+    pub fn tables(&self) -> Arc<Tables> {
+        self.host.tables()
     }
 
     /// The ids that were remembered last, some 100,000 at most. Empty without
     /// [`Options::sample_every`].
     pub fn seen(&self) -> Vec<Seen> {
-        self.cpu().seen()
+        self.host.seen()
     }
 }
 
@@ -274,7 +276,7 @@ impl<'a> Request<'a> {
 
 impl<'a> Sparse<'a> {
     /// The bags of one table. There are such bags, as a check has seen.
-    fn table(&self, table: usize) -> TableBags<'a> {
+    pub fn table(&self, table: usize) -> TableBags<'a> {
         match self {
             Self::Joined(bags) => bags.table(table),
             Self::PerTable { tables, .. } => tables[table],

@@ -12,7 +12,7 @@ use hither_dlrm::model::{Interaction, Layout};
 use hither_dlrm::plan::Plan;
 use hither_dlrm::run::{Engine, Options as EngineOptions, Request, Worker};
 use hither_kernels::bag::quant::Foreign;
-use hither_kernels::bag::{Bags, Dtype, Ids, Pooling};
+use hither_kernels::bag::{Bags, Dtype, Ids, Pooling, Prepared, Scratch};
 
 /// The model's outputs for the inputs that were saved with the expected ones.
 fn evaluate(model: &Model, inputs: &Checkpoint) -> Vec<f32> {
@@ -113,8 +113,10 @@ fn engine_computes(name: &str, model: &Model) {
         let options = EngineOptions { cpu, ..EngineOptions::default() };
         let engine = Engine::load(model, &plan, options, &|_| {}).expect("loaded");
         let mut worker = Worker::default();
-        let mut pooled = vec![f32::NAN; samples * engine.tables().width()];
-        engine.pool(&bags, &mut pooled, &mut worker).expect("pooled");
+        let tables = engine.tables();
+        let mut pooled = vec![f32::NAN; samples * tables.width()];
+        let prepared = Prepared::new(tables.view(), Vec::new(), cpu.isa).expect("tables");
+        prepared.pool(&bags, &mut pooled, &mut Scratch::default()).expect("pooled");
         assert_near(name, &pooled, &floats(&expected, "embedding"));
         let mut scores = vec![f32::NAN; samples];
         engine.infer_one(&request, &mut scores, &mut worker, None).expect("scored");

@@ -11,7 +11,7 @@ use hither_dlrm::plan::Plan;
 use hither_dlrm::run::{Engine, Options, Pinning, Request as Asked, Threads, Worker};
 use hither_dlrm::{Error, Model};
 use hither_kernels::bag::quant::Params;
-use hither_kernels::bag::{Bags, Dtype, Error as BagError, Ids, OutOfRange};
+use hither_kernels::bag::{Bags, Dtype, Error as BagError, Ids, OutOfRange, Prepared, Scratch};
 use hither_kernels::detect::{Cpu, cpu};
 use hither_kernels::gemm::Precision;
 
@@ -91,9 +91,10 @@ fn scores(run: &Run, request: &Request) -> Vec<f32> {
 }
 
 fn pooled(run: &Run, request: &Request) -> Vec<f32> {
-    let mut rows = vec![f32::NAN; request.samples * run.engine.tables().width()];
-    let (bags, worker) = (request.bags(), &mut Worker::default());
-    run.engine.pool(&bags, &mut rows, worker).expect("pooled");
+    let tables = run.engine.tables();
+    let mut rows = vec![f32::NAN; request.samples * tables.width()];
+    let prepared = Prepared::new(tables.view(), Vec::new(), cpu().isa).expect("tables");
+    prepared.pool(&request.bags(), &mut rows, &mut Scratch::default()).expect("pooled");
     rows
 }
 
@@ -267,7 +268,11 @@ fn ids_out_of_range_are_told_or_clamped() {
     // Tables without a reaction of their own refuse.
     let mut other = good.clone();
     other.ids[good.offsets[2 * good.samples] as usize] = 1 << 40;
-    assert!(engine.check(&other.asked()).is_err() && engine.check(&good.asked()).is_ok());
+    let mut out = vec![f32::NAN; good.samples];
+    let mut infer = |request: &Request| {
+        engine.infer_one(&request.asked(), &mut out, &mut Worker::default(), None)
+    };
+    assert!(infer(&other).is_err() && infer(&good).is_ok());
     bad.ids[0] = -2;
     bad.ids[position] = i64::MAX;
     let mut nearest = good.clone();
@@ -303,6 +308,4 @@ fn batches_of_wrong_sizes_are_refused() {
     let engine = &engine.engine;
     let error = engine.infer_one(&good.asked(), &mut short, worker, None);
     assert_eq!(error.expect_err("too short").to_string(), "5 scores, expected 6");
-    let error = engine.pool(&good.bags(), &mut short, worker).expect_err("too short");
-    assert_eq!(error.to_string(), "the output has 5 elements, not 384");
 }

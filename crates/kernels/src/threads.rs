@@ -119,16 +119,6 @@ impl<S: Default + 'static> Threads<S> {
         self.handles.len()
     }
 
-    /// Threads that wait for work at this moment.
-    pub fn idle(&self) -> usize {
-        self.shared.lock().idle
-    }
-
-    /// Jobs that no thread has begun.
-    pub fn waiting(&self) -> usize {
-        self.shared.lock().jobs.len()
-    }
-
     /// Runs a job on the next free thread, with that thread's scratch. Jobs begin in the order in
     /// which they were given. The caller bounds their number.
     pub fn spawn(&self, job: impl FnOnce(&mut S) + Send + 'static) {

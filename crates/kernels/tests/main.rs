@@ -1,7 +1,6 @@
 //! All integration tests of this crate, in one binary: each would link the whole tree again.
 
 mod bag;
-mod cuda;
 mod detect;
 mod gemm;
 mod interact;

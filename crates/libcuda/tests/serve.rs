@@ -7,11 +7,11 @@ use std::process::Command;
 use hither_dlrm::generate::{Shape, generate};
 use hither_dlrm::lookups::{self, Hotness, Lookups};
 use hither_dlrm::model::{Cross, Interaction, Projection};
-use hither_dlrm::plan::{CudaPlan, Packing, Plan};
-use hither_dlrm::run::{self, Device, Engine, Options, Request, Worker};
+use hither_dlrm::plan::gpu::{CudaPlan, Variant};
+use hither_dlrm::plan::{Packing, Plan};
+use hither_dlrm::run::{Device, Engine, Options, Request, Worker};
 use hither_dlrm::{Error, Model};
 use hither_kernels::bag::{Bags, Dtype, Ids, OutOfRange, Pooling};
-use hither_kernels::cuda::{self, Variant};
 use hither_sass::toolchain::Toolchain;
 
 const SAMPLES: usize = 5;
@@ -63,6 +63,10 @@ fn passes(test: &str, env: &[(&str, &str)]) -> String {
     let (is_good, said, log) = in_child(test, Some(&stand_in()), env);
     assert!(is_good, "{said}\n{log}");
     log
+}
+
+fn options() -> Options {
+    Options { gpu: Some(hither_cuda::load), ..Options::default() }
 }
 
 /// A small model: three tables, every kind of element that the case wants.
@@ -135,7 +139,7 @@ fn compare(
     cold_on_host: bool,
 ) {
     let (_directory, model) = model(dtype, pooling, interaction);
-    let options = || Options { out_of_range: vec![OutOfRange::Clamp], ..Options::default() };
+    let options = || Options { out_of_range: vec![OutOfRange::Clamp], ..self::options() };
     let load = |plan: &Plan| Engine::load(&model, plan, options(), &|_| {}).expect("loaded");
     let host = load(&Plan::standard(&model.spec));
     let device = load(&cuda_plan(&model, variant, cold_on_host));
@@ -159,7 +163,7 @@ fn compare(
 #[ignore = "runs in a child with the stand-in"]
 fn child_scores() {
     compare(Dtype::F32, Pooling::Sum, Interaction::Dot, "vec4", false);
-    compare(Dtype::F16, Pooling::Mean, Interaction::Cat, "async", true);
+    compare(Dtype::F16, Pooling::Mean, Interaction::Cat, "shared", true);
     compare(Dtype::Int8, Pooling::Sum, Interaction::DotItself, "combined", false);
     compare(Dtype::Int4, Pooling::Max, Interaction::Dot, "base", false);
     compare(Dtype::Bf16, Pooling::Sum, Interaction::Dot, "pin-prefetch", true);
@@ -202,8 +206,8 @@ fn a_model_on_sm_90_scores_as_on_the_cpu() {
 #[ignore = "runs in a child with the stand-in"]
 fn child_window() {
     let (_directory, model) = model(Dtype::F32, Pooling::Sum, Interaction::Dot);
-    let plan = cuda_plan(&model, "pin-window", false);
-    let engine = Engine::load(&model, &plan, Options::default(), &|_| {}).expect("loaded");
+    let plan = cuda_plan(&model, "combined", false);
+    let engine = Engine::load(&model, &plan, options(), &|_| {}).expect("loaded");
     println!("pinned {}", engine.pinned_bytes());
     // The module is compiled once: a second batch compiles nothing.
     let ((ids, offsets), dense) = (ids(SAMPLES), dense(SAMPLES));
@@ -245,8 +249,8 @@ fn child_measure() {
     let how =
         |name: &str| CudaPlan { variant: name.parse().expect("a variant"), ..CudaPlan::default() };
     let candidates = [how("vec4"), how("pin-prefetch")];
-    let measured =
-        run::measure_gpu(&model, &plan, &lookups, 0, &candidates, 2, &|_, _| {}).expect("measured");
+    let measured = hither_cuda::measure(&model, &plan, &lookups, 0, &candidates, 2, &|_, _| {})
+        .expect("measured");
     // The stand-in's clock says a millisecond for anything: two launches, and one more that pins.
     let took: Vec<f64> = measured.iter().map(|one| one.ns_per_lookup * 120.0 / 1e6).collect();
     assert!((took[0] - 2.0).abs() < 1e-9 && (took[1] - 3.0).abs() < 1e-9, "{took:?}");
@@ -263,8 +267,7 @@ fn variants_are_measured_with_the_cost_of_pinning() {
 #[ignore = "runs in a child with the stand-in"]
 fn child_lost() {
     let (_directory, model) = model(Dtype::F32, Pooling::Sum, Interaction::Dot);
-    let engine =
-        Engine::load(&model, &cuda_plan(&model, "vec4", false), Options::default(), &|_| {});
+    let engine = Engine::load(&model, &cuda_plan(&model, "vec4", false), options(), &|_| {});
     let engine = engine.expect("loaded");
     let ((ids, offsets), dense) = (ids(SAMPLES), dense(SAMPLES));
     let good = Request::new(SAMPLES, &dense, &ids, &offsets);
@@ -274,7 +277,7 @@ fn child_lost() {
     for result in results {
         let error = result.expect_err("a lost device");
         assert!(error.to_string().contains("CUDA_ERROR_LAUNCH_FAILED"), "{error}");
-        assert!(matches!(&error, Error::Cuda(error) if error.is_lost()), "{error}");
+        assert!(matches!(&error, Error::Gpu { is_lost: true, .. }), "{error}");
     }
     assert!(out.iter().all(|score| score.is_nan()));
 }
@@ -294,15 +297,12 @@ fn child_memory() {
     generate(&shape.spec("large"), 1, directory.path(), false, &|_| {}).expect("generated");
     let model = Model::open(directory.path()).expect("opened");
     let plan = Plan { device: Device::Cuda(0), ..Plan::standard(&model.spec) };
-    let error = Engine::load(&model, &plan, Options::default(), &|_| {}).err().expect("no room");
-    assert!(
-        matches!(error, Error::Cuda(cuda::Error::OutOfMemory { bytes: 192_000, .. })),
-        "{error}"
-    );
+    let error = Engine::load(&model, &plan, options(), &|_| {}).err().expect("no room");
+    assert!(error.to_string().contains("no room for 192000 bytes"), "{error}");
     // The same tables in host memory need little of the device's.
     let cuda = CudaPlan { cold_on_host: true, ..CudaPlan::default() };
     let plan = Plan { cuda: Some(cuda), ..plan };
-    Engine::load(&model, &plan, Options::default(), &|_| {}).expect("loaded");
+    Engine::load(&model, &plan, options(), &|_| {}).expect("loaded");
 }
 
 #[test]
@@ -314,11 +314,10 @@ fn a_full_device_is_an_error_and_host_memory_a_way_out() {
 #[ignore = "runs in a child with the stand-in"]
 fn child_limit() {
     let (_directory, model) = model(Dtype::F32, Pooling::Sum, Interaction::Dot);
-    let engine =
-        Engine::load(&model, &cuda_plan(&model, "pin-window", false), Options::default(), &|_| {});
+    let engine = Engine::load(&model, &cuda_plan(&model, "combined", false), options(), &|_| {});
     assert_eq!(engine.expect("loaded").pinned_bytes(), 0);
     let missing = Plan { device: Device::Cuda(4), ..Plan::standard(&model.spec) };
-    let error = Engine::load(&model, &missing, Options::default(), &|_| {}).err().expect("one GPU");
+    let error = Engine::load(&model, &missing, options(), &|_| {}).err().expect("one GPU");
     assert!(error.to_string().contains("no GPU 4; the driver shows 1"), "{error}");
 }
 
@@ -333,8 +332,7 @@ fn a_device_that_cannot_pin_serves_without() {
 fn child_no_driver() {
     let (_directory, model) = model(Dtype::F32, Pooling::Sum, Interaction::Dot);
     let plan = Plan { device: Device::Cuda(0), ..Plan::standard(&model.spec) };
-    let (_, problem) =
-        Engine::load_or_cpu(&model, &plan, Options::default(), &|_| {}).expect("loaded");
+    let (_, problem) = Engine::load_or_cpu(&model, &plan, options(), &|_| {}).expect("loaded");
     println!("problem: {}", problem.expect("a reason"));
 }
 

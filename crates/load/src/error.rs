@@ -3,8 +3,12 @@
 /// What went wrong, with the address or the model that it concerns.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{url}: {problem}; expected http://HOST:PORT or grpc://HOST:PORT")]
+    #[error(
+        "{url}: {problem}; expected http://HOST:PORT, grpc://HOST:PORT, or https and grpcs over TLS"
+    )]
     Url { url: String, problem: &'static str },
+    #[error("{}: {problem}", path.display())]
+    Authorities { path: std::path::PathBuf, problem: String },
     #[error("cannot reach {target}: {cause}; is the server running?")]
     Connect { target: String, cause: String },
     #[error("{target} broke off: {cause}")]

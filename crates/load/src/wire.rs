@@ -3,9 +3,10 @@
 //! request whose body was encoded before the clock started, so the client costs little of its core.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, TE};
@@ -13,7 +14,13 @@ use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::Error;
 
@@ -27,10 +34,12 @@ pub enum Protocol {
     Grpc,
 }
 
-/// Where a server listens: `http://HOST:PORT`, `grpc://HOST:PORT` or `HOST:PORT` for HTTP.
+/// Where a server listens: `http://HOST:PORT`, `grpc://HOST:PORT` or `HOST:PORT` for HTTP; `https` and
+/// `grpcs` over TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     pub protocol: Protocol,
+    pub is_encrypted: bool,
     /// Host and port.
     authority: String,
 }
@@ -40,12 +49,13 @@ impl FromStr for Target {
 
     fn from_str(url: &str) -> Result<Self, Error> {
         let wrong = |problem| Error::Url { url: url.into(), problem };
-        let (protocol, rest) = match url.split_once("://") {
-            Some(("http", rest)) => (Protocol::Http, rest),
-            Some(("grpc", rest)) => (Protocol::Grpc, rest),
-            Some(("https" | "grpcs", _)) => return Err(wrong("TLS is not supported")),
-            Some(_) => return Err(wrong("unknown protocol")),
-            None => (Protocol::Http, url),
+        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+        let (protocol, is_encrypted) = match scheme {
+            "http" => (Protocol::Http, false),
+            "grpc" => (Protocol::Grpc, false),
+            "https" => (Protocol::Http, true),
+            "grpcs" => (Protocol::Grpc, true),
+            _ => return Err(wrong("unknown protocol")),
         };
         let authority = rest.trim_end_matches('/');
         let parsed: http::uri::Authority =
@@ -58,7 +68,15 @@ impl FromStr for Target {
         if parsed.host().is_empty() || authority.contains('@') {
             return Err(wrong("no host"));
         }
-        Ok(Self { protocol, authority: format!("{}:{port}", parsed.host()) })
+        Ok(Self { protocol, is_encrypted, authority: format!("{}:{port}", parsed.host()) })
+    }
+}
+
+impl Target {
+    /// The host alone, whose name or address the server's certificate must have.
+    fn host(&self) -> &str {
+        let host = self.authority.rsplit_once(':').map_or("", |(host, _)| host);
+        host.trim_start_matches('[').trim_end_matches(']')
     }
 }
 
@@ -68,7 +86,8 @@ impl fmt::Display for Target {
             Protocol::Http => "http",
             Protocol::Grpc => "grpc",
         };
-        write!(f, "{scheme}://{}", self.authority)
+        let s = if self.is_encrypted { "s" } else { "" };
+        write!(f, "{scheme}{s}://{}", self.authority)
     }
 }
 
@@ -91,11 +110,35 @@ pub struct Reply {
 
 type Body = Full<Bytes>;
 
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Makes encrypted connections to servers whose certificates one of the authorities in a PEM file signed.
+pub fn connector(authorities: &Path) -> Result<TlsConnector, Error> {
+    let problem = |problem: String| Error::Authorities { path: authorities.into(), problem };
+    let mut roots = RootCertStore::empty();
+    let read = CertificateDer::pem_file_iter(authorities).map_err(|e| problem(e.to_string()))?;
+    for authority in read {
+        let authority = authority.map_err(|e| problem(e.to_string()))?;
+        roots.add(authority).map_err(|e| problem(e.to_string()))?;
+    }
+    if roots.is_empty() {
+        return Err(problem("there is no certificate in it; PEM is expected".into()));
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| problem(e.to_string()))?;
+    let config = config.with_root_certificates(roots).with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
 /// The open connections to one server.
 pub struct Connections {
     target: Target,
     /// Sent with every request.
     token: Option<HeaderValue>,
+    tls: Option<TlsConnector>,
     idle: Mutex<Vec<http1::SendRequest<Body>>>,
     shared: Vec<tokio::sync::Mutex<Option<http2::SendRequest<Body>>>>,
     turn: AtomicUsize,
@@ -108,10 +151,16 @@ impl Connections {
         Self {
             target,
             token,
+            tls: None,
             idle: Mutex::default(),
             shared: (0..shared.max(1)).map(|_| tokio::sync::Mutex::default()).collect(),
             turn: AtomicUsize::new(0),
         }
+    }
+
+    /// As told, for encrypted targets.
+    pub fn encrypted(self, tls: Option<TlsConnector>) -> Self {
+        Self { tls, ..self }
     }
 
     pub fn target(&self) -> &Target {
@@ -200,10 +249,20 @@ impl Connections {
         Ok(sender)
     }
 
-    async fn connect(&self) -> Result<TcpStream, Error> {
+    async fn connect(&self) -> Result<Box<dyn Stream>, Error> {
+        let failed = |cause: String| Error::Connect { target: self.target.to_string(), cause };
         let stream = TcpStream::connect(&self.target.authority).await;
         let stream = stream.and_then(|stream| stream.set_nodelay(true).map(|()| stream));
-        stream.map_err(|e| Error::Connect { target: self.target.to_string(), cause: e.to_string() })
+        let stream = stream.map_err(|e| failed(e.to_string()))?;
+        let tls = match (&self.tls, self.target.is_encrypted) {
+            (_, false) => return Ok(Box::new(stream)),
+            (Some(tls), true) => tls,
+            (None, true) => return Err(failed("no authorities are known".into())),
+        };
+        let name = ServerName::try_from(self.target.host().to_owned());
+        let name = name.map_err(|e| failed(e.to_string()))?;
+        let stream = tls.connect(name, stream).await.map_err(|e| failed(e.to_string()))?;
+        Ok(Box::new(stream))
     }
 
     fn request(&self, prepared: &Prepared, uri: Uri) -> Request<Body> {
@@ -241,7 +300,9 @@ mod tests {
         assert_eq!(parsed("localhost:7").unwrap(), "http://localhost:7");
         assert_eq!(parsed("localhost").unwrap(), "http://localhost:8000");
         assert_eq!(parsed("grpc://[::1]").unwrap(), "grpc://[::1]:8001");
-        for bad in ["", "https://x:1", "ftp://x", "http://", "http://a b", "http://u@h:1"] {
+        assert_eq!(parsed("grpcs://x").unwrap(), "grpcs://x:8001");
+        assert_eq!("https://[::1]:9".parse::<Target>().unwrap().host(), "::1");
+        for bad in ["", "ftp://x", "http://", "http://a b", "http://u@h:1"] {
             assert!(parsed(bad).is_err(), "{bad}");
         }
     }

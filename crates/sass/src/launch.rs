@@ -57,8 +57,6 @@ pub enum Kind {
     Load,
     Store,
     Prefetch,
-    /// An asynchronous copy into shared memory.
-    Copy,
 }
 
 /// One instruction's access to global memory, by all its active lanes.

@@ -2,9 +2,8 @@
 //! that runs the machine code they make.
 //!
 //! [`launch::launch`] runs a parsed [`parse::Program`] over [`memory::Memory`], warp by warp. Every
-//! access is checked for bounds and alignment; asynchronous copies happen as late as they may, at the
-//! wait for them, so that a missing wait shows. Tests of other crates call this; nothing of it is part
-//! of the product.
+//! access is checked for bounds and alignment. Tests of other crates call this; nothing of it is part of the
+//! product.
 
 mod compute;
 pub mod launch;

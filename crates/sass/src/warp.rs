@@ -6,7 +6,6 @@
 //! forgot to wait.
 
 use std::array::from_fn;
-use std::collections::VecDeque;
 
 use crate::Fault;
 use crate::compute::Written;
@@ -35,7 +34,6 @@ pub struct Warp {
     /// The lanes that each lane passed `BSSY` with.
     joins: [Lanes; 16],
     local: Vec<Scratchpad>,
-    copies: Vec<Copies>,
     pub steps: u64,
     number: usize,
 }
@@ -52,20 +50,6 @@ struct Waiting {
     mask: u32,
     pc: usize,
     partners: u32,
-}
-
-/// Asynchronous copies of one thread, in groups as it committed them.
-#[derive(Clone, Default)]
-struct Copies {
-    open: Vec<AsyncCopy>,
-    groups: VecDeque<Vec<AsyncCopy>>,
-}
-
-#[derive(Clone, Copy)]
-struct AsyncCopy {
-    from: u64,
-    to: i64,
-    len: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +91,6 @@ impl Warp {
             exited: !place.mask,
             joins: [[0; LANES]; 16],
             local: vec![Scratchpad::local(local_bytes); LANES],
-            copies: vec![Copies::default(); LANES],
             steps: 0,
             number: place.number,
         }
@@ -232,8 +215,7 @@ impl Warp {
                 let value = self.special(&operands[1])?;
                 self.set(number, active, &value);
             }
-            "LDG" | "STG" | "LDS" | "STS" | "LDL" | "STL" | "LDGSTS" | "CCTL" | "LDGDEPBAR"
-            | "DEPBAR" | "LDC" => {
+            "LDG" | "STG" | "LDS" | "STS" | "LDL" | "STL" | "CCTL" | "LDC" => {
                 self.access(instruction, group.pc, active, world)?;
             }
             _ => match self.compute(instruction, active)? {
@@ -346,36 +328,9 @@ impl Warp {
                 }
                 Ok(())
             }
-            "LDGDEPBAR" => {
-                for lane in lanes(mask) {
-                    let Copies { open, groups } = &mut self.copies[lane];
-                    groups.push_back(std::mem::take(open));
-                }
-                Ok(())
-            }
-            "DEPBAR" => {
-                let Some(Operand::Integer(most)) = operands.get(1) else {
-                    return Err(Fault::Unknown(instruction.to_string()));
-                };
-                self.finish_copies(*most as usize, mask, world)
-            }
             "LDG" | "STG" | "CCTL" => self.global(instruction, pc, mask, world),
-            "LDGSTS" => self.copy_async(instruction, pc, mask, world),
             _ => self.scratchpad(instruction, mask, world),
         }
-    }
-
-    /// Copies of all but the newest `most` groups become visible: not before.
-    fn finish_copies(&mut self, most: usize, mask: u32, world: &mut World) -> Result<(), Fault> {
-        for lane in lanes(mask) {
-            while self.copies[lane].groups.len() > most {
-                for copy in self.copies[lane].groups.pop_front().unwrap_or_default() {
-                    let bytes = world.memory.read(copy.from, copy.len)?;
-                    world.shared.write(copy.to, bytes)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     fn addresses(&self, address: &Address) -> [u64; LANES] {
@@ -444,29 +399,6 @@ impl Warp {
                 let thread = ((z << 20 | y) << 20 | x) << 10 | (self.number * LANES + lane) as u64;
                 world.memory.write(at, len, thread)?.copy_from_slice(&words);
             }
-        }
-        Ok(())
-    }
-
-    fn copy_async(
-        &mut self,
-        instruction: &Instruction,
-        pc: usize,
-        mask: u32,
-        world: &mut World,
-    ) -> Result<(), Fault> {
-        let [Operand::Address(to), Operand::Address(from)] = &instruction.operands[..] else {
-            return Err(Fault::Unknown(instruction.to_string()));
-        };
-        let (to, sources, len) = (self.addresses(to), self.addresses(from), width(instruction));
-        self.observe(Kind::Copy, pc, mask, &sources, len, from.descriptor, world);
-        for lane in lanes(mask) {
-            let (from, to) = (sources[lane], i64::from(to[lane] as u32));
-            if from % len as u64 != 0 {
-                return Err(Fault::Misaligned { at: from, len });
-            }
-            world.memory.read(from, len)?;
-            self.copies[lane].open.push(AsyncCopy { from, to, len });
         }
         Ok(())
     }

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use hither_dlrm::model::Spec;
 use hither_dlrm::plan::PageChoice;
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +29,7 @@ pub struct ModelConfig {
     /// Where tables are read from; overrides the plan's. Tables that are to be copied are served from
     /// the mapped file until the copy is complete.
     pub pages: Option<PageChoice>,
-    /// What becomes of ids that no row has.
+    /// What to do with ids outside their table.
     pub out_of_range: Reaction,
     /// Longer bags are refused.
     pub ids_per_bag_max: usize,
@@ -173,7 +172,7 @@ impl ModelConfig {
         within("max_batch_size", self.max_batch_size, 1 << 20)?;
         within("ids_per_bag_max", self.ids_per_bag_max, 1 << 30)?;
         within("batching.samples_max", *samples_max, 1 << 20)?;
-        within("batching.queue_requests_max", *queue_requests_max, 1 << 24)?;
+        within("batching.queue_requests_max", *queue_requests_max, 1 << 20)?;
         within("batching.queue_samples_max", *queue_samples_max, 1 << 30)?;
         if self.max_batch_size > *queue_samples_max {
             let max = self.max_batch_size;
@@ -213,9 +212,8 @@ impl ModelConfig {
         (self.timeout_us > 0).then(|| Duration::from_micros(self.timeout_us))
     }
 
-    /// The form of the metadata, and the ids per bag of each table where they are fixed.
-    pub fn form(&self, spec: &Spec) -> Result<(Form, Vec<usize>), String> {
-        let tables = spec.tables.len();
+    /// The form of the metadata, and the ids per bag of each of so many tables where they are fixed.
+    pub fn form(&self, tables: usize) -> Result<(Form, Vec<usize>), String> {
         let ids_per_bag = match &self.ids_per_bag {
             None => Vec::new(),
             Some(IdsPerBag::All(ids)) => vec![*ids; tables],

@@ -1,12 +1,14 @@
 //! The backend of recommendation models: an engine, its plan, and how its tables lie.
 
 mod hot;
+mod request;
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use hither_dlrm::model::Spec;
+use hither_dlrm::model::{SPEC_FILE, Spec, TENSORS_FILE};
 use hither_dlrm::plan::{PLAN_FILE, Packing, PageChoice, Plan};
+pub use hither_dlrm::run::LoadGpu;
 use hither_dlrm::run::{Device, Engine, Options, Request, Threads, Worker};
 use hither_dlrm::{Error, Model};
 use hither_kernels::bag::{OutOfRange, TableBags};
@@ -14,7 +16,7 @@ use hither_kernels::gemm::Precision;
 
 use crate::backend::{Backend, Done, Failure, HotRows};
 use crate::config::{Hotness, Mlp, ModelConfig, Reaction};
-use crate::inputs::{Features, Signature};
+use crate::inputs::{Features, ModelShape, Signature};
 use crate::memory::Share;
 
 pub struct Dlrm {
@@ -40,14 +42,27 @@ struct Layout {
 /// Seconds that a model without a plan tries prefetch schemes for.
 const SELF_TEST_S: f64 = 0.2;
 
+/// The files of a version that the backend reads.
+pub const FILES: [&str; 3] = [SPEC_FILE, TENSORS_FILE, PLAN_FILE];
+
+/// Whether a directory holds a model.
+pub fn is_model(dir: &Path) -> bool {
+    dir.join(SPEC_FILE).exists()
+}
+
 impl Dlrm {
     /// Opens a version so that it can serve at once: tables are read from the mapped file, and copied
-    /// later.
-    pub fn load(name: &str, dir: &Path, config: &ModelConfig) -> Result<Self, String> {
+    /// later. `gpu` carries out plans for a GPU; without it such models run on the CPU.
+    pub fn load(
+        name: &str,
+        dir: &Path,
+        config: &ModelConfig,
+        gpu: Option<LoadGpu>,
+    ) -> Result<Self, String> {
         let shown = |error: Error| error.to_string();
         let model = Model::open(dir).map_err(shown)?;
         let spec = &model.spec;
-        let (form, ids_per_bag) = config.form(spec)?;
+        let (form, ids_per_bag) = config.form(spec.tables.len())?;
         let has_plan = dir.join(PLAN_FILE).exists();
         let mut plan = match has_plan {
             true => Plan::open(&dir.join(PLAN_FILE), spec).map_err(shown)?,
@@ -72,9 +87,9 @@ impl Dlrm {
         };
         let options = Options {
             out_of_range: vec![reaction; spec.tables.len()],
-            ids_per_bag_max: config.ids_per_bag_max,
             // Ids are remembered only for hot rows to follow them.
             sample_every: if packs(&plan) { config.hotness.sample_every } else { 0 },
+            gpu,
             ..Options::default()
         };
         let (engine, problem) =
@@ -86,7 +101,12 @@ impl Dlrm {
             // The GPU has the rows: the host copies nothing later.
             first = plan.clone();
         }
-        let signature = Signature::new(name, spec, form, ids_per_bag, config);
+        let shape = ModelShape {
+            dense: spec.dense_features(),
+            tables: spec.tables.iter().map(|table| (table.name.clone(), table.rows)).collect(),
+            outputs: engine.outputs(),
+        };
+        let signature = Signature::new(name, shape, form, ids_per_bag, config);
         let layout = Layout { plan: first, memory: None, hot_rows: HotRows::default() };
         Ok(Self {
             signature,
@@ -117,8 +137,7 @@ impl Backend for Dlrm {
         worker: &mut Worker,
         threads: &Threads,
     ) -> Done {
-        let lists: Vec<Vec<TableBags>> =
-            batch.iter().map(|features| features.lists().collect()).collect();
+        let lists: Vec<Vec<TableBags>> = batch.iter().map(|features| features.lists()).collect();
         let requests: Vec<Request> =
             batch.iter().zip(&lists).map(|(features, lists)| features.request(lists)).collect();
         let mut errors: Vec<_> = requests.iter().map(|_| Ok(())).collect();
@@ -179,8 +198,8 @@ fn packs(plan: &Plan) -> bool {
 /// Whose fault an error is.
 fn failure(error: Error) -> Failure {
     match error {
-        Error::Cuda(error) if error.is_lost() => Failure::Lost(error.to_string()),
-        Error::Cuda(error) => Failure::Backend(error.to_string()),
+        Error::Gpu { problem, is_lost: true } => Failure::Lost(problem),
+        Error::Gpu { problem, .. } => Failure::Backend(problem),
         error => Failure::Request(error.to_string()),
     }
 }

@@ -98,12 +98,7 @@ impl GrpcInferenceService for Inference {
         &self,
         _: Request<ServerMetadataRequest>,
     ) -> Answer<ServerMetadataResponse> {
-        let server = describe::server(&self.0);
-        answer(ServerMetadataResponse {
-            name: server.name.into(),
-            version: server.version.into(),
-            extensions: server.extensions.into_iter().map(Into::into).collect(),
-        })
+        answer(describe::server(&self.0))
     }
 
     async fn model_metadata(
@@ -112,7 +107,7 @@ impl GrpcInferenceService for Inference {
     ) -> Answer<ModelMetadataResponse> {
         let ModelMetadataRequest { name, version } = request.into_inner();
         let served = self.0.repository.find(&name, &version)?;
-        answer(describe::metadata(&served, &self.0.repository.versions(&name)).into())
+        answer(describe::metadata(&served, &self.0.repository.versions(&name)))
     }
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
@@ -172,8 +167,7 @@ impl GrpcInferenceService for Inference {
     ) -> Answer<ModelConfigResponse> {
         let asked = request.get_ref();
         let served = self.0.repository.find(&asked.name, &asked.version)?;
-        let config = translate::config(&served.config, describe::config(&served));
-        answer(ModelConfigResponse { config: Some(config) })
+        answer(ModelConfigResponse { config: Some(describe::config(&served)) })
     }
 
     async fn model_statistics(
@@ -181,8 +175,7 @@ impl GrpcInferenceService for Inference {
         request: Request<ModelStatisticsRequest>,
     ) -> Answer<ModelStatisticsResponse> {
         let asked = request.get_ref();
-        let stats = self.0.statistics(&asked.name, &asked.version)?;
-        let model_stats = stats.into_iter().map(Into::into).collect();
+        let model_stats = self.0.statistics(&asked.name, &asked.version)?;
         answer(ModelStatisticsResponse { model_stats })
     }
 

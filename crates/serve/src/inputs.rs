@@ -13,10 +13,8 @@ mod features;
 
 use std::collections::HashMap;
 
-use hither_dlrm::model::Spec;
-
 pub use self::features::Features;
-use self::features::Lists;
+pub(crate) use self::features::Lists;
 use crate::config::ModelConfig;
 use crate::error::{Error, shown_id};
 use crate::infer::InferRequest;
@@ -46,6 +44,17 @@ pub struct TensorInfo {
     /// −1 for a dimension that differs from request to request.
     pub shape: Vec<i64>,
     pub is_optional: bool,
+}
+
+/// The sizes of a model.
+#[derive(Clone, Debug, Default)]
+pub struct ModelShape {
+    /// Dense features per sample.
+    pub dense: usize,
+    /// Name and rows of each table.
+    pub tables: Vec<(String, usize)>,
+    /// Scores per sample.
+    pub outputs: usize,
 }
 
 /// What a model takes and returns.
@@ -96,17 +105,18 @@ impl Signature {
     /// `ids_per_bag` has one number per table, or none where bags differ.
     pub fn new(
         model: &str,
-        spec: &Spec,
+        shape: ModelShape,
         form: Form,
         ids_per_bag: Vec<usize>,
         config: &ModelConfig,
     ) -> Self {
         let mut roles = HashMap::new();
-        for (t, table) in spec.tables.iter().enumerate() {
-            roles.insert(format!("{}.indices", table.name), Role::Indices(t));
-            roles.insert(format!("{}.offsets", table.name), Role::Offsets(t));
-            roles.insert(format!("{}.weights", table.name), Role::TableWeights(t));
+        for (t, (table, _)) in shape.tables.iter().enumerate() {
+            roles.insert(format!("{table}.indices"), Role::Indices(t));
+            roles.insert(format!("{table}.offsets"), Role::Offsets(t));
+            roles.insert(format!("{table}.weights"), Role::TableWeights(t));
         }
+        let (tables, table_rows) = shape.tables.into_iter().unzip();
         let plain = [
             (DENSE, Role::Dense),
             (SPARSE, Role::Sparse),
@@ -121,11 +131,11 @@ impl Signature {
         Self {
             model: model.into(),
             form,
-            dense: spec.dense_features(),
-            tables: spec.tables.iter().map(|table| table.name.clone()).collect(),
-            table_rows: spec.tables.iter().map(|table| table.rows).collect(),
+            dense: shape.dense,
+            tables,
+            table_rows,
             ids_per_bag,
-            outputs: spec.top.last().copied().unwrap_or(1),
+            outputs: shape.outputs,
             samples_max: config.max_batch_size,
             ids_per_bag_max: config.ids_per_bag_max,
             roles,

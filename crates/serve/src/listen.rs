@@ -35,7 +35,8 @@ pub struct Port {
     pub router: Router,
     /// Read anew for each connection: certificates are exchanged while the server runs.
     pub tls: Option<watch::Receiver<TlsAcceptor>>,
-    pub access: Access,
+    /// Read anew for each request; `None` lets everybody ask for everything.
+    pub access: Option<watch::Receiver<Access>>,
     pub connections_max: usize,
     /// Shared by all ports.
     pub budget: Budget,
@@ -235,7 +236,8 @@ impl Port {
     fn refusal(&self, request: &http::Request<Incoming>) -> Option<Response> {
         let given = request.headers().get(http::header::AUTHORIZATION);
         let given = given.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-        let error = self.access.check(request.uri().path(), given.map(str::trim)).err()?;
+        let access = self.access.as_ref()?.borrow();
+        let error = access.check(request.uri().path(), given.map(str::trim)).err()?;
         Some(match is_grpc(request.headers()) {
             true => Status::from(error).into_http(),
             false => http_protocol::refusal(error),

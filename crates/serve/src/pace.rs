@@ -2,7 +2,8 @@
 //! counted in cost ([`crate::cost`]).
 //!
 //! A model does not have the threads to itself: others compute on them, and a GPU takes one batch at a time.
-//! So the pace also learns how long a batch that is due waits for a thread.
+//! So the pace also learns how long a batch that is due waits for a thread, and how many of the model's
+//! batches are under way together while others want threads too.
 
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,9 @@ use std::time::{Duration, Instant};
 const LATEST: f64 = 0.1;
 /// The most that a batch should take is the mean and this many times the mean absolute error.
 const CAUTION: f64 = 2.0;
+
+/// Threads are short where batches wait for one longer than this share of their own time.
+const SHORT: f64 = 0.1;
 
 /// Learns from every batch that was computed.
 #[derive(Debug)]
@@ -20,8 +24,11 @@ pub struct Pace {
     mean_s: f64,
     /// Mean absolute error of `mean_s` as a forecast.
     error_s: f64,
-    /// Seconds that a batch waits for a thread after it was due.
+    /// Seconds that a batch waits for a thread after it was due, and the mean absolute error of that.
     wait_s: f64,
+    wait_error_s: f64,
+    /// Batches of this model that are under way together when it is busy.
+    at_once: f64,
     /// When the batches under way should end.
     ends: Vec<Instant>,
 }
@@ -36,12 +43,22 @@ pub struct UnderWay {
 
 impl Pace {
     pub fn new(threads: usize) -> Self {
-        Self { threads: threads.max(1), mean_s: 0.0, error_s: 0.0, wait_s: 0.0, ends: Vec::new() }
+        Self {
+            threads: threads.max(1),
+            mean_s: 0.0,
+            error_s: 0.0,
+            wait_s: 0.0,
+            wait_error_s: 0.0,
+            at_once: threads.max(1) as f64,
+            ends: Vec::new(),
+        }
     }
 
     /// A batch that was due got its thread after so long.
     pub fn waited(&mut self, wait: Duration) {
-        self.wait_s += LATEST * (wait.as_secs_f64() - self.wait_s);
+        let error_s = wait.as_secs_f64() - self.wait_s;
+        self.wait_error_s += LATEST * (error_s.abs() - self.wait_error_s);
+        self.wait_s += LATEST * error_s;
     }
 
     /// A batch of some cost begins.
@@ -53,6 +70,10 @@ impl Pace {
         }
         let end = now + self.expected(cost);
         self.ends.push(end);
+        // Only a model that waits for threads has as many as it can get.
+        let is_short = self.wait_s > SHORT * self.expected(cost).as_secs_f64();
+        let at_once = if is_short { self.ends.len() } else { self.threads };
+        self.at_once += LATEST * (at_once as f64 - self.at_once);
         UnderWay { cost, begun: now, end }
     }
 
@@ -89,7 +110,7 @@ impl Pace {
 
     /// When a request should be answered at the latest, if so much goes before it.
     pub fn answered_by(&self, before: usize, cost: usize, now: Instant) -> Instant {
-        let wait = Duration::from_secs_f64(self.wait_s);
-        self.next_begin(now) + wait + self.at_most(before / self.threads + cost)
+        let wait = Duration::from_secs_f64(self.wait_s + CAUTION * self.wait_error_s);
+        self.next_begin(now) + wait + self.at_most((before as f64 / self.at_once) as usize + cost)
     }
 }

@@ -3,12 +3,12 @@
 //!
 //! Work is counted in *cost* ([`crate::cost`]): one is the work of a usual sample.
 //!
-//! Requests wait in an order that is fair between clients (weighted fair queueing with equal weights).
-//! Virtual time rises by the cost that was served, divided by the number of clients that had something
-//! waiting. A request's *turn* is the virtual time at which it would be done if all clients were served at
-//! the same rate. Batches are taken from the front, so a client with a thousand requests and one with a
-//! single request are served alike. A client keeps its place in virtual time until that has passed: a caller
-//! with one request at a time does not go before those that wait. When the queue is full, the request at the
+//! Requests wait in an order that is fair between clients (self-clocked fair queueing, Golestani 1994). A
+//! request's *turn* is its cost behind the turn of its client's request before it, or behind virtual time if
+//! that is later. Batches are taken in the order of turns, so a client with a thousand requests and one with a
+//! single request are served alike. Virtual time is the turn of the request that was taken last. A client keeps
+//! its place until virtual time has passed it: a caller with one request at a time does not go before those
+//! that wait. When the queue is full, the request at the
 //! back is displaced, which is the last one of the client that waits for most; a client alone is refused.
 //!
 //! A request whose deadline cannot be kept at the present pace is refused on arrival. If the pace falls
@@ -81,8 +81,6 @@ struct Lane {
     last_turn: u64,
 }
 
-/// Virtual time counts in fractions of a cost, because it is divided among clients.
-const TICKS: u64 = 1 << 10;
 /// Lanes of clients that do not wait are swept when there are this many more than requests.
 const IDLE_LANES_MAX: usize = 256;
 
@@ -124,10 +122,20 @@ impl<T> Queue<T> {
     fn keeps_deadline(&self, waiting: &Waiting<T>, ticket: Ticket) -> bool {
         let Some(deadline) = waiting.deadline else { return true };
         let now = waiting.arrived;
-        let before: usize = self.waiting.range(..ticket).map(|(_, other)| other.cost).sum();
+        let is_in_time = |before| self.pace.answered_by(before, waiting.cost, now) <= deadline;
+        if is_in_time(self.cost) {
+            return true;
+        }
+        // Counts what goes before it, and no further than until it is known to be too late.
+        let mut before = 0;
+        for (_, other) in self.waiting.range(..ticket) {
+            before += other.cost;
+            if !is_in_time(before) {
+                return false;
+            }
+        }
         // A request that can begin at once is tried in any case: a pace that was a mistake must not last.
-        let is_next = before == 0 && self.pace.next_begin(now) == now;
-        is_next || self.pace.answered_by(before, waiting.cost, now) <= deadline
+        is_in_time(before) || before == 0 && self.pace.next_begin(now) == now
     }
 
     pub fn len(&self) -> usize {
@@ -148,7 +156,7 @@ impl<T> Queue<T> {
         let lane = self.clients.get(&waiting.client);
         let (next_begin, last_turn) = lane.map_or((0, 0), |lane| (lane.next_begin, lane.last_turn));
         let begin = next_begin.max(self.virtual_time);
-        let turn = (begin + waiting.cost as u64 * TICKS).max(last_turn);
+        let turn = (begin + waiting.cost as u64).max(last_turn);
         let ticket = Ticket { turn, number: self.count };
         if !self.keeps_deadline(&waiting, ticket) {
             return Offered::Refused(Box::new(waiting));
@@ -184,7 +192,7 @@ impl<T> Queue<T> {
     pub fn remove(&mut self, ticket: Ticket) -> Option<Waiting<T>> {
         let waiting = self.pop(ticket)?;
         if let Some(lane) = self.clients.get_mut(&waiting.client) {
-            lane.next_begin -= waiting.cost as u64 * TICKS;
+            lane.next_begin -= waiting.cost as u64;
         }
         Some(waiting)
     }
@@ -214,10 +222,9 @@ impl<T> Queue<T> {
         batch: &mut Vec<Waiting<T>>,
         expired: &mut Vec<Waiting<T>>,
     ) -> Option<UnderWay> {
-        let clients = self.clients.values().filter(|lane| lane.requests > 0).count();
         self.take_front(now, batch, expired);
+        self.forget_clients();
         let cost: usize = batch.iter().map(|waiting| waiting.cost).sum();
-        self.pass(cost as u64 * TICKS / clients.max(1) as u64);
         let mut arrivals = self.waiting.values().map(|waiting| waiting.arrived);
         // Without a window any of them will do.
         let is_any = self.policy.window.is_zero();
@@ -225,11 +232,8 @@ impl<T> Queue<T> {
         (cost > 0).then(|| self.pace.begin(cost, now))
     }
 
-    /// Virtual time passes, and lanes whose turn has come are forgotten with those who wait for nothing.
-    fn pass(&mut self, ticks: u64) {
-        let front = self.waiting.first_key_value();
-        let front = front.map_or(0, |(ticket, one)| ticket.turn - one.cost as u64 * TICKS);
-        self.virtual_time = (self.virtual_time + ticks).max(front);
+    /// Lanes of clients that wait for nothing and whose place has passed are forgotten.
+    fn forget_clients(&mut self) {
         if self.waiting.is_empty() {
             // Nobody was kept waiting, so nobody has a share to make up for.
             self.clients.clear();
@@ -266,6 +270,7 @@ impl<T> Queue<T> {
                 continue;
             }
             cost += waiting.cost;
+            self.virtual_time = self.virtual_time.max(ticket.turn);
             deadline = deadline.into_iter().chain(waiting.deadline).min();
             batch.push(waiting);
             if cost >= limit {

@@ -8,25 +8,31 @@
 mod scan;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+use hither_kernels::threads::in_background;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 pub use self::scan::Layout;
-use crate::backend::Threads;
+use crate::backend::{Backend, Threads};
 pub use crate::catalogue::IndexEntry;
 use crate::catalogue::{Catalogue, Loaded};
-use crate::dlrm::Dlrm;
+use crate::config::ModelConfig;
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::served::Served;
 use crate::{golden, settle};
 
+/// Makes the backend of a version: its model's name, its directory, its configuration.
+pub type LoadBackend =
+    Box<dyn Fn(&str, &Path, &ModelConfig) -> Result<Box<dyn Backend>, String> + Send + Sync>;
+
 pub struct Repository {
     layout: Layout,
+    load_backend: LoadBackend,
     catalogue: RwLock<Catalogue<Served>>,
     /// Held while models are loaded or unloaded: changes come one after the other.
     changing: tokio::sync::Mutex<()>,
@@ -40,9 +46,15 @@ pub struct Repository {
 const RETIRE_POLL: Duration = Duration::from_millis(2);
 
 impl Repository {
-    pub fn new(layout: Layout, threads: Arc<Threads>, memory_bytes_max: Option<u64>) -> Self {
+    pub fn new(
+        layout: Layout,
+        load_backend: LoadBackend,
+        threads: Arc<Threads>,
+        memory_bytes_max: Option<u64>,
+    ) -> Self {
         Self {
             layout,
+            load_backend,
             catalogue: RwLock::default(),
             changing: tokio::sync::Mutex::default(),
             changes: watch::Sender::new(0),
@@ -156,19 +168,21 @@ impl Repository {
             let found = self.read().get(model)?.versions.get(&version).cloned();
             found.filter(|served| only_changed && served.stamp == stamp)
         };
+        let runtime = tokio::runtime::Handle::current();
         let mut versions = BTreeMap::new();
         for (version, files) in &files.versions {
             let load = || {
-                let backend = Dlrm::load(model, &files.dir, &files.config)?;
+                let _timers = runtime.enter();
+                let backend = (self.load_backend)(model, &files.dir, &files.config)?;
                 let (config, threads) = (files.config.clone(), Arc::clone(&self.threads));
                 let changes = self.changes.clone();
-                let backend = Box::new(backend);
                 let mut served = Served::new(*version, config, backend, threads, changes);
                 served.stamp = files.stamp;
                 golden::check(&served, &files.dir)?;
                 Ok(Arc::new(served))
             };
-            let loaded = same(*version, files.stamp).map_or_else(load, Ok);
+            // Packing weights must not keep those waiting who are served meanwhile.
+            let loaded = same(*version, files.stamp).map_or_else(|| in_background(load), Ok);
             versions.insert(*version, loaded);
         }
         Ok(Loaded { versions })
@@ -225,7 +239,7 @@ impl Repository {
                     tokio::time::sleep(RETIRE_POLL).await;
                 }
                 // Giving back gigabytes takes a while: not on a thread that serves.
-                tokio::task::spawn_blocking(move || drop(served));
+                tokio::task::spawn_blocking(move || in_background(|| drop(served)));
             });
         }
     }

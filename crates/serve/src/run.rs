@@ -4,16 +4,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hither_dlrm::run::Pinning;
+use hither_kernels::threads::Pinning;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tracing::warn;
 
-use crate::backend::Threads;
+use crate::backend::{Backend, Threads};
+use crate::dlrm::{Dlrm, LoadGpu};
 use crate::listen::{Access, Port};
 use crate::receive::Budget;
-use crate::repository::{Layout, Repository};
+use crate::repository::{Layout, LoadBackend, Repository};
 use crate::server::{Limits, Server};
 use crate::shm::Regions;
 use crate::tls::Identity;
@@ -35,6 +36,8 @@ pub struct Options {
     /// The engine's threads.
     pub threads: usize,
     pub pinning: Pinning,
+    /// How plans for a GPU are carried out; without it such models run on the CPU.
+    pub gpu: Option<LoadGpu>,
     /// Bytes of tables that may be copied into memory; `None` for what is free.
     pub memory_bytes_max: Option<u64>,
     /// How long requests may take to end when the server stops.
@@ -48,6 +51,7 @@ pub struct Running {
     pub grpc: SocketAddr,
     pub metrics: SocketAddr,
     tls: Option<(Identity, watch::Sender<TlsAcceptor>)>,
+    access: watch::Sender<Access>,
     stop: watch::Sender<bool>,
     ports: JoinSet<()>,
 }
@@ -67,7 +71,13 @@ pub async fn start(options: Options) -> Result<Running, String> {
     };
     let threads = Threads::new(options.threads, options.pinning);
     let threads = threads.map_err(|error| format!("cannot start threads: {error}"))?;
-    let repository = Repository::new(options.layout, Arc::new(threads), options.memory_bytes_max);
+    let gpu = options.gpu;
+    let load: LoadBackend = Box::new(move |name, dir, config| {
+        let loaded = Dlrm::load(name, dir, config, gpu);
+        loaded.map(|model| Box::new(model) as Box<dyn Backend>)
+    });
+    let repository =
+        Repository::new(options.layout, load, Arc::new(threads), options.memory_bytes_max);
     let repository = Arc::new(repository);
     let is_local = [options.http, options.grpc].iter().all(|address| address.ip().is_loopback());
     let budget = Budget::new(&options.limits);
@@ -86,6 +96,7 @@ pub async fn start(options: Options) -> Result<Running, String> {
         metrics::router(Arc::clone(&server)),
     ];
     let (stop, stopped) = watch::channel(false);
+    let access = watch::Sender::new(options.access);
     let mut ports = JoinSet::new();
     let mut addresses = Vec::new();
     for (index, (listener, router)) in listeners.into_iter().zip(routers).enumerate() {
@@ -94,7 +105,7 @@ pub async fn start(options: Options) -> Result<Running, String> {
         let port = Port {
             router,
             tls: tls.as_ref().filter(|_| !is_metrics).map(|(_, tls)| tls.subscribe()),
-            access: if is_metrics { Access::default() } else { options.access.clone() },
+            access: (!is_metrics).then(|| access.subscribe()),
             connections_max: options.limits.connections_max,
             budget: budget.clone(),
             drain_max: options.drain_max,
@@ -102,7 +113,7 @@ pub async fn start(options: Options) -> Result<Running, String> {
         ports.spawn(port.serve(listener, stopped.clone()));
     }
     let [http, grpc, metrics] = addresses[..] else { unreachable!("three ports") };
-    Ok(Running { server, http, grpc, metrics, tls, stop, ports })
+    Ok(Running { server, http, grpc, metrics, tls, access, stop, ports })
 }
 
 /// Says what a stranger could do.
@@ -133,6 +144,11 @@ impl Running {
             tls.send_replace(tls::acceptor(identity)?);
         }
         Ok(())
+    }
+
+    /// From now on requests need these tokens, those of open connections too.
+    pub fn renew_access(&self, access: Access) {
+        self.access.send_replace(access);
     }
 
     /// Stops accepting, lets requests that have begun end, and returns.

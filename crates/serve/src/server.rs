@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use crate::describe::{self, ModelStatistics};
+use crate::describe;
 use crate::error::{Error, Kind};
+use crate::grpc::proto::inference::ModelStatistics;
 use crate::infer::{ClientId, InferRequest, InferResponse};
 use crate::repository::Repository;
 use crate::served::Served;

@@ -13,11 +13,7 @@ pub struct Timed {
 }
 
 /// [`Timed`] at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Total {
-    pub count: u64,
-    pub ns: u64,
-}
+pub use crate::grpc::proto::inference::StatisticDuration as Total;
 
 #[derive(Debug, Default)]
 pub struct Stats {

@@ -6,7 +6,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use hither_dlrm::run::{Pinning, Threads};
 use hither_serve::receive::{Budget, Limited};
-use hither_serve::repository::{Layout, Repository};
+use hither_serve::repository::{Layout, LoadBackend, Repository};
 use hither_serve::server::{Limits, Server};
 use hither_serve::shm::Regions;
 use hither_serve::{Error, grpc, http};
@@ -22,7 +22,8 @@ fn server() -> Arc<Server> {
     let dir = tempfile::tempdir().expect("a directory");
     let threads = Threads::new(1, Pinning::Free).expect("a thread");
     let layout = Layout::open(dir.path()).expect("an empty repository");
-    let repository = Repository::new(layout, Arc::new(threads), None);
+    let load: LoadBackend = Box::new(|_, _, _| Err("there are no models".into()));
+    let repository = Repository::new(layout, load, Arc::new(threads), None);
     Arc::new(Server::new(Arc::new(repository), LIMITS, Regions::new(false)))
 }
 

@@ -4,6 +4,25 @@
 use std::path::Path;
 use std::{env, fs};
 
+const IN_JSON: [&str; 16] = [
+    ".inference.ServerMetadataResponse",
+    ".inference.ModelMetadataResponse",
+    ".inference.ModelConfig",
+    ".inference.ModelVersionPolicy.policy_choice",
+    ".inference.ModelVersionPolicy.Latest",
+    ".inference.ModelVersionPolicy.All",
+    ".inference.ModelVersionPolicy.Specific",
+    ".inference.ModelInput",
+    ".inference.ModelOutput",
+    ".inference.ModelDynamicBatching",
+    ".inference.ModelQueuePolicy",
+    ".inference.ModelParameter",
+    ".inference.ModelStatistics",
+    ".inference.InferStatistics",
+    ".inference.InferBatchStatistics",
+    ".inference.StatisticDuration",
+];
+
 #[test]
 fn checked_in_messages_are_those_of_the_protocol_files() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -11,7 +30,20 @@ fn checked_in_messages_are_those_of_the_protocol_files() {
     let proto = root.join("proto");
     let files = ["inference.proto", "health.proto"].map(|name| proto.join(name));
     let descriptors = protox::compile(files, [&proto]).unwrap();
-    tonic_prost_build::configure()
+    let mut builder = tonic_prost_build::configure();
+    // HTTP sends these messages as JSON.
+    for message in IN_JSON {
+        builder = builder.type_attribute(message, "#[derive(serde::Serialize)]");
+    }
+    builder
+        .type_attribute(
+            ".inference.ModelVersionPolicy.policy_choice",
+            "#[serde(rename_all = \"snake_case\")]",
+        )
+        .field_attribute("version_policy", "#[serde(serialize_with = \"crate::describe::policy\")]")
+        .field_attribute("data_type", "#[serde(serialize_with = \"crate::describe::data_type\")]")
+        .field_attribute("optional", "#[serde(skip_serializing_if = \"std::ops::Not::not\")]")
+        .btree_map(".inference.ModelConfig.parameters")
         .build_client(false)
         // Tensors stay in the buffer that they were received in.
         .bytes(".inference.ModelInferRequest.raw_input_contents")

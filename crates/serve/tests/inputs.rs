@@ -2,12 +2,11 @@
 //! can send makes decoding panic.
 
 use bytes::Bytes;
-use hither_dlrm::generate::Shape;
 use hither_dlrm::run::Sparse;
 use hither_kernels::bag::Ids;
 use hither_serve::config::ModelConfig;
 use hither_serve::infer::InferRequest;
-use hither_serve::inputs::{Features, Form, Signature};
+use hither_serve::inputs::{Features, Form, ModelShape, Signature};
 use hither_serve::receive::Budget;
 use hither_serve::server::Limits;
 use hither_serve::tensor::{Data, Tensor};
@@ -17,12 +16,11 @@ const TABLES: usize = 3;
 const DENSE: usize = 2;
 
 fn signature(ids_per_bag: Vec<usize>) -> Signature {
-    let mut shape = Shape::preset("mlperf").unwrap();
-    (shape.tables, shape.rows, shape.dim) = (TABLES, 100, 4);
-    shape.bottom = vec![DENSE, 4];
+    let tables = (0..TABLES).map(|t| (format!("t{t}"), 100)).collect();
+    let shape = ModelShape { dense: DENSE, tables, outputs: 1 };
     let form = if ids_per_bag.is_empty() { Form::Joined } else { Form::Matrix };
     let config = ModelConfig { max_batch_size: 64, ..ModelConfig::default() };
-    Signature::new("m", &shape.spec("m"), form, ids_per_bag, &config)
+    Signature::new("m", shape, form, ids_per_bag, &config)
 }
 
 fn request(inputs: Vec<Tensor>) -> InferRequest {
@@ -62,7 +60,7 @@ fn dense(samples: usize) -> Tensor {
 
 /// The bags as the engine sees them: `[table][sample]`.
 fn bags(features: &Features) -> Vec<Vec<Vec<i64>>> {
-    let lists: Vec<_> = features.lists().collect();
+    let lists = features.lists();
     let request = features.request(&lists);
     let ids = |ids: Ids, from: i64, to: i64| -> Vec<i64> {
         let range = from as usize..to as usize;
@@ -149,6 +147,40 @@ proptest! {
         if let Ok(features) = signature.features(&mut request(tensors)) {
             bags(&features);
         }
+    }
+}
+
+/// Bags are bounded where they are decoded: the engine does not look at their lengths again.
+#[test]
+fn a_bag_that_is_too_long_is_refused_by_the_name_of_its_table() {
+    let config = ModelConfig { ids_per_bag_max: 3, ..ModelConfig::default() };
+    let tables = (0..TABLES).map(|t| (format!("t{t}"), 100)).collect();
+    let shape = ModelShape { dense: DENSE, tables, outputs: 1 };
+    let signature = Signature::new("m", shape, Form::Joined, Vec::new(), &config);
+    let joined = |lengths: [i64; 6]| {
+        let ids = vec![1; lengths.iter().sum::<i64>() as usize];
+        vec![
+            dense(2),
+            integers("values", &[ids.len()], &ids, false, 0),
+            integers("lengths", &[6], &lengths, false, 0),
+        ]
+    };
+    let per_table = |last: i64| {
+        let mut inputs = vec![dense(2)];
+        for t in 0..TABLES {
+            let end = if t == 1 { last } else { 2 };
+            let (ids, name) = (vec![1; end as usize], format!("t{t}"));
+            inputs.push(integers(&format!("{name}.indices"), &[ids.len()], &ids, true, 0));
+            inputs.push(integers(&format!("{name}.offsets"), &[3], &[0, 1, end], true, 0));
+        }
+        inputs
+    };
+    for good in [joined([3, 0, 3, 3, 1, 0]), per_table(4)] {
+        assert!(signature.features(&mut request(good)).is_ok());
+    }
+    for bad in [joined([3, 0, 3, 4, 1, 0]), per_table(5)] {
+        let error = signature.features(&mut request(bad)).expect_err("four ids").to_string();
+        assert!(error.contains("a bag of table `t1` has 4 ids; up to 3 are accepted"), "{error}");
     }
 }
 

@@ -82,7 +82,7 @@ const TRIAL_SHARE: f64 = 0.4;
 /// Every variant of the kernels for GPUs, by the device's own clock.
 fn run_gpu(args: &Args, number: u32, common: &Common) -> anyhow::Result<()> {
     // Told before a model is made.
-    hither_kernels::cuda::device::Device::open(number)?;
+    hither_cuda::device::Device::open(number)?;
     let needs = Needs { copies: 1.0, half_on_disk: false, seconds: args.rounds.seconds };
     let opened = args.subject.open(&needs, common)?;
     let asked = args.subject.requests(&opened, common)?;

@@ -104,9 +104,7 @@ pub fn score(args: &ScoringArgs, common: &Common, sink: Sink<'_>) -> anyhow::Res
         None => mapped(spec),
     };
     plan.threads = common.threads.map_or(plan.threads, usize::from);
-    // A file of one's own is no stranger's request: its bags may have any length.
-    let options = Options { ids_per_bag_max: usize::MAX >> 1, ..Options::default() };
-    let engine = crate::plan::load(&model, &plan, options, &|_| (), common)?;
+    let engine = crate::plan::load(&model, &plan, Options::default(), &|_| (), common)?;
     sink(engine.outputs(), &[])?;
     let threads = common.helpers(plan.threads)?;
     let mut scorer = Scorer { args, spec, engine, worker: Worker::default(), threads, sink };

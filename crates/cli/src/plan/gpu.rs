@@ -5,15 +5,15 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, bail};
 use comfy_table::{CellAlignment, Table, presets};
+use hither_cuda::device::Device;
+use hither_cuda::forecast::{Forecast, GpuForecast, forecast};
+use hither_cuda::gpu::Gpu;
+use hither_cuda::occupancy::Arch;
 use hither_dlrm::Model;
 use hither_dlrm::lookups::Lookups;
 use hither_dlrm::plan::Plan;
-use hither_dlrm::plan::gpu::{Forecast, GpuForecast, forecast};
-use hither_dlrm::run::{self, Device as DeviceNumber, GpuMeasured};
+use hither_dlrm::run::Device as DeviceNumber;
 use hither_dlrm::workload::Workload;
-use hither_kernels::cuda::device::Device;
-use hither_kernels::cuda::gpu::Gpu;
-use hither_kernels::cuda::occupancy::Arch;
 use serde::Serialize;
 
 use super::Args;
@@ -59,7 +59,7 @@ pub struct GpuReport {
     model: String,
     batch: usize,
     lookups: usize,
-    variants: Vec<GpuMeasured>,
+    variants: Vec<hither_cuda::Measured>,
     chosen: usize,
 }
 
@@ -138,12 +138,12 @@ pub fn measure_here(
     plan.device = DeviceNumber::Cuda(number);
     let bar = common.bar(0, "measuring variants");
     let cold_on_host = plan.cuda.as_ref().is_some_and(|cuda| cuda.cold_on_host);
-    let candidates = run::gpu_candidates(&limits, cold_on_host);
+    let candidates = hither_cuda::candidates(&limits, cold_on_host);
     let told = |at, all| {
         bar.set_length(all as u64);
         bar.set_position(at as u64);
     };
-    let variants = run::measure_gpu(model, &plan, lookups, number, &candidates, ROUNDS, &told);
+    let variants = hither_cuda::measure(model, &plan, lookups, number, &candidates, ROUNDS, &told);
     bar.finish_and_clear();
     let variants = variants?;
     let times = variants.iter().map(|one| one.ns_per_lookup).enumerate();

@@ -144,7 +144,9 @@ pub struct Settings {
     grpc_port: u16,
     metrics: SocketAddr,
     tls: Option<Identity>,
-    access: Access,
+    token_file: Option<PathBuf>,
+    control_token_file: Option<PathBuf>,
+    allow_control: bool,
     shared_memory: bool,
     limits: Limits,
     memory_max: Option<u64>,
@@ -177,14 +179,6 @@ impl Args {
             (Some(_), None) => bail!("--tls-cert needs --tls-key"),
             (None, Some(_)) => bail!("--tls-key needs --tls-cert"),
         };
-        let token = self.token_file.as_ref().or(file.token_file.as_ref());
-        let token = token.map(|path| read_token(path)).transpose()?;
-        let control = self.control_token_file.as_ref().or(file.control_token_file.as_ref());
-        let control = match control {
-            Some(path) => Control::Token(read_token(path)?),
-            None if self.allow_control || file.allow_control => Control::Everybody,
-            None => Control::Nobody,
-        };
         let limits = Limits::default();
         let at_least_one = |name: &str, value: usize| match value {
             0 => bail!("{name} 0: must be at least 1"),
@@ -212,7 +206,9 @@ impl Args {
             grpc_port: self.grpc_port.or(file.grpc_port).unwrap_or(8001),
             metrics: SocketAddr::new(metrics_host, metrics_port),
             tls,
-            access: Access { token, control },
+            token_file: self.token_file.clone().or(file.token_file),
+            control_token_file: self.control_token_file.clone().or(file.control_token_file),
+            allow_control: self.allow_control || file.allow_control,
             shared_memory: self.shared_memory || file.shared_memory,
             limits,
             memory_max: self.memory_max.or(file.memory_max),
@@ -234,14 +230,26 @@ impl Settings {
             grpc: address(self.grpc_port),
             metrics: self.metrics,
             tls: self.tls.clone(),
-            access: self.access.clone(),
+            access: self.access()?,
             shared_memory: self.shared_memory,
             limits: self.limits,
             threads: common.thread_count(),
             pinning: if self.pin { Pinning::Pinned } else { Pinning::Free },
+            gpu: Some(hither_cuda::load),
             memory_bytes_max: self.memory_max,
             drain_max: Duration::from_secs_f64(self.drain_s),
         })
+    }
+
+    /// Who may ask for what; reads the files of the tokens.
+    pub fn access(&self) -> anyhow::Result<Access> {
+        let token = self.token_file.as_deref().map(read_token).transpose()?;
+        let control = match &self.control_token_file {
+            Some(path) => Control::Token(read_token(path)?),
+            None if self.allow_control => Control::Everybody,
+            None => Control::Nobody,
+        };
+        Ok(Access { token, control })
     }
 
     /// Time between looks for changed models, where it looks by itself.

@@ -203,7 +203,7 @@ fn a_gpu_is_forecast_without_having_one() {
         let device = format!("cuda:{gpu}");
         let text = stdout_of(&place.plan(&["--device", &device, "-o", out.str()]));
         for word in
-            [gpu, "nothing was measured", "warps/SM", "pinned", "chosen", "pin-window", "DRAM"]
+            [gpu, "nothing was measured", "warps/SM", "pinned", "chosen", "pin-prefetch", "DRAM"]
         {
             assert!(text.contains(word), "{word}\n{text}");
         }

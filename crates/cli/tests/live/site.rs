@@ -89,8 +89,6 @@ fn jobs_of_every_kind_run_and_none_is_held_for_ever() {
     let modest: Vec<String> = (0..3).map(|_| bed.submit(1, 3, &["-n1"])).collect();
     modest.iter().for_each(|job| assert_ne!(bed.first_start(job).nodes, at));
     let whole = bed.submit_foreign(&["-H", "--exclusive", "--gpus=1"], 3);
-    let why = bed.told(&["explain", &whole]);
-    assert!(why.contains("OverSubscribe=NO") || why.contains("is over"), "{why}");
     thread::sleep(Duration::from_secs(2));
     assert!(bed.starts(&held).is_empty() && bed.starts(&waits).is_empty());
     let why = bed.told(&["explain", &held]);

@@ -69,6 +69,7 @@ fn gangs_wait_are_placed_preempted_and_all_complete() {
     let bed = Bed::new(2, 4, 4);
     others(&bed);
     let mut scheduler = bed.schedule(FAST);
+    bed.await_log("decides for partition", 20);
 
     // Two racks would cost it more than the wait: it declines them until the others end.
     let patient = bed.submit(8, 100, &[LONG]);

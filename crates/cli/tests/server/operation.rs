@@ -1,6 +1,7 @@
 //! Starting, stopping, restarting, and who may ask.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -89,6 +90,14 @@ fn a_token_is_asked_for_but_not_by_health() {
         let header = format!("Authorization: Bearer {given}");
         assert_eq!(request(&server.http, "GET", "/v2", &[&header], b"").0, expected, "{given}");
     }
+    std::fs::write(&token, "renewed\n").unwrap();
+    server.signal("HUP");
+    let header = "Authorization: Bearer renewed";
+    server.wait_for("the new token", |server| {
+        request(&server.http, "GET", "/v2", &[header], b"").0 == 200
+    });
+    let header = "Authorization: Bearer secret";
+    assert_eq!(request(&server.http, "GET", "/v2", &[header], b"").0, 401, "the old one has gone");
 }
 
 #[test]
@@ -245,12 +254,16 @@ fn both_protocols_can_be_encrypted() {
     let models = repository();
     let (cert, key) = (models.path().join(".cert.pem"), models.path().join(".key.pem"));
     let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
-    certificate(cert, key);
+    let file = |name: &str| models.path().join(name).to_str().unwrap().to_owned();
+    let (authority, signer) = (&file(".ca.pem"), &file(".ca.key"));
+    certificate(authority, signer);
+    let signed = ["-CA", authority, "-CAkey", signer, "-addext", "basicConstraints=CA:FALSE"];
+    certificate_with(cert, key, &signed);
     let server =
         Server::start(&[models.path().to_str().unwrap(), "--tls-cert", cert, "--tls-key", key]);
     let asked = |http: &str, address: &str, path: &str| {
         let output = Command::new("curl")
-            .args(["-sS", "--cacert", cert, http, "-o", "/dev/null", "-w", "%{http_code}"])
+            .args(["-sS", "--cacert", authority, http, "-o", "/dev/null", "-w", "%{http_code}"])
             .arg(format!("https://{address}{path}"))
             .output()
             .expect("curl starts");
@@ -262,15 +275,30 @@ fn both_protocols_can_be_encrypted() {
     // A gRPC port answers HTTP/2; without gRPC's content type it says so.
     assert_eq!(asked("--http2", &server.grpc, "/v2"), "200");
     assert_eq!(server.metric("hither_requests_unknown_model"), 0.0, "metrics stay plain");
+    for url in [format!("https://{}", server.http), format!("grpcs://{}", server.grpc)] {
+        let load = |words: &[&str]| {
+            let mut command = hither();
+            command.args(["load", &url, "--model", "dlrm", "--concurrency", "1", "--pooling", "2"]);
+            command.args(["--warmup", "10ms", "--window", "100ms", "--windows", "1"]).args(words);
+            command.output().expect("hither starts")
+        };
+        let output = load(&["--tls-ca", authority]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let output = load(&[]);
+        assert_eq!(output.status.code(), Some(2), "no authority is known");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--tls-ca"));
+    }
     let output = hither().args(["serve", "--demo", "--tls-cert", cert]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--tls-cert needs --tls-key"));
 }
 
-/// A call of the health service that goes on until the server ends it.
-fn watch_health(server: &Server) -> Child {
+/// A call of the health service that goes on until the server ends it. Returns when the first answer is here.
+fn watch_health(server: &Server, answers: &Path) -> Child {
     let mut watch = Command::new("curl")
-        .args(["-sS", "--http2-prior-knowledge", "--data-binary", "@-", "-o", "/dev/null"])
+        .args(["-sS", "--http2-prior-knowledge", "--data-binary", "@-", "--no-buffer"])
+        .arg("-o")
+        .arg(answers)
         .args(["-H", "content-type: application/grpc", "-H", "te: trailers"])
         .arg(format!("http://{}/grpc.health.v1.Health/Watch", server.grpc))
         .stdin(Stdio::piped())
@@ -278,6 +306,8 @@ fn watch_health(server: &Server) -> Child {
         .spawn()
         .expect("curl starts");
     watch.stdin.take().expect("a pipe").write_all(&[0; 5]).expect("an empty message");
+    let has_answer = || std::fs::metadata(answers).is_ok_and(|file| file.len() > 0);
+    server.wait_for("the first state", |_| has_answer());
     watch
 }
 
@@ -287,7 +317,7 @@ fn a_stop_closes_the_port_ends_watches_and_answers_what_has_begun() {
     std::fs::write(models.path().join("dlrm/config.toml"), "[batching]\nwindow_us = 1500000\n")
         .unwrap();
     let mut server = Server::start(&[models.path().to_str().unwrap(), "--drain-s", "50"]);
-    let watch = watch_health(&server);
+    let watch = watch_health(&server, &models.path().join(".watch"));
     let waiting = r#"nv_inference_pending_request_count{model="dlrm",version="1"}"#;
     let start = std::thread::scope(|scope| {
         let begun = scope.spawn(|| server.post("/v2/models/dlrm/infer", &sample()).0);

@@ -18,6 +18,8 @@ use crate::bed::{Caller, GOOD, INFER, ROWS, Server, good_request, post};
 
 /// The largest request that the tests' server takes.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
+/// Longer than any answer takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// What a server may grow by while it is attacked: buffers of some requests at their largest, and what
 /// the allocator keeps.
 const GROWTH_MAX: u64 = 96 << 20;
@@ -264,19 +266,97 @@ fn largest_request() -> Vec<u8> {
     body
 }
 
+/// Bytes that all requests of the tests' server may hold together: sixteen of the largest.
+const BUDGET_BYTES: u64 = 16 * REQUEST_BYTES_MAX as u64;
+/// What a server under attack may grow by beyond its budget.
+const BEYOND_BUDGET_MAX: u64 = 64 << 20;
+
+/// Runs an attack, and sees that the server's memory stays near its budget.
+fn assert_within_budget<T>(server: &Server, attack: impl FnOnce() -> T) -> T {
+    let before = server.peak_bytes();
+    let result = attack();
+    let grown = server.peak_bytes() - before;
+    assert!(grown <= BUDGET_BYTES + BEYOND_BUDGET_MAX, "{grown} bytes");
+    result
+}
+
+/// The same bytes from so many connections at once. Returns the statuses; 0 where an answer was lost because
+/// the server closed while bytes were still on their way.
+fn at_once(server: &Server, count: usize, bytes: &[u8]) -> Vec<u16> {
+    std::thread::scope(|scope| {
+        let asked = (0..count).map(|_| scope.spawn(|| status(&server.raw_within(bytes, PATIENCE))));
+        let asked: Vec<_> = asked.collect();
+        asked.into_iter().map(|asked| asked.join().expect("an answer")).collect()
+    })
+}
+
 #[test]
-fn a_body_in_chunks_of_one_byte_counts_as_its_bytes() {
+fn bodies_in_chunks_of_one_byte_count_as_their_bytes() {
     let server = start();
     let mut chunked = format!(
         "POST {INFER} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
     .into_bytes();
-    for byte in &largest_request()[..200_000] {
+    for byte in &largest_request()[..REQUEST_BYTES_MAX / 8] {
         chunked.extend([b'1', b'\r', b'\n', *byte, b'\r', b'\n']);
     }
     chunked.extend(b"0\r\n\r\n");
-    let answer = server.raw(&chunked);
-    assert_eq!(status(&answer), 200, "{answer}");
+    let answers = assert_within_budget(&server, || at_once(&server, 8, &chunked));
+    assert_eq!(answers, [200; 8]);
+    server.assert_well();
+}
+
+#[test]
+fn bombs_are_counted_as_what_they_become() {
+    let server = start();
+    let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+    for _ in 0..256 {
+        packer.write_all(&vec![b' '; 1 << 20]).expect("memory");
+    }
+    let bomb = packer.finish().expect("memory");
+    assert!(bomb.len() < REQUEST_BYTES_MAX, "{} bytes become 256 MB", bomb.len());
+    let over_http = post(INFER, "Content-Encoding: gzip\r\n", &bomb);
+    let answers = assert_within_budget(&server, || at_once(&server, 64, &over_http));
+    assert!(answers.iter().all(|status| matches!(status, 0 | 413 | 503)), "{answers:?}");
+    assert!(answers.contains(&413), "{answers:?}");
+    // A message of gRPC, compressed: the flag says so.
+    let mut message = vec![1];
+    message.extend((bomb.len() as u32).to_be_bytes());
+    message.extend(&bomb);
+    assert_within_budget(&server, || {
+        std::thread::scope(|scope| {
+            for _ in 0..64 {
+                scope.spawn(|| call_streams(&server.grpc, "ModelInfer", 1, &message, true));
+            }
+        });
+    });
+    server.assert_well();
+}
+
+/// Each stream holds a message that is whole but for its last byte.
+#[test]
+fn streams_that_stall_before_their_end_share_the_budget() {
+    let server = start();
+    let mut message = vec![0];
+    message.extend((REQUEST_BYTES_MAX as u32).to_be_bytes());
+    message.resize(message.len() + REQUEST_BYTES_MAX - 1, 0);
+    assert_within_budget(&server, || {
+        let open: Vec<TcpStream> = std::thread::scope(|scope| {
+            // Ten streams of a connection fit its window of flow control.
+            let call = || call_streams(&server.grpc, "ModelStreamInfer", 10, &message, false);
+            let connections: Vec<_> = (0..100).map(|_| scope.spawn(call)).collect();
+            connections.into_iter().map(|one| one.join().expect("sent")).collect()
+        });
+        assert_eq!(open.len(), 100);
+        // A hundred connections may take the whole budget between them; another client is told to come later.
+        assert!(matches!(status(&server.raw(&good_request())), 200 | 503));
+    });
+    let begin = Instant::now();
+    while status(&server.raw(&good_request())) == 503 {
+        assert!(begin.elapsed() < Duration::from_secs(30), "their bytes are still counted");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    server.assert_well();
 }
 
 /// Requests hold their share of the budget until they are answered, also inflated ones; what exceeds it is
@@ -285,26 +365,19 @@ fn a_body_in_chunks_of_one_byte_counts_as_its_bytes() {
 fn requests_that_wait_share_one_budget() {
     let words = ["--request-bytes-max", &REQUEST_BYTES_MAX.to_string()];
     let server = Server::start("[batching]\nwindow_us = 3000000\n", &words);
-    let before = server.peak_bytes();
     let mut packer = GzEncoder::new(Vec::new(), Compression::best());
     packer.write_all(&largest_request()).expect("memory");
     let packed = packer.finish().expect("memory");
     for body in
         [post(INFER, "", &largest_request()), post(INFER, "Content-Encoding: gzip\r\n", &packed)]
     {
-        let answers: Vec<u16> = std::thread::scope(|scope| {
-            let asked: Vec<_> =
-                (0..64).map(|_| scope.spawn(|| status(&server.raw(&body)))).collect();
-            asked.into_iter().map(|asked| asked.join().expect("an answer")).collect()
-        });
+        let answers = assert_within_budget(&server, || at_once(&server, 64, &body));
         let count = |status: u16| answers.iter().filter(|one| **one == status).count();
         // Sixteen of the largest fit; buffers that grow in steps leave room for fewer.
         assert!((8..=16).contains(&count(200)), "{answers:?}");
         // A refusal may be lost: the server closes while bytes are still on their way.
         assert!(count(503) > 0 && count(200) + count(503) + count(0) == 64, "{answers:?}");
     }
-    let grown = server.peak_bytes() - before;
-    assert!(grown < (16 * REQUEST_BYTES_MAX as u64) + (64 << 20), "{grown} bytes");
 }
 
 #[test]
@@ -373,13 +446,54 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// Opens calls on a connection of their own and sends the same bytes on each; `is_ended` says that no more
+/// will come. Returns the connection. The server may close it, or end calls, at any time.
+fn call_streams(
+    address: &str,
+    method: &str,
+    streams: u32,
+    bytes: &[u8],
+    is_ended: bool,
+) -> TcpStream {
+    let text = |name: &[u8], value: &str| [name, &[value.len() as u8], value.as_bytes()].concat();
+    // :method POST and :scheme http of HPACK's static table; names by their number there, or as they are.
+    let path = format!("/inference.GRPCInferenceService/{method}");
+    let head = [
+        vec![0x83, 0x86],
+        text(&[0x04], &path),
+        text(&[0x01], "x"),
+        text(&[0x0f, 0x10], "application/grpc"),
+        text(b"\0\x02te", "trailers"),
+        text(b"\0\x0dgrpc-encoding", "gzip"),
+    ]
+    .concat();
+    let mut connection = TcpStream::connect(address).expect("the server listens");
+    connection.set_write_timeout(Some(Duration::from_secs(20))).expect("a time limit");
+    let mut send = |bytes: &[u8]| connection.write_all(bytes).is_ok();
+    send(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat());
+    for i in 0..streams {
+        let stream = 2 * i + 1;
+        let mut is_open = send(&frame(HEADERS, END_HEADERS, stream, &head));
+        for part in bytes.chunks(FRAME_BYTES_MAX) {
+            is_open = is_open && send(&frame(DATA, 0, stream, part));
+        }
+        if is_ended && is_open {
+            send(&frame(DATA, END_STREAM, stream, &[]));
+        }
+    }
+    connection
+}
+
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RESET: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
+const END_STREAM: u8 = 1;
+const FRAME_BYTES_MAX: usize = 16_384;
 
 /// Sends frames until the server closes the connection or `count` are sent. Returns whether it closed,
 /// at the latest some time after the last.

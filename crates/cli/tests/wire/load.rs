@@ -112,7 +112,8 @@ fn what_cannot_be_measured_is_one_clear_error() {
         assert!(output.status.code() == Some(2) && error.contains(expected), "{words:?}: {error}");
     };
     refused(&["load", "http://127.0.0.1:1"], "is the server running?");
-    refused(&["load", "https://127.0.0.1:1"], "TLS is not supported");
+    refused(&["load", "https://127.0.0.1:1"], "--tls-ca");
+    refused(&["load", "https://127.0.0.1:1", "--tls-ca", "/no/such.pem"], "/no/such.pem: ");
     refused(&["load", "http://x:1", "--rate", "0"], "is not a number above 0");
     refused(&["load", "http://x:1", "--search"], "--slo");
     let server = Server::start("", &[]);

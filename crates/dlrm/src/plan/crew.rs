@@ -1,4 +1,4 @@
-//! Lookups alone, on several threads: what plans and benches measure.
+//! Lookups alone, in the parts that the engine takes: what plans and benches measure.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,19 +7,13 @@ use hither_kernels::bag::{Bags, Error as BagError, Prepared, Scratch};
 use hither_kernels::threads::{Pinning, Threads};
 
 use crate::Error;
+use crate::run::part_samples;
 
 /// The calling thread, and others that help it.
 pub struct Crew {
     own: Scratch,
     helpers: Threads<Scratch>,
 }
-
-/// Parts per thread, so that none waits long for the last.
-const PARTS_PER_THREAD: usize = 8;
-/// Up to this many ids per bag a part has few samples: results are written front to back.
-const SHORT_BAG_IDS: usize = 4;
-/// Samples of such a part have about so many rows.
-const SHORT_PART_ROWS: usize = 1024;
 
 impl Crew {
     /// A crew of `count` threads, the caller's among them.
@@ -40,7 +34,7 @@ impl Crew {
         if out.len() != bags.batch * width {
             return Err(BagError::Output { expected: bags.batch * width, found: out.len() }.into());
         }
-        let part = self.part_samples(tables, bags);
+        let part = part_samples(bags.batch, bags.ids.len(), self.count());
         let first_error = Mutex::new(Ok(()));
         let work = |index: usize, out: &mut [f32], scratch: &mut Scratch| {
             let samples = index * part..index * part + out.len() / width;
@@ -55,8 +49,8 @@ impl Crew {
     }
 
     /// Reads all rows and does nothing else.
-    pub fn touch(&mut self, touch: &Touch, tables: &Prepared, bags: &Bags) -> Result<(), Error> {
-        let part = self.part_samples(tables, bags);
+    pub fn touch(&mut self, touch: &Touch, bags: &Bags) -> Result<(), Error> {
+        let part = part_samples(bags.batch, bags.ids.len(), self.count());
         let first_error = Mutex::new(Ok(()));
         let work = |index: usize, scratch: &mut Scratch| {
             let samples = index * part..(index * part + part).min(bags.batch);
@@ -65,19 +59,6 @@ impl Crew {
         let (helpers, parts) = (self.helpers.count(), bags.batch.div_ceil(part));
         self.helpers.split(&mut self.own, parts, helpers, &work);
         Ok(first_error.into_inner().unwrap_or_else(PoisonError::into_inner)?)
-    }
-
-    fn part_samples(&self, tables: &Prepared, bags: &Bags) -> usize {
-        let (ids, threads) = (bags.ids.len(), self.count());
-        let is_short = ids <= SHORT_BAG_IDS * tables.tables().len() * bags.batch;
-        let by_rows = (SHORT_PART_ROWS * bags.batch).checked_div(ids).unwrap_or(bags.batch);
-        match (threads, is_short) {
-            // One thread needs no parts: a lookup takes few samples at a time by itself.
-            (1, _) => bags.batch,
-            (_, true) => by_rows.min(bags.batch.div_ceil(threads)),
-            (_, false) => bags.batch.div_ceil(threads * PARTS_PER_THREAD),
-        }
-        .max(1)
     }
 }
 

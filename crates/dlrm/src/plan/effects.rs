@@ -88,10 +88,9 @@ impl Meter {
         lookups: &'m Lookups,
     ) -> Result<Timed<'m>, Error> {
         let touch = Touch::new(&tables, prefetch, self.isa)?;
-        let tables = Prepared::new(tables, Vec::new(), self.isa)?;
         let pass = move || {
             let mut crew = self.crew.borrow_mut();
-            (0..lookups.len()).try_for_each(|k| crew.touch(&touch, &tables, &lookups.bags(k)))
+            (0..lookups.len()).try_for_each(|k| crew.touch(&touch, &lookups.bags(k)))
         };
         Ok(Timed::new(lookups.ids(), Box::new(pass)))
     }

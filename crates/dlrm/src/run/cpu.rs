@@ -6,38 +6,27 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hither_kernels::bag::{self, Bags, Ids, Resident, TableBags};
-use hither_kernels::detect::Isa;
+use hither_kernels::bag::{self, Ids, TableBags};
 use hither_kernels::gemm::{Activation, Precision, Rows, RowsMut, stride_for};
 
-use super::sample::{Ring, Sampler};
-use super::{Done, Options, Request, Seen, Sparse, StageTimes, Threads};
+use super::host::{Host, Layout};
+use super::sample::Sampler;
+use super::{Done, Options, Request, Sparse, StageTimes, Threads};
 use crate::Error;
 use crate::interact::Interactor;
 use crate::mlp::{self, Mlp, aligned};
 use crate::model::Model;
 use crate::plan::Plan;
-use crate::tables::Tables;
 
+/// The layers of a model, packed for this processor.
 pub(super) struct CpuEngine {
     bottom: Mlp,
     interactor: Interactor,
     top: Mlp,
     mlp: Precision,
-    options: Options,
-    layout: RwLock<Arc<Layout>>,
-    ring: Ring,
-}
-
-/// What a new plan replaces.
-struct Layout {
-    tables: Arc<Tables>,
-    resident: Resident,
-    /// Threads that may help the one that has a batch.
-    helpers_max: usize,
 }
 
 /// The memory of one thread for what lies between the stages. It grows to the largest part of a batch
@@ -72,6 +61,7 @@ const ALONE_SAMPLES: usize = 8;
 /// A call, as all threads see it.
 struct Call<'a> {
     engine: &'a CpuEngine,
+    host: &'a Host,
     layout: &'a Layout,
     requests: &'a [Request<'a>],
     starts: &'a [usize],
@@ -83,115 +73,23 @@ struct Call<'a> {
 }
 
 impl CpuEngine {
-    pub fn load(
-        model: &Model,
-        plan: &Plan,
-        options: Options,
-        done: &(dyn Fn(u64) + Sync),
-    ) -> Result<Self, Error> {
-        let spec = &model.spec;
-        let last = if spec.sigmoid { Activation::Sigmoid } else { Activation::None };
-        let tables = Tables::load(model, plan, done)?;
-        let layout = Layout::new(tables, plan, &options)?;
-        Ok(Self {
+    pub fn new(model: &Model, plan: &Plan, options: &Options) -> Self {
+        let last = if model.spec.sigmoid { Activation::Sigmoid } else { Activation::None };
+        Self {
             bottom: Mlp::new(&model.bottom(), Activation::Relu, plan.mlp, options.cpu),
             interactor: Interactor::new(model, plan.mlp, options.cpu),
             top: Mlp::new(&model.top(), last, plan.mlp, options.cpu),
             mlp: plan.mlp,
-            ring: Ring::new(options.sample_every),
-            options,
-            layout: RwLock::new(Arc::new(layout)),
-        })
-    }
-
-    pub fn outputs(&self) -> usize {
-        self.top.outputs()
-    }
-
-    pub fn isa(&self) -> Isa {
-        self.options.cpu.isa
-    }
-
-    fn layout(&self) -> Arc<Layout> {
-        Arc::clone(&self.layout.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub fn tables(&self) -> Arc<Tables> {
-        Arc::clone(&self.layout().tables)
-    }
-
-    pub fn seen(&self) -> Vec<Seen> {
-        self.ring.read()
-    }
-
-    pub fn replan(&self, plan: &Plan, done: &(dyn Fn(u64) + Sync)) -> Result<(), Error> {
-        if plan.mlp != self.mlp {
-            return Err(Error::Replan { what: "the arithmetic of the MLPs" });
-        }
-        if plan.device != super::Device::Cpu {
-            return Err(Error::Replan { what: "the device" });
-        }
-        let tables = self.tables().replanned(plan, done)?;
-        let layout = Arc::new(Layout::new(tables, plan, &self.options)?);
-        *self.layout.write().unwrap_or_else(PoisonError::into_inner) = layout;
-        Ok(())
-    }
-
-    pub fn check(&self, request: &Request) -> Result<(), Error> {
-        let layout = self.layout();
-        self.check_shape(request, &layout)?;
-        let tables = layout.resident.get();
-        for table in 0..tables.tables().len() {
-            tables.check(table, &request.sparse.table(table))?;
-        }
-        Ok(())
-    }
-
-    /// All but the ids themselves.
-    fn check_shape(&self, request: &Request, layout: &Layout) -> Result<(), Error> {
-        let samples = request.samples();
-        let features = samples.saturating_mul(self.bottom.inputs());
-        check("dense features", request.dense.len(), features)?;
-        let tables = layout.resident.get().tables();
-        match request.sparse {
-            Sparse::Joined(bags) => {
-                bags.check(tables.len())?;
-                let of_max = |t: &bag::Table| t.pooling == bag::Pooling::Max;
-                if let Some(table) =
-                    tables.iter().position(of_max).filter(|_| bags.weights.is_some())
-                {
-                    return Err(bag::Error::WeightedMax { table }.into());
-                }
-                self.check_bags(bags.offsets, |bag| bag / samples)
-            }
-            Sparse::PerTable { tables: lists, .. } => {
-                check("tables with ids", lists.len(), tables.len())?;
-                for (t, (bags, table)) in lists.iter().zip(tables).enumerate() {
-                    check("offsets of a table", bags.offsets.len(), samples.saturating_add(1))?;
-                    bags.check(t, table, 0..samples)?;
-                    self.check_bags(bags.offsets, |_| t)?;
-                }
-                Ok(())
-            }
         }
     }
 
-    /// Whether all bags are short enough; `table` tells whose a bag is. The offsets do not fall.
-    fn check_bags(&self, offsets: &[i64], table: impl Fn(usize) -> usize) -> Result<(), Error> {
-        let most = self.options.ids_per_bag_max as i64;
-        let too_long = |pair: &[i64]| pair[1] - pair[0] > most;
-        let any = offsets.iter().zip(&offsets[1..]).fold(false, |any, (a, b)| any | (b - a > most));
-        match offsets.windows(2).position(too_long).filter(|_| any) {
-            None => Ok(()),
-            Some(bag) => {
-                let ids = (offsets[bag + 1] - offsets[bag]) as usize;
-                Err(Error::LongBag { table: table(bag), ids, most: self.options.ids_per_bag_max })
-            }
-        }
+    pub fn precision(&self) -> Precision {
+        self.mlp
     }
 
     pub fn infer(
         &self,
+        host: &Host,
         requests: &[Request],
         out: &mut [f32],
         results: &mut [Result<(), Error>],
@@ -199,20 +97,22 @@ impl CpuEngine {
         threads: Option<&Threads>,
     ) -> Done {
         assert_eq!(requests.len(), results.len(), "a result for each request");
-        let layout = self.layout();
+        let layout = host.layout();
+        let outputs = host.outputs();
         let mut starts = std::mem::take(&mut worker.starts);
         starts.clear();
         let (mut samples, mut ids) = (0, 0);
         for (request, result) in requests.iter().zip(&mut *results) {
             starts.push(samples);
             samples += request.samples();
-            *result = self.check_shape(request, &layout);
+            *result = host.check_sizes(request, &layout);
             ids += if result.is_ok() { request.sparse.ids() } else { 0 };
         }
         starts.push(samples);
-        assert_eq!(out.len(), samples * self.outputs(), "a place for each score");
+        assert_eq!(out.len(), samples * outputs, "a place for each score");
         let call = Call {
             engine: self,
+            host,
             layout: &layout,
             requests,
             starts: &starts,
@@ -228,11 +128,11 @@ impl CpuEngine {
                 let work = |index: usize, out: &mut [f32], worker: &mut Worker| {
                     call.part(index * part, out, worker);
                 };
-                threads.split_chunks(worker, out, part * self.outputs(), most, &work);
+                threads.split_chunks(worker, out, part * outputs, most, &work);
             }
             None => {
                 let part = part_samples(samples, ids, 1);
-                for (index, out) in out.chunks_mut(part * self.outputs()).enumerate() {
+                for (index, out) in out.chunks_mut(part * outputs).enumerate() {
                     call.part(index * part, out, worker);
                 }
             }
@@ -240,33 +140,17 @@ impl CpuEngine {
         let done = call.done();
         for (request, result) in results.iter().enumerate() {
             if result.is_err() {
-                let range = starts[request] * self.outputs()..starts[request + 1] * self.outputs();
+                let range = starts[request] * outputs..starts[request + 1] * outputs;
                 out[range].fill(f32::NAN);
             }
         }
         worker.starts = starts;
         done
     }
-
-    pub fn pool(&self, bags: &Bags, out: &mut [f32], worker: &mut Worker) -> Result<u64, Error> {
-        let layout = self.layout();
-        let tables = layout.resident.get();
-        Ok(tables.pool(bags, out, &mut worker.bags)?)
-    }
-}
-
-impl Layout {
-    fn new(tables: Tables, plan: &Plan, options: &Options) -> Result<Self, Error> {
-        let tables = Arc::new(tables);
-        let out_of_range = options.out_of_range.clone();
-        let resident = Resident::new(Arc::clone(&tables), out_of_range, options.cpu.isa)?;
-        let helpers_max = plan.threads.checked_sub(1).unwrap_or(usize::MAX);
-        Ok(Self { tables, resident, helpers_max })
-    }
 }
 
 /// How many samples a part has: few enough for the caches, and enough parts for the threads.
-fn part_samples(samples: usize, ids: usize, threads: usize) -> usize {
+pub(crate) fn part_samples(samples: usize, ids: usize, threads: usize) -> usize {
     let by_ids = PART_IDS.checked_div(ids.div_ceil(samples.max(1))).unwrap_or(PART_SAMPLES);
     let is_long = ids > 4 * PART_IDS;
     let most = if is_long { by_ids.clamp(PART_SAMPLES, PART_SAMPLES_MAX) } else { PART_SAMPLES };
@@ -343,12 +227,11 @@ impl Call<'_> {
 
     fn note_failed(&self, requests: &Range<usize>, worker: &mut Worker) {
         worker.failed.clear();
-        // Only sizes were checked so far, by one thread: what is read here does not depend on the
-        // order of parts.
+        // Sizes were checked before the parts began, by one thread. Errors that other parts have met since do
+        // not count here: what becomes of a part must not depend on their order.
         let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_shapeless =
-            |request: usize| matches!(&results[request], Err(error) if !error.is_bad_id());
-        worker.failed.extend(requests.clone().map(is_shapeless));
+        let has_wrong_sizes = |request: usize| matches!(&results[request], Err(error) if lookup_place(error).is_none());
+        worker.failed.extend(requests.clone().map(has_wrong_sizes));
     }
 
     fn bottom(
@@ -408,24 +291,21 @@ impl Call<'_> {
         self.clamped.fetch_add(clamped, Ordering::Relaxed);
     }
 
-    /// Of several bad ids of a request the first is told, whichever thread met one.
+    /// Of several errors of a request the first is told, whichever thread met one.
     fn fail(&self, request: usize, error: bag::Error) {
         let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = |error: &bag::Error| match error {
-            bag::Error::OutOfRange { table, position, .. } => (*table, *position),
-            _ => (0, 0),
-        };
+        let error = Error::from(error);
         let is_first = match &results[request] {
-            Err(Error::Bags(earlier)) => place(&error) < place(earlier),
-            _ => true,
+            Err(earlier) => lookup_place(&error) < lookup_place(earlier),
+            Ok(()) => true,
         };
         if is_first {
-            results[request] = Err(error.into());
+            results[request] = Err(error);
         }
     }
 
     fn remember(&self, samples: &Range<usize>, requests: &Range<usize>, worker: &mut Worker) {
-        let ring = &self.engine.ring;
+        let ring = &self.host.ring;
         if !ring.is_on() {
             return;
         }
@@ -455,6 +335,17 @@ impl Call<'_> {
     }
 }
 
+/// Where a lookup met an error: its table, and the place in it. `None` for errors of sizes.
+fn lookup_place(error: &Error) -> Option<(usize, bool, usize)> {
+    match error {
+        Error::Bags(bag::Error::Offset { table, position, .. }) => Some((*table, false, *position)),
+        Error::Bags(bag::Error::OutOfRange { table, position, .. }) => {
+            Some((*table, true, *position))
+        }
+        _ => None,
+    }
+}
+
 impl Sparse<'_> {
     fn ids(&self) -> usize {
         match self {
@@ -462,8 +353,4 @@ impl Sparse<'_> {
             Self::PerTable { tables, .. } => tables.iter().map(|bags| bags.ids.len()).sum(),
         }
     }
-}
-
-fn check(what: &'static str, found: usize, expected: usize) -> Result<(), Error> {
-    if found == expected { Ok(()) } else { Err(Error::Batch { what, found, expected }) }
 }

@@ -5,9 +5,10 @@ use std::arch::x86_64::*;
 use super::integer::vectors::plane::*;
 use super::integer::vectors::{self, Digits, Quads, Scales, WIDE_ROWS_MAX};
 use super::kernel::Work;
-use super::pooling::{self, Lanes, case::*};
+use super::pooling::{self, Rows, case::*};
 use super::quant::Params;
 use crate::detect::Isa;
+use crate::simd::Avx2;
 
 /// # Safety
 /// As [`pool`](super::kernel::pool) promises of its work; the processor has AVX2, FMA and F16C.
@@ -16,46 +17,12 @@ pub(super) unsafe fn pool(work: &Work) {
     unsafe { pooling::pool::<Avx2>(work) }
 }
 
-pub(super) struct Avx2;
-
 // SAFETY: nothing is read or written but what the trait says.
-unsafe impl Lanes for Avx2 {
-    type V = __m256;
-    const LANES: usize = 8;
+unsafe impl Rows for Avx2 {
     const VECTORS_MAX: usize = 8;
 
     #[inline(always)]
-    unsafe fn splat(x: f32) -> __m256 {
-        // SAFETY: the trait's callers have the instruction set.
-        unsafe { _mm256_set1_ps(x) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_mul_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_fmadd_ps(a, b, c) }
-    }
-
-    #[inline(always)]
-    unsafe fn max(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_max_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn load<const DTYPE: u8>(row: *const u8, v: usize) -> __m256 {
+    unsafe fn row<const DTYPE: u8>(row: *const u8, v: usize) -> __m256 {
         // SAFETY: the whole vector belongs to the row, as the caller promises.
         unsafe {
             match DTYPE {
@@ -76,30 +43,19 @@ unsafe impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn load_part<const DTYPE: u8>(row: *const u8, v: usize, lanes: usize) -> __m256 {
+    unsafe fn row_part<const DTYPE: u8>(row: *const u8, v: usize, lanes: usize) -> __m256 {
         // SAFETY: `lanes` elements belong to the row, and no others are read; quantised rows are
         // padded to whole vectors.
         unsafe {
             match DTYPE {
-                INT8 | INT4 => Self::load::<DTYPE>(row, v),
-                F32 => _mm256_maskload_ps(row.add(v * 32).cast(), mask(lanes)),
+                INT8 | INT4 => Self::row::<DTYPE>(row, v),
+                F32 => _mm256_maskload_ps(row.add(v * 32).cast(), Self::mask(lanes)),
                 _ => {
                     let mut halves = [0u16; 8];
                     let own = row.add(v * 16).cast();
                     std::ptr::copy_nonoverlapping(own, halves.as_mut_ptr(), lanes);
-                    Self::load::<DTYPE>(halves.as_ptr().cast(), 0)
+                    Self::row::<DTYPE>(halves.as_ptr().cast(), 0)
                 }
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn store(out: *mut f32, x: __m256, lanes: usize) {
-        // SAFETY: the first `lanes` belong to the bag, and no others are written.
-        unsafe {
-            match lanes {
-                8 => _mm256_storeu_ps(out, x),
-                _ => _mm256_maskstore_ps(out, mask(lanes), x),
             }
         }
     }
@@ -129,16 +85,6 @@ unsafe impl Lanes for Avx2 {
         }
         // SAFETY: as the caller promises.
         unsafe { inside::<DTYPE, MODE, AHEAD, N, RAGGED>(work) }
-    }
-}
-
-/// The first lanes.
-#[inline(always)]
-unsafe fn mask(lanes: usize) -> __m256i {
-    // SAFETY: the trait's callers have the instruction set.
-    unsafe {
-        let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-        _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes as i32), lane)
     }
 }
 
@@ -337,7 +283,7 @@ unsafe fn params_at(params: *const Params, i: usize, rows: usize) -> __m256i {
         if i + 8 <= rows {
             return _mm256_loadu_si256(params.add(i).cast());
         }
-        _mm256_maskload_epi32(params.wrapping_add(i).cast(), mask(rows.saturating_sub(i)))
+        _mm256_maskload_epi32(params.wrapping_add(i).cast(), Avx2::mask(rows.saturating_sub(i)))
     }
 }
 

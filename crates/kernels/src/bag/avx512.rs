@@ -6,9 +6,10 @@ use super::integer::DIGITS;
 use super::integer::vectors::plane::*;
 use super::integer::vectors::{self, Digits, Quads, Scales};
 use super::kernel::Work;
-use super::pooling::{self, Lanes, case::*};
+use super::pooling::{self, Rows, case::*};
 use super::quant::Params;
 use crate::detect::Isa;
+use crate::simd::Avx512;
 
 /// # Safety
 /// As [`pool`](super::kernel::pool) promises of its work; the processor has AVX-512 F, BW, DQ, VL.
@@ -17,50 +18,12 @@ pub(super) unsafe fn pool(work: &Work) {
     unsafe { pooling::pool::<Avx512>(work) }
 }
 
-pub(super) struct Avx512;
-
-fn mask(lanes: usize) -> __mmask16 {
-    if lanes >= 16 { !0 } else { (1 << lanes) - 1 }
-}
-
 // SAFETY: nothing is read or written but what the trait says.
-unsafe impl Lanes for Avx512 {
-    type V = __m512;
-    const LANES: usize = 16;
+unsafe impl Rows for Avx512 {
     const VECTORS_MAX: usize = 16;
 
     #[inline(always)]
-    unsafe fn splat(x: f32) -> __m512 {
-        // SAFETY: the trait's callers have the instruction set.
-        unsafe { _mm512_set1_ps(x) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_mul_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_fmadd_ps(a, b, c) }
-    }
-
-    #[inline(always)]
-    unsafe fn max(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_max_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn load<const DTYPE: u8>(row: *const u8, v: usize) -> __m512 {
+    unsafe fn row<const DTYPE: u8>(row: *const u8, v: usize) -> __m512 {
         // SAFETY: the whole vector belongs to the row, as the caller promises.
         unsafe {
             match DTYPE {
@@ -82,23 +45,17 @@ unsafe impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn load_part<const DTYPE: u8>(row: *const u8, v: usize, lanes: usize) -> __m512 {
-        let mask = mask(lanes);
+    unsafe fn row_part<const DTYPE: u8>(row: *const u8, v: usize, lanes: usize) -> __m512 {
+        let mask = Avx512::mask(lanes);
         // SAFETY: masked lanes are not read; quantised rows are padded to whole vectors.
         unsafe {
             match DTYPE {
                 F32 => _mm512_maskz_loadu_ps(mask, row.add(v * 64).cast()),
                 F16 => _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, row.add(v * 32).cast())),
                 BF16 => from_bf16(_mm256_maskz_loadu_epi16(mask, row.add(v * 32).cast())),
-                _ => Self::load::<DTYPE>(row, v),
+                _ => Self::row::<DTYPE>(row, v),
             }
         }
-    }
-
-    #[inline(always)]
-    unsafe fn store(out: *mut f32, x: __m512, lanes: usize) {
-        // SAFETY: the first `lanes` belong to the bag.
-        unsafe { _mm512_mask_storeu_ps(out, mask(lanes), x) }
     }
 
     #[inline(always)]
@@ -273,7 +230,7 @@ unsafe fn in_order([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
 #[inline(always)]
 unsafe fn params_at(params: *const Params, i: usize, rows: usize) -> __m512i {
     // SAFETY: masked ones are not read.
-    unsafe { _mm512_maskz_loadu_epi32(mask(rows - i), params.wrapping_add(i).cast()) }
+    unsafe { _mm512_maskz_loadu_epi32(Avx512::mask(rows - i), params.wrapping_add(i).cast()) }
 }
 
 #[inline(always)]

@@ -71,13 +71,13 @@ pub(super) mod vectors {
     use super::{BASE, DIGITS, ROWS_MAX};
     use crate::bag::Dtype;
     use crate::bag::ahead::{Ahead, by_ahead};
-    use crate::bag::avx2::Avx2;
     use crate::bag::avx512::Avx512Vnni;
     use crate::bag::kernel::{Work, pool_floats};
-    use crate::bag::pooling::{Lanes, write};
+    use crate::bag::pooling::write;
     use crate::bag::quant::Params;
     use crate::bag::resolve::Bag;
     use crate::detect::Isa;
+    use crate::simd::{Avx2, Lanes};
 
     /// What a byte holds, as constants: enums cannot be parameters yet.
     pub(in crate::bag) mod plane {

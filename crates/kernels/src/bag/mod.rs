@@ -89,7 +89,7 @@ pub struct Bags<'a> {
     pub weights: Option<&'a [f32]>,
 }
 
-/// What becomes of an id that no row has.
+/// What to do with an id outside the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OutOfRange {
     /// The call fails, and says where.
@@ -111,9 +111,9 @@ pub enum Error {
     #[error("table {table}: id {id} at position {position} is not below its {rows} rows")]
     OutOfRange { table: usize, position: usize, id: i64, rows: usize },
     #[error(
-        "offset {position} is {offset}: offsets begin at 0, never fall, and end at the number of ids, {ids}"
+        "table {table}: offset {position} is {offset}: offsets begin at 0, never fall, and end at the number of ids, {ids}"
     )]
-    Offset { position: usize, offset: i64, ids: usize },
+    Offset { table: usize, position: usize, offset: i64, ids: usize },
     #[error("{tables} tables and a batch of {batch} need {expected} offsets, not {found}")]
     Offsets { tables: usize, batch: usize, expected: usize, found: usize },
     #[error("{found} weights for {ids} ids")]

@@ -10,6 +10,7 @@ use super::Dtype;
 use super::ahead::{Ahead, by_ahead};
 use super::kernel::{Mode, Target, Work};
 use super::quant::Params;
+use crate::simd::Lanes;
 
 /// Cases of a loop, as constants: enums cannot be parameters yet.
 pub(super) mod case {
@@ -25,30 +26,20 @@ pub(super) mod case {
 }
 use case::*;
 
-/// An instruction set's vectors of fp32.
+/// How an instruction set reads rows.
 ///
 /// # Safety
-/// All functions need the instruction set; loads and stores need their memory.
-pub(super) unsafe trait Lanes {
-    type V: Copy;
-    const LANES: usize;
+/// All functions need the instruction set and the memory that they read.
+pub(super) unsafe trait Rows: Lanes {
     /// As many sums as registers hold, beside what a row needs on its way. Plain sums of fp32 need
     /// nothing: a row is added straight from memory, and sixteen sums fit always.
     const VECTORS_MAX: usize;
 
-    unsafe fn splat(x: f32) -> Self::V;
-    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
-    /// a · b + c, rounded once.
-    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// The larger; `b` where one is NaN.
-    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// Vector number `v` of the elements that begin at `row`. Where elements share bytes, `row` is
     /// the beginning of a group.
-    unsafe fn load<const DTYPE: u8>(row: *const u8, v: usize) -> Self::V;
+    unsafe fn row<const DTYPE: u8>(row: *const u8, v: usize) -> Self::V;
     /// The same, of which only the first `lanes` may be read (where rows are not padded).
-    unsafe fn load_part<const DTYPE: u8>(row: *const u8, v: usize, lanes: usize) -> Self::V;
-    unsafe fn store(out: *mut f32, x: Self::V, lanes: usize);
+    unsafe fn row_part<const DTYPE: u8>(row: *const u8, v: usize, lanes: usize) -> Self::V;
 
     /// Runs [`bags`] in a function that has the instruction set.
     unsafe fn enter<
@@ -69,7 +60,7 @@ pub(super) unsafe trait Lanes {
 #[inline(always)]
 pub(super) unsafe fn write<L: Lanes>(out: &Target, element: usize, value: L::V, lanes: usize) {
     // SAFETY: as the caller promises.
-    unsafe { L::store(out.at(element), value, lanes) }
+    unsafe { L::store_first(out.at(element), value, lanes) }
 }
 
 /// A quantised row's params, ready to compute with.
@@ -91,7 +82,7 @@ unsafe fn widened(params: *const Params) -> Widened {
 
 /// # Safety
 /// As [`pool`](super::kernel::pool) promises of its work; the processor has the instruction set.
-pub(super) unsafe fn pool<L: Lanes>(work: &Work) {
+pub(super) unsafe fn pool<L: Rows>(work: &Work) {
     // SAFETY: for this and the calls that follow, as the caller promises.
     unsafe {
         match work.dtype {
@@ -104,7 +95,7 @@ pub(super) unsafe fn pool<L: Lanes>(work: &Work) {
     }
 }
 
-unsafe fn by_mode<L: Lanes, const DTYPE: u8>(work: &Work) {
+unsafe fn by_mode<L: Rows, const DTYPE: u8>(work: &Work) {
     if work.mode == Mode::Sum {
         // SAFETY: see `pool`.
         return unsafe {
@@ -116,7 +107,7 @@ unsafe fn by_mode<L: Lanes, const DTYPE: u8>(work: &Work) {
 }
 
 /// Also sums of quantised rows in bags that are too short for integers.
-unsafe fn by_rare_mode<L: Lanes, const DTYPE: u8>(work: &Work) {
+unsafe fn by_rare_mode<L: Rows, const DTYPE: u8>(work: &Work) {
     // SAFETY: see `pool`.
     unsafe {
         match work.mode {
@@ -146,7 +137,7 @@ const fn bits(dtype: u8) -> usize {
     }
 }
 
-unsafe fn by_width<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8>(work: &Work) {
+unsafe fn by_width<L: Rows, const DTYPE: u8, const MODE: u8, const AHEAD: u8>(work: &Work) {
     let (vectors, group) = (vectors::<L>(DTYPE, work.dim), group::<L>(DTYPE));
     // The fewest parts, and of those the narrowest.
     let most = if const { DTYPE == F32 && MODE == SUM } { 16 } else { L::VECTORS_MAX };
@@ -172,18 +163,18 @@ unsafe fn by_width<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8>(w
 const PARTS: [usize; 6] = [1, 2, 4, 6, 8, 16];
 
 /// Vectors of a row.
-fn vectors<L: Lanes>(dtype: u8, dim: usize) -> usize {
+fn vectors<L: Rows>(dtype: u8, dim: usize) -> usize {
     dim.div_ceil(L::LANES).next_multiple_of(group::<L>(dtype))
 }
 
 /// Vectors that share their bytes: an int4 row is read in groups of 32 elements, and a part that began
 /// within one would have to look which half of a byte it wants.
-const fn group<L: Lanes>(dtype: u8) -> usize {
+const fn group<L: Rows>(dtype: u8) -> usize {
     if dtype == INT4 { 32 / L::LANES } else { 1 }
 }
 
 /// Quantised rows are padded to whole vectors and lines: they end like any other.
-unsafe fn by_end<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8, const N: usize>(
+unsafe fn by_end<L: Rows, const DTYPE: u8, const MODE: u8, const AHEAD: u8, const N: usize>(
     work: &Work,
 ) {
     let bytes = work.dtype.row_bytes(work.dim);
@@ -206,7 +197,7 @@ unsafe fn by_end<L: Lanes, const DTYPE: u8, const MODE: u8, const AHEAD: u8, con
 /// As for [`pool`]; and a row has `N` vectors at least.
 #[inline(always)]
 pub(super) unsafe fn bags<
-    L: Lanes,
+    L: Rows,
     const DTYPE: u8,
     const MODE: u8,
     const AHEAD: u8,
@@ -250,8 +241,8 @@ pub(super) unsafe fn bags<
                     let (scale, bias) = (L::splat(scale), L::splat(bias));
                     for (v, sum) in sum.iter_mut().enumerate() {
                         let x = match RAGGED && v + 1 == N {
-                            true => L::load_part::<DTYPE>(row, v, last_lanes),
-                            false => L::load::<DTYPE>(row, v),
+                            true => L::row_part::<DTYPE>(row, v, last_lanes),
+                            false => L::row::<DTYPE>(row, v),
                         };
                         *sum = match MODE {
                             MAX if quantised => L::max(L::fma(x, scale, bias), *sum),

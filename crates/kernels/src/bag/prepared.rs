@@ -49,11 +49,6 @@ pub struct Lookup<'l> {
 /// Rows that are pooled in one go: their list of addresses stays in the second-level cache, and the
 /// prefetches that a list begins and ends without are few among its own.
 const ROWS_AT_ONCE: usize = 4096;
-/// Up to this many ids per bag, what is written counts as much as what is read.
-const SHORT_BAG_IDS: usize = 4;
-/// Then samples of about so many rows are taken through all tables before the next ones: the pages of
-/// the output that they write to stay in the translation cache.
-const SHORT_ROWS_AT_ONCE: usize = 1024;
 
 impl<'a> Prepared<'a> {
     /// Checks the tables. `out_of_range` has one reaction per table, or is empty: then an id that no
@@ -122,7 +117,9 @@ impl<'a> Prepared<'a> {
     /// and whether offsets and weights are as [`Lookup::add`] wants them.
     pub fn check(&self, table: usize, bags: &TableBags) -> Result<(), Error> {
         let t = &self.tables[table];
-        bags.check(table, t, 0..bags.offsets.len().saturating_sub(1))?;
+        let samples = 0..bags.offsets.len().saturating_sub(1);
+        bags.check(table, t, &samples)?;
+        bags.check_order(table, &samples)?;
         if self.out_of_range[table] == OutOfRange::Clamp {
             return Ok(());
         }
@@ -145,16 +142,9 @@ impl Lookup<'_> {
         samples: Range<usize>,
         place: usize,
     ) -> Result<u64, Error> {
-        let tables = self.prepared.tables.len();
-        let is_short = bags.ids.len() <= SHORT_BAG_IDS * tables * bags.batch;
-        let at_once = if is_short { samples_at_once(bags) } else { samples.len().max(1) };
         let mut clamped = 0;
-        for first in samples.clone().step_by(at_once) {
-            let some = first..(first + at_once).min(samples.end);
-            for table in 0..tables {
-                let place = place + first - samples.start;
-                clamped += self.add(table, &bags.table(table), some.clone(), place)?;
-            }
+        for table in 0..self.prepared.tables.len() {
+            clamped += self.add(table, &bags.table(table), samples.clone(), place)?;
         }
         Ok(clamped)
     }
@@ -174,7 +164,7 @@ impl Lookup<'_> {
     ) -> Result<u64, Error> {
         let Prepared { tables, columns, out_of_range, width, isa } = self.prepared;
         let t = &tables[table];
-        bags.check(table, t, samples.clone())?;
+        bags.check(table, t, &samples)?;
         let begin = columns[table];
         let end = match self.is_touch {
             true => Some(t.dim),
@@ -244,11 +234,6 @@ impl Lookup<'_> {
     }
 }
 
-/// Samples with short bags that are taken through all tables at a time.
-fn samples_at_once(bags: &Bags) -> usize {
-    (SHORT_ROWS_AT_ONCE * bags.batch).checked_div(bags.ids.len()).unwrap_or(bags.batch).max(1)
-}
-
 impl<'a> Bags<'a> {
     /// The bags of one table. The call has offsets for it, as [`Bags::check`] has seen.
     pub fn table(&self, table: usize) -> TableBags<'a> {
@@ -256,45 +241,38 @@ impl<'a> Bags<'a> {
         TableBags { ids: self.ids, offsets, weights: self.weights }
     }
 
-    /// Whether offsets and weights are as a call of so many tables needs them.
+    /// Whether offsets and weights are as a call of so many tables needs them. That offsets do not fall is
+    /// checked where rows are looked up.
     pub fn check(&self, tables: usize) -> Result<(), Error> {
         let (ids, offsets, batch) = (self.ids.len(), self.offsets, self.batch);
         let expected = tables.saturating_mul(batch).saturating_add(1);
         if offsets.len() != expected {
             return Err(Error::Offsets { tables, batch, expected, found: offsets.len() });
         }
-        let wrong = |position: usize| Error::Offset { position, offset: offsets[position], ids };
         if offsets[0] != 0 {
-            return Err(wrong(0));
+            return Err(Error::Offset { table: 0, position: 0, offset: offsets[0], ids });
         }
-        if let Some(position) = first_fall(offsets) {
-            return Err(wrong(position));
-        }
-        if usize::try_from(offsets[expected - 1]) != Ok(ids) {
-            return Err(wrong(expected - 1));
+        let offset = offsets[expected - 1];
+        if usize::try_from(offset) != Ok(ids) {
+            return Err(Error::Offset {
+                table: tables.saturating_sub(1),
+                position: batch,
+                offset,
+                ids,
+            });
         }
         check_weights(self.weights, ids)
     }
 }
 
 impl TableBags<'_> {
-    /// Whether offsets and weights of some samples' bags are as a lookup in table number `table` wants
-    /// them.
-    pub fn check(&self, table: usize, t: &Table, samples: Range<usize>) -> Result<(), Error> {
+    /// Whether there are offsets and weights for some samples' bags, as a lookup in table number `table`
+    /// wants them. Reads no array.
+    pub fn check(&self, table: usize, t: &Table, samples: &Range<usize>) -> Result<(), Error> {
         let (ids, offsets) = (self.ids.len(), self.offsets);
-        let wrong = |position: usize| Error::Offset { position, offset: offsets[position], ids };
         if samples.end >= offsets.len() || samples.start > samples.end {
             let (expected, found) = (samples.end.saturating_add(1), offsets.len());
             return Err(Error::Offsets { tables: 1, batch: samples.end, expected, found });
-        }
-        if offsets[samples.start] < 0 {
-            return Err(wrong(samples.start));
-        }
-        if let Some(position) = first_fall(&offsets[samples.start..=samples.end]) {
-            return Err(wrong(samples.start + position));
-        }
-        if usize::try_from(offsets[samples.end]).map_or(true, |end| end > ids) {
-            return Err(wrong(samples.end));
         }
         check_weights(self.weights, ids)?;
         match t.pooling {
@@ -302,9 +280,24 @@ impl TableBags<'_> {
             _ => Ok(()),
         }
     }
+
+    /// Whether the offsets of some samples do not fall and lie within the ids.
+    pub(super) fn check_order(&self, table: usize, samples: &Range<usize>) -> Result<(), Error> {
+        let offsets = &self.offsets[samples.start..=samples.end];
+        let is_inside = |offset: &i64| usize::try_from(*offset).is_ok_and(|o| o <= self.ids.len());
+        let position = match first_fall(offsets) {
+            _ if !is_inside(&offsets[0]) => 0,
+            Some(position) => position,
+            None if !is_inside(&offsets[offsets.len() - 1]) => offsets.len() - 1,
+            None => return Ok(()),
+        };
+        let (position, offset) = (samples.start + position, offsets[position]);
+        Err(Error::Offset { table, position, offset, ids: self.ids.len() })
+    }
 }
 
 /// The place of the first offset that is less than the one before it.
+#[inline(always)]
 fn first_fall(offsets: &[i64]) -> Option<usize> {
     // All pairs in one vector loop; the place is searched only if some pair falls.
     let falls = offsets.iter().zip(&offsets[1..]).fold(false, |falls, (a, b)| falls | (b < a));

@@ -83,7 +83,8 @@ pub(super) struct Place {
 }
 
 /// Appends the place's bags to the scratch. Returns how many ids were clamped; after an error the
-/// scratch is as it was before. The offsets of the place's samples were checked.
+/// scratch is as it was before. Offsets are checked here, where they are in the cache: the place's samples
+/// must have some.
 pub(super) fn resolve(
     table: &Table,
     bags: &TableBags,
@@ -91,6 +92,7 @@ pub(super) fn resolve(
     isa: Isa,
     scratch: &mut Scratch,
 ) -> Result<u64, Error> {
+    bags.check_order(place.table as usize, &place.samples)?;
     let call = Call { table, bags, place, isa };
     match isa {
         // SAFETY: `Prepared::new` lowered the set to what the processor has.

@@ -8,9 +8,9 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use super::Activation;
-use super::avx512::F32x16;
-use super::lanes::Lanes as _;
+use super::step::Step as _;
 use super::tile::{Output, Target, Tile, finish};
+use crate::simd::{Avx512, Lanes as _};
 
 /// Rows and columns of a block.
 pub(crate) const ROWS: usize = 32;
@@ -193,19 +193,19 @@ unsafe fn write(tile: &Tile, sums: &mut [f32]) {
     let lowest = if activation == Activation::Relu { 0.0f32 } else { f32::NEG_INFINITY };
     // SAFETY: the caller's promise.
     unsafe {
-        let floor = F32x16::splat((&raw const lowest).cast());
+        let floor = Avx512::splat(lowest);
         for (r, row) in sums.chunks_exact_mut(COLUMNS).enumerate() {
-            for column in (0..COLUMNS).step_by(F32x16::LANES) {
-                let bias = F32x16::load(tile.bias.add(column).cast());
+            for column in (0..COLUMNS).step_by(Avx512::LANES) {
+                let bias = Avx512::load(tile.bias.add(column));
                 let own = row.as_mut_ptr().add(column);
-                let sum = F32x16::add(F32x16::load(own.cast()), bias);
+                let sum = Avx512::add(Avx512::load(own), bias);
                 match y {
-                    _ if !is_plain => F32x16::store(own, sum),
+                    _ if !is_plain => Avx512::store(own, sum),
                     Output::F32 { to, stride } => {
-                        F32x16::store(to.add(r * stride + column), F32x16::max(floor, sum));
+                        Avx512::store(to.add(r * stride + column), Avx512::max(floor, sum));
                     }
                     Output::Bf16 { to, stride } => {
-                        F32x16::store_bf16(to.add(r * stride + column), F32x16::max(floor, sum));
+                        Avx512::store_bf16(to.add(r * stride + column), Avx512::max(floor, sum));
                     }
                 }
             }

@@ -5,104 +5,41 @@ use std::arch::x86_64::*;
 use half::bf16;
 
 use super::dot;
-use super::lanes::{Dots, Lanes};
+use super::step::Step;
 use super::tile::{GROUP, Kernels, Tile, TileFn, run};
 use crate::detect::Isa;
+use crate::simd::{Avx2, Lanes as _, inlined};
 
-pub(crate) struct F32x8;
 /// Two bf16 a step, as two fp32 of x and a word of weights that is widened here.
 struct WidenedPairs;
 
-macro_rules! lanes {
-    ($name:ty, $x:ty, $splat:expr, $step:expr) => {
-        impl Lanes for $name {
-            const LANES: usize = 8;
-            type V = __m256;
+macro_rules! step {
+    ($name:ty, $x:ty, |$from:ident| $load:expr, |$acc:ident, $value:ident, $w:ident| $step:expr) => {
+        impl Step for $name {
+            type L = Avx2;
             type X = $x;
-            const X_BYTES: usize = size_of::<$x>() / Self::LANES;
-            #[inline(always)]
-            unsafe fn load(from: *const u32) -> __m256 {
-                // SAFETY: the caller's promise.
-                unsafe { _mm256_loadu_ps(from.cast()) }
-            }
-            #[inline(always)]
-            unsafe fn splat(from: *const u32) -> __m256 {
-                // SAFETY: the caller's promise.
-                unsafe { _mm256_set1_ps(from.cast::<f32>().read_unaligned()) }
-            }
-            #[inline(always)]
-            unsafe fn x(from: *const u8) -> $x {
-                // SAFETY: the caller's promise.
-                unsafe { $splat(from.cast()) }
-            }
-            #[inline(always)]
-            unsafe fn step(acc: __m256, x: $x, weights: __m256) -> __m256 {
-                // SAFETY: the caller's promise.
-                unsafe { $step(acc, x, weights) }
-            }
-            #[inline(always)]
-            unsafe fn add(a: __m256, b: __m256) -> __m256 {
-                // SAFETY: the caller's promise.
-                unsafe { _mm256_add_ps(a, b) }
-            }
-            #[inline(always)]
-            unsafe fn max(floor: __m256, value: __m256) -> __m256 {
-                // SAFETY: the caller's promise.
-                unsafe { _mm256_max_ps(floor, value) }
-            }
-            #[inline(always)]
-            unsafe fn store(to: *mut f32, value: __m256) {
-                // SAFETY: the caller's promise.
-                unsafe { _mm256_storeu_ps(to, value) }
-            }
-            #[inline(always)]
-            unsafe fn store_bf16(to: *mut bf16, value: __m256) {
-                // SAFETY: the caller's promise.
-                unsafe { _mm_storeu_si128(to.cast(), narrow(value)) }
+            inlined! {
+                fn x($from: *const u8) -> $x { $load }
+                fn step($acc: __m256, $value: $x, $w: __m256) -> __m256 { $step }
+                fn store_bf16(to: *mut bf16, value: __m256) {
+                    _mm_storeu_si128(to.cast(), narrow(value))
+                }
             }
         }
     };
 }
 
-lanes!(F32x8, __m256, Self::splat, |acc, x, w| _mm256_fmadd_ps(x, w, acc));
-lanes!(
-    WidenedPairs,
-    [__m256; 2],
-    |from: *const u32| [Self::splat(from), Self::splat(from.add(1))],
-    |acc, x: [__m256; 2], w| {
-        let acc = _mm256_fmadd_ps(x[0], low(w), acc);
-        _mm256_fmadd_ps(x[1], high(w), acc)
-    }
-);
+step!(Avx2, __m256, |from| splat(from), |acc, x, w| _mm256_fmadd_ps(x, w, acc));
+step!(WidenedPairs, [__m256; 2], |from| [splat(from), splat(from.add(4))], |acc, x, w| {
+    let acc = _mm256_fmadd_ps(x[0], low(w), acc);
+    _mm256_fmadd_ps(x[1], high(w), acc)
+});
 
-impl Dots for F32x8 {
-    #[inline(always)]
-    unsafe fn load_first(from: *const f32, count: usize) -> __m256 {
-        // SAFETY: the caller's promise; lanes behind `count` are not read.
-        unsafe {
-            let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-            let wanted = _mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), lane);
-            _mm256_maskload_ps(from, wanted)
-        }
-    }
-    #[inline(always)]
-    unsafe fn sum(value: __m256) -> f32 {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let four = _mm_add_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps::<1>(value));
-            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
-        }
-    }
-    #[inline(always)]
-    unsafe fn sums([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
-        // SAFETY: the caller's promise; four fp32 are 16 bytes.
-        unsafe {
-            let abcd = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-            let one = _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps::<1>(abcd));
-            std::mem::transmute::<__m128, [f32; 4]>(one)
-        }
-    }
+/// One word, at any address, in all lanes.
+#[inline(always)]
+unsafe fn splat(from: *const u8) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe { Avx2::splat(from.cast::<f32>().read_unaligned()) }
 }
 
 /// The first bf16 of each pair.
@@ -163,7 +100,7 @@ macro_rules! kernels {
     };
 }
 
-kernels!(F32, f32_tile, F32x8, [1, 2, 3, 4, 5, 6]);
+kernels!(F32, f32_tile, Avx2, [1, 2, 3, 4, 5, 6]);
 // Widened weights take registers too.
 kernels!(BF16_WIDENED, widened_tile, WidenedPairs, [1, 2, 3, 4]);
 
@@ -172,7 +109,7 @@ kernels!(BF16_WIDENED, widened_tile, WidenedPairs, [1, 2, 3, 4]);
 #[target_feature(enable = "avx2,fma")]
 pub(crate) unsafe fn dots(job: &dot::Job<'_>) {
     // SAFETY: the caller's promise.
-    unsafe { dot::run::<F32x8>(job) }
+    unsafe { dot::run::<Avx2>(job) }
 }
 
 /// Writes the elements of eight rows of one length step by step, `width` words from step to step,

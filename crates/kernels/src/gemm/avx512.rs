@@ -5,114 +5,65 @@ use std::arch::x86_64::*;
 use half::bf16;
 
 use super::dot;
-use super::lanes::{Dots, Lanes};
+use super::step::Step;
 use super::tile::{GROUP, Kernels, Tile, TileFn, run};
 use crate::detect::Isa;
+use crate::simd::{Avx512, Lanes as _, inlined};
 
-pub(crate) struct F32x16;
 /// Two bf16 a step, by `vdpbf16ps`.
 struct Pairs;
 /// Two bf16 a step, as two fp32 of x and a word of weights that is widened here.
 struct WidenedPairs;
 
-macro_rules! lanes {
-    ($name:ty, $x:ty, $splat:expr, $step:expr, $narrow:expr) => {
-        impl Lanes for $name {
-            const LANES: usize = 16;
-            type V = __m512;
+macro_rules! step {
+    (
+        $name:ty, $x:ty, |$from:ident| $load:expr,
+        |$acc:ident, $value:ident, $w:ident| $step:expr, $narrow:ident
+    ) => {
+        impl Step for $name {
+            type L = Avx512;
             type X = $x;
-            const X_BYTES: usize = size_of::<$x>() / Self::LANES;
-            #[inline(always)]
-            unsafe fn load(from: *const u32) -> __m512 {
-                // SAFETY: the caller's promise.
-                unsafe { _mm512_loadu_ps(from.cast()) }
-            }
-            #[inline(always)]
-            unsafe fn splat(from: *const u32) -> __m512 {
-                // SAFETY: the caller's promise.
-                unsafe { _mm512_set1_ps(from.cast::<f32>().read_unaligned()) }
-            }
-            #[inline(always)]
-            unsafe fn x(from: *const u8) -> $x {
-                // SAFETY: the caller's promise.
-                unsafe { $splat(from.cast()) }
-            }
-            #[inline(always)]
-            unsafe fn step(acc: __m512, x: $x, weights: __m512) -> __m512 {
-                // SAFETY: the caller's promise.
-                unsafe { $step(acc, x, weights) }
-            }
-            #[inline(always)]
-            unsafe fn add(a: __m512, b: __m512) -> __m512 {
-                // SAFETY: the caller's promise.
-                unsafe { _mm512_add_ps(a, b) }
-            }
-            #[inline(always)]
-            unsafe fn max(floor: __m512, value: __m512) -> __m512 {
-                // SAFETY: the caller's promise.
-                unsafe { _mm512_max_ps(floor, value) }
-            }
-            #[inline(always)]
-            unsafe fn store(to: *mut f32, value: __m512) {
-                // SAFETY: the caller's promise.
-                unsafe { _mm512_storeu_ps(to, value) }
-            }
-            #[inline(always)]
-            unsafe fn store_bf16(to: *mut bf16, value: __m512) {
-                // SAFETY: the caller's promise.
-                unsafe { _mm256_storeu_si256(to.cast(), $narrow(value)) }
+            inlined! {
+                fn x($from: *const u8) -> $x { $load }
+                fn step($acc: __m512, $value: $x, $w: __m512) -> __m512 { $step }
+                fn store_bf16(to: *mut bf16, value: __m512) {
+                    _mm256_storeu_si256(to.cast(), $narrow(value))
+                }
             }
         }
     };
 }
 
-lanes!(F32x16, __m512, Self::splat, |acc, x, w| _mm512_fmadd_ps(x, w, acc), narrow);
-lanes!(
+step!(Avx512, __m512, |from| splat(from), |acc, x, w| _mm512_fmadd_ps(x, w, acc), narrow);
+step!(
     Pairs,
     __m512,
-    Self::splat,
+    |from| splat(from),
     |acc, x, w| _mm512_dpbf16_ps(acc, as_bf16(x), as_bf16(w)),
-    |value| { std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(value)) }
+    narrow_at_once
 );
-lanes!(
+step!(
     WidenedPairs,
     [__m512; 2],
-    |from: *const u32| [Self::splat(from), Self::splat(from.add(1))],
-    |acc, x: [__m512; 2], w| {
+    |from| [splat(from), splat(from.add(4))],
+    |acc, x, w| {
         let acc = _mm512_fmadd_ps(x[0], low(w), acc);
         _mm512_fmadd_ps(x[1], high(w), acc)
     },
     narrow
 );
 
-impl Dots for F32x16 {
-    #[inline(always)]
-    unsafe fn load_first(from: *const f32, count: usize) -> __m512 {
-        // SAFETY: the caller's promise; lanes behind `count` are not read.
-        unsafe { _mm512_maskz_loadu_ps(((1u32 << count) - 1) as __mmask16, from) }
-    }
-    #[inline(always)]
-    unsafe fn sum(value: __m512) -> f32 {
-        // SAFETY: the caller's promise.
-        unsafe { _mm512_reduce_add_ps(value) }
-    }
-    #[inline(always)]
-    unsafe fn sums([a, b, c, d]: [__m512; 4]) -> [f32; 4] {
-        // SAFETY: the caller's promise; four fp32 are 16 bytes.
-        unsafe {
-            let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-            let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-            let (low, high) = (
-                _mm512_shuffle_ps::<0b0100_0100>(ab, cd),
-                _mm512_shuffle_ps::<0b1110_1110>(ab, cd),
-            );
-            let abcd = _mm512_add_ps(low, high);
-            let two =
-                _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps::<1>(abcd));
-            let one = _mm_add_ps(_mm256_castps256_ps128(two), _mm256_extractf128_ps::<1>(two));
-            std::mem::transmute::<__m128, [f32; 4]>(one)
-        }
-    }
+/// One word, at any address, in all lanes.
+#[inline(always)]
+unsafe fn splat(from: *const u8) -> __m512 {
+    // SAFETY: the caller's promise.
+    unsafe { Avx512::splat(from.cast::<f32>().read_unaligned()) }
+}
+
+#[inline(always)]
+unsafe fn narrow_at_once(v: __m512) -> __m256i {
+    // SAFETY: only called where the processor has the instruction; both are 32 bytes.
+    unsafe { std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(v)) }
 }
 
 #[inline(always)]
@@ -184,7 +135,7 @@ macro_rules! kernels {
 kernels!(
     F32,
     f32_tile,
-    F32x16,
+    Avx512,
     "avx512f,avx512bw,avx512dq,avx512vl",
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14],
     [1, 2, 3, 4, 5, 6]
@@ -212,5 +163,5 @@ kernels!(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(crate) unsafe fn dots(job: &dot::Job<'_>) {
     // SAFETY: the caller's promise.
-    unsafe { dot::run::<F32x16>(job) }
+    unsafe { dot::run::<Avx512>(job) }
 }

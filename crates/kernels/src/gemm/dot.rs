@@ -1,8 +1,8 @@
 //! Layers with a few outputs: a block of sixteen columns would be mostly padding, so each output
 //! is one sum along its row.
 
-use super::lanes::Dots;
 use super::tile::{Target, finish};
+use crate::simd::Lanes;
 
 /// Up to this many outputs a layer is computed here.
 pub(crate) const OUTPUTS_MAX: usize = 8;
@@ -26,7 +26,7 @@ pub(crate) type DotFn = unsafe fn(&Job<'_>);
 /// # Safety
 /// The processor has the features of `L`; the pointers hold what the fields say.
 #[inline(always)]
-pub(crate) unsafe fn run<L: Dots>(job: &Job<'_>) {
+pub(crate) unsafe fn run<L: Lanes>(job: &Job<'_>) {
     let mut row = 0;
     // SAFETY: the rows handed on are within the job's.
     unsafe {
@@ -44,7 +44,7 @@ pub(crate) unsafe fn run<L: Dots>(job: &Job<'_>) {
 /// # Safety
 /// As for [`run`]; rows `first` to `first + ROWS` exist.
 #[inline(always)]
-unsafe fn rows<L: Dots, const ROWS: usize>(job: &Job<'_>, first: usize) {
+unsafe fn rows<L: Lanes, const ROWS: usize>(job: &Job<'_>, first: usize) {
     let outputs = job.bias.len();
     let inputs = job.weight.len() / outputs;
     let whole = inputs / L::LANES * L::LANES;
@@ -58,9 +58,9 @@ unsafe fn rows<L: Dots, const ROWS: usize>(job: &Job<'_>, first: usize) {
             let mut acc = [zero; ROWS];
             let mut k = 0;
             while k < whole {
-                let w = L::load(weight.add(k).cast());
+                let w = L::load(weight.add(k));
                 for (r, acc) in acc.iter_mut().enumerate() {
-                    *acc = L::step(*acc, L::load(x.add(r * job.x_stride + k).cast()), w);
+                    *acc = L::fma(L::load(x.add(r * job.x_stride + k)), w, *acc);
                 }
                 k += L::LANES;
             }
@@ -68,7 +68,7 @@ unsafe fn rows<L: Dots, const ROWS: usize>(job: &Job<'_>, first: usize) {
                 let w = L::load_first(weight.add(k), inputs - k);
                 for (r, acc) in acc.iter_mut().enumerate() {
                     let x = L::load_first(x.add(r * job.x_stride + k), inputs - k);
-                    *acc = L::step(*acc, x, w);
+                    *acc = L::fma(x, w, *acc);
                 }
             }
             for (r, acc) in acc.into_iter().enumerate() {

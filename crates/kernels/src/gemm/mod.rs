@@ -9,21 +9,21 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx2;
+mod avx2;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx512;
+mod avx512;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod blocks;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod dot;
 mod factor;
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-pub(crate) mod lanes;
 mod layer;
 mod panels;
 mod product;
 mod reference;
 mod rows;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+mod step;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod tile;
 

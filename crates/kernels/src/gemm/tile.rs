@@ -10,10 +10,11 @@ use std::mem::MaybeUninit;
 use half::bf16;
 
 use super::Activation;
-use super::lanes::Lanes;
 use super::rows::sealed::Element as _;
+use super::step::{Step, Vector};
 use crate::detect::Isa;
 use crate::fetch;
+use crate::simd::Lanes;
 
 /// The operands of one block: some rows of x against one panel of weights, or several.
 pub(crate) struct Tile {
@@ -92,17 +93,17 @@ const LINE_BYTES: usize = 64;
 /// `ROWS` rows against `PANELS` panels of `VECTORS` vectors.
 ///
 /// # Safety
-/// The processor has the features of `L`; the tile's pointers hold what its fields say.
+/// The processor has the features of `S`; the tile's pointers hold what its fields say.
 #[inline(always)]
-pub(crate) unsafe fn run<L: Lanes, const ROWS: usize, const VECTORS: usize, const PANELS: usize>(
+pub(crate) unsafe fn run<S: Step, const ROWS: usize, const VECTORS: usize, const PANELS: usize>(
     tile: &Tile,
 ) {
     // SAFETY: every address is within x, the panels, the bias or y by the caller's promise.
     unsafe {
-        let mut acc = [[[L::load(tile.bias.cast()); VECTORS]; PANELS]; ROWS];
+        let mut acc = [[[S::L::load(tile.bias); VECTORS]; PANELS]; ROWS];
         for p in 0..PANELS {
             for v in 0..VECTORS {
-                let bias = L::load(tile.bias.add((p * VECTORS + v) * L::LANES).cast());
+                let bias = S::L::load(tile.bias.add((p * VECTORS + v) * S::L::LANES));
                 for row in &mut acc {
                     row[p][v] = bias;
                 }
@@ -112,28 +113,29 @@ pub(crate) unsafe fn run<L: Lanes, const ROWS: usize, const VECTORS: usize, cons
         let mut x = tile.x;
         let mut next = tile.next;
         // As many as one panel has. Against several panels one per step is all that pays.
-        let lines = if PANELS == 1 { (VECTORS * L::LANES * 4).div_ceil(LINE_BYTES) } else { 1 };
+        let lines = if PANELS == 1 { (VECTORS * S::L::LANES * 4).div_ceil(LINE_BYTES) } else { 1 };
         for _ in 0..tile.steps {
             for line in 0..lines {
                 fetch::line(next.wrapping_add(line * LINE_BYTES));
             }
             next = next.wrapping_add(tile.next_step);
-            let mut weights = [[L::load(panel); VECTORS]; PANELS];
+            let mut weights = [[S::L::load(panel.cast()); VECTORS]; PANELS];
             for (p, weights) in weights.iter_mut().enumerate() {
                 for (v, weights) in weights.iter_mut().enumerate() {
-                    *weights = L::load(panel.add(p * tile.panel_stride + v * L::LANES));
+                    *weights =
+                        S::L::load(panel.add(p * tile.panel_stride + v * S::L::LANES).cast());
                 }
             }
             for (r, acc) in acc.iter_mut().enumerate() {
-                let x = L::x(x.add(r * tile.x_stride));
+                let x = S::x(x.add(r * tile.x_stride));
                 for (acc, weights) in acc.iter_mut().flatten().zip(weights.as_flattened()) {
-                    *acc = L::step(*acc, x, *weights);
+                    *acc = S::step(*acc, x, *weights);
                 }
             }
             panel = panel.add(tile.panel_step);
             x = x.add(tile.x_step);
         }
-        write::<L, ROWS, VECTORS, PANELS>(&tile.target, &acc);
+        write::<S, ROWS, VECTORS, PANELS>(&tile.target, &acc);
     }
 }
 
@@ -142,41 +144,44 @@ pub(crate) unsafe fn run<L: Lanes, const ROWS: usize, const VECTORS: usize, cons
 /// # Safety
 /// As for [`run`].
 #[inline(always)]
-unsafe fn write<L: Lanes, const ROWS: usize, const VECTORS: usize, const PANELS: usize>(
+unsafe fn write<S: Step, const ROWS: usize, const VECTORS: usize, const PANELS: usize>(
     target: &Target,
-    acc: &[[[L::V; VECTORS]; PANELS]; ROWS],
+    acc: &[[[Vector<S>; VECTORS]; PANELS]; ROWS],
 ) {
     const BUFFER: usize = 14 * 32;
-    const { assert!(ROWS * PANELS * VECTORS * L::LANES <= BUFFER) };
-    let width = PANELS * VECTORS * L::LANES;
+    const { assert!(ROWS * PANELS * VECTORS * S::L::LANES <= BUFFER) };
+    let lanes = S::L::LANES;
+    let width = PANELS * VECTORS * lanes;
     let plain = target.columns == width && target.activation != Activation::Sigmoid;
     let relu = target.activation == Activation::Relu;
     let lowest = if relu { 0.0f32 } else { f32::NEG_INFINITY };
     // SAFETY: as in `run`; the buffer holds all of the accumulators.
     unsafe {
-        let floor = L::splat((&raw const lowest).cast());
+        let floor = S::L::splat(lowest);
         if let (true, Output::F32 { to, stride }) = (plain, target.y) {
             if target.accumulate {
                 each(acc, |r, v, acc| {
-                    let to = to.add(r * stride + v * L::LANES);
-                    L::store(to, L::add(acc, L::load(to.cast())));
+                    let to = to.add(r * stride + v * lanes);
+                    S::L::store(to, S::L::add(acc, S::L::load(to)));
                 });
                 return;
             }
-            each(acc, |r, v, acc| L::store(to.add(r * stride + v * L::LANES), L::max(floor, acc)));
+            each(acc, |r, v, acc| {
+                S::L::store(to.add(r * stride + v * lanes), S::L::max(floor, acc))
+            });
             return;
         }
         let mut buffer = [const { MaybeUninit::<f32>::uninit() }; BUFFER];
         let start: *mut f32 = buffer.as_mut_ptr().cast();
-        each(acc, |r, v, acc| L::store(start.add(r * width + v * L::LANES), acc));
+        each(acc, |r, v, acc| S::L::store(start.add(r * width + v * lanes), acc));
         // Seen through, the buffer would be optimised away, and what follows would take registers
         // from the accumulators: half the speed.
         let start = std::hint::black_box(start);
         if let (true, Output::Bf16 { to, stride }) = (plain, target.y) {
             for r in 0..ROWS {
-                for v in (0..width).step_by(L::LANES) {
-                    let sums = L::load(start.add(r * width + v).cast());
-                    L::store_bf16(to.add(r * stride + v), L::max(floor, sums));
+                for v in (0..width).step_by(lanes) {
+                    let sums = S::L::load(start.add(r * width + v));
+                    S::store_bf16(to.add(r * stride + v), S::L::max(floor, sums));
                 }
             }
             return;

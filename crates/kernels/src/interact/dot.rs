@@ -1,8 +1,8 @@
 //! Dot products of all pairs of a sample's features, a block of pairs at a time.
 
-use crate::gemm::lanes::Dots;
+use crate::simd::Lanes;
 #[cfg(target_arch = "x86_64")]
-use crate::gemm::{avx2::F32x8, avx512::F32x16};
+use crate::simd::{Avx2, Avx512};
 
 /// Features against which a block's rows are multiplied.
 const COLUMNS: usize = 4;
@@ -35,7 +35,7 @@ pub(super) fn reference(dense: &[f32], pooled: &[f32], itself: bool, products: &
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn avx512(dense: &[f32], pooled: &[f32], itself: bool, products: &mut [f32]) {
     // SAFETY: the caller's promise.
-    unsafe { all::<F32x16, 4>(dense, pooled, itself, products) }
+    unsafe { all::<Avx512, 4>(dense, pooled, itself, products) }
 }
 
 /// # Safety
@@ -44,13 +44,13 @@ pub(super) unsafe fn avx512(dense: &[f32], pooled: &[f32], itself: bool, product
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn avx2(dense: &[f32], pooled: &[f32], itself: bool, products: &mut [f32]) {
     // SAFETY: the caller's promise.
-    unsafe { all::<F32x8, 2>(dense, pooled, itself, products) }
+    unsafe { all::<Avx2, 2>(dense, pooled, itself, products) }
 }
 
 /// # Safety
 /// The processor has the features of `L`.
 #[inline(always)]
-unsafe fn all<L: Dots, const ROWS: usize>(
+unsafe fn all<L: Lanes, const ROWS: usize>(
     dense: &[f32],
     pooled: &[f32],
     itself: bool,
@@ -86,7 +86,7 @@ unsafe fn all<L: Dots, const ROWS: usize>(
 /// # Safety
 /// As for [`all`]; each pointer holds `dim` elements.
 #[inline(always)]
-unsafe fn block<L: Dots, const ROWS: usize>(
+unsafe fn block<L: Lanes, const ROWS: usize>(
     rows: [*const f32; ROWS],
     columns: [*const f32; COLUMNS],
     dim: usize,
@@ -99,12 +99,12 @@ unsafe fn block<L: Dots, const ROWS: usize>(
         while k + L::LANES <= dim {
             let mut b = [zero; COLUMNS];
             for (b, column) in b.iter_mut().zip(columns) {
-                *b = L::load(column.add(k).cast());
+                *b = L::load(column.add(k));
             }
             for (acc, row) in acc.iter_mut().zip(rows) {
-                let a = L::load(row.add(k).cast());
+                let a = L::load(row.add(k));
                 for (acc, b) in acc.iter_mut().zip(b) {
-                    *acc = L::step(*acc, a, b);
+                    *acc = L::fma(a, b, *acc);
                 }
             }
             k += L::LANES;
@@ -117,7 +117,7 @@ unsafe fn block<L: Dots, const ROWS: usize>(
             for (acc, row) in acc.iter_mut().zip(rows) {
                 let a = L::load_first(row.add(k), dim - k);
                 for (acc, b) in acc.iter_mut().zip(b) {
-                    *acc = L::step(*acc, a, b);
+                    *acc = L::fma(a, b, *acc);
                 }
             }
         }

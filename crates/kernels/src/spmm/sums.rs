@@ -13,21 +13,7 @@ use super::attention::Heads;
 use super::fetch::Ahead;
 use super::{Csr, Gather};
 use crate::fetch;
-use crate::gemm::lanes::Dots;
-
-/// What these loops need of vectors beside dot products.
-pub(super) trait Sums: Dots {
-    /// # Safety
-    /// The processor has the variant's features.
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
-    /// # Safety
-    /// The processor has the variant's features, and `to` has room for `count` words.
-    unsafe fn store_first(to: *mut f32, value: Self::V, count: usize);
-    /// Lane `i` of the result is lane `lanes[i]` of the value.
-    /// # Safety
-    /// The processor has the variant's features.
-    unsafe fn spread(value: Self::V, lanes: Self::V) -> Self::V;
-}
+use crate::simd::Lanes;
 
 /// A group of neighbouring columns: `vectors` vectors of them, the last of which has `last` lanes.
 #[derive(Clone, Copy)]
@@ -117,7 +103,7 @@ const OWN_AHEAD: usize = 8;
 /// The processor has the features of `L`; lengths are as [`Gather::check`] demands, and `out` has
 /// room for the rows.
 #[inline(always)]
-pub(super) unsafe fn gather<L: Sums, const N: usize, const WEIGHTED: bool>(job: &Job) {
+pub(super) unsafe fn gather<L: Lanes, const N: usize, const WEIGHTED: bool>(job: &Job) {
     let Job { gather, x, dim, part, .. } = *job;
     let (csr, inputs) = (gather.csr, x.len() / dim);
     let whole = part.last == L::LANES;
@@ -142,10 +128,9 @@ pub(super) unsafe fn gather<L: Sums, const N: usize, const WEIGHTED: bool>(job: 
                     let column = column_of(csr, edge, inputs);
                     let from = x.as_ptr().add(column * dim + part.first);
                     if WEIGHTED {
-                        let factor = factor(gather, edge, column);
-                        let factor = L::splat((&raw const factor).cast());
+                        let factor = L::splat(factor(gather, edge, column));
                         add_row::<L, N>(&mut sums, from, whole, part.last, |sum, x| {
-                            L::step(sum, x, factor)
+                            L::fma(x, factor, sum)
                         });
                     } else {
                         add_row::<L, N>(&mut sums, from, whole, part.last, |sum, x| L::add(sum, x));
@@ -154,7 +139,7 @@ pub(super) unsafe fn gather<L: Sums, const N: usize, const WEIGHTED: bool>(job: 
                 }
             }
             if let Some(scale) = gather.target_scale {
-                let scale = L::splat(scale.as_ptr().add(row).cast());
+                let scale = L::splat(*scale.get_unchecked(row));
                 for sum in &mut sums {
                     *sum = L::mul(*sum, scale);
                 }
@@ -164,10 +149,8 @@ pub(super) unsafe fn gather<L: Sums, const N: usize, const WEIGHTED: bool>(job: 
                     no_such_row(input, inputs);
                 }
                 let from = x.as_ptr().add(input * dim + part.first);
-                let factor = L::splat((&raw const factor).cast());
-                add_row::<L, N>(&mut sums, from, whole, part.last, |sum, x| {
-                    L::step(sum, x, factor)
-                });
+                let factor = L::splat(factor);
+                add_row::<L, N>(&mut sums, from, whole, part.last, |sum, x| L::fma(x, factor, sum));
             }
             if job.accumulate {
                 add_row::<L, N>(&mut sums, out, whole, part.last, |sum, out| L::add(out, sum));
@@ -199,7 +182,7 @@ pub(super) type HeadsFn = unsafe fn(&HeadsJob);
 /// As for [`gather`]; the part's columns are of no more heads than a vector has lanes; `order` has
 /// an entry for each column, and without it `weights` have a row for each.
 #[inline(always)]
-pub(super) unsafe fn gather_heads<L: Sums, const N: usize>(job: &HeadsJob) {
+pub(super) unsafe fn gather_heads<L: Lanes, const N: usize>(job: &HeadsJob) {
     let HeadsJob { x, part, weights, order, .. } = *job;
     let Heads { csr, count, dim } = *job.heads;
     let width = count * dim;
@@ -219,7 +202,7 @@ pub(super) unsafe fn gather_heads<L: Sums, const N: usize>(job: &HeadsJob) {
                 let of = (part.first + v * L::LANES + i) / dim;
                 *word = (of.min(head_last) - head) as u32;
             }
-            *lanes = L::load(words.as_ptr());
+            *lanes = L::load(words.as_ptr().cast());
         }
         for row in job.rows.start..job.rows.end {
             let mut sums = [L::load_first(x.as_ptr(), 0); N];
@@ -237,14 +220,14 @@ pub(super) unsafe fn gather_heads<L: Sums, const N: usize>(job: &HeadsJob) {
                     }
                     let from = weights.as_ptr().add(at * count + head);
                     let factors = match heads_here == L::LANES {
-                        true => L::load(from.cast()),
+                        true => L::load(from),
                         false => L::load_first(from, heads_here),
                     };
                     let from = x.as_ptr().add(column * width + part.first);
                     let mut v = 0;
                     add_row::<L, N>(&mut sums, from, whole, part.last, |sum, x| {
                         v += 1;
-                        L::step(sum, x, L::spread(factors, lanes[v - 1]))
+                        L::fma(x, L::permute(factors, lanes[v - 1]), sum)
                     });
                     edge += 1;
                 }
@@ -275,7 +258,7 @@ pub(super) type DotsFn = unsafe fn(DotsJob);
 /// # Safety
 /// The processor has the features of `L`, and `a` has as many rows as the matrix.
 #[inline(always)]
-pub(super) unsafe fn edge_dots<L: Dots>(job: DotsJob) {
+pub(super) unsafe fn edge_dots<L: Lanes>(job: DotsJob) {
     let Heads { csr, count, dim } = *job.heads;
     let width = count * dim;
     let inputs = job.b.len() / width;
@@ -322,7 +305,7 @@ pub(super) unsafe fn edge_dots<L: Dots>(job: DotsJob) {
 /// # Safety
 /// The rows have `first + len` elements; the processor has the features of `L`.
 #[inline(always)]
-unsafe fn products<L: Dots, const ROWS: usize>(
+unsafe fn products<L: Lanes, const ROWS: usize>(
     a: *const f32,
     rows: [*const f32; ROWS],
     first: usize,
@@ -333,9 +316,9 @@ unsafe fn products<L: Dots, const ROWS: usize>(
         let mut sums = [L::load_first(a, 0); ROWS];
         let mut k = first;
         while k + L::LANES <= first + len {
-            let a = L::load(a.add(k).cast());
+            let a = L::load(a.add(k));
             for (sum, row) in sums.iter_mut().zip(rows) {
-                *sum = L::step(*sum, a, L::load(row.add(k).cast()));
+                *sum = L::fma(a, L::load(row.add(k)), *sum);
             }
             k += L::LANES;
         }
@@ -343,7 +326,7 @@ unsafe fn products<L: Dots, const ROWS: usize>(
         if left > 0 {
             let a = L::load_first(a.add(k), left);
             for (sum, row) in sums.iter_mut().zip(rows) {
-                *sum = L::step(*sum, a, L::load_first(row.add(k), left));
+                *sum = L::fma(a, L::load_first(row.add(k), left), *sum);
             }
         }
         sums
@@ -372,7 +355,7 @@ unsafe fn factor(gather: &Gather, edge: usize, column: usize) -> f32 {
 /// # Safety
 /// The processor has the features of `L`, and the row the columns of a part of `N` vectors.
 #[inline(always)]
-unsafe fn add_row<L: Dots, const N: usize>(
+unsafe fn add_row<L: Lanes, const N: usize>(
     sums: &mut [L::V; N],
     row: *const f32,
     whole: bool,
@@ -383,7 +366,7 @@ unsafe fn add_row<L: Dots, const N: usize>(
         // SAFETY: the caller's promise.
         let x = unsafe {
             match v + 1 < N || whole {
-                true => L::load(row.add(v * L::LANES).cast()),
+                true => L::load(row.add(v * L::LANES)),
                 false => L::load_first(row.add(v * L::LANES), last),
             }
         };
@@ -394,7 +377,7 @@ unsafe fn add_row<L: Dots, const N: usize>(
 /// # Safety
 /// As for [`add_row`], to write.
 #[inline(always)]
-unsafe fn store_row<L: Sums, const N: usize>(row: *mut f32, sums: &[L::V; N], last: usize) {
+unsafe fn store_row<L: Lanes, const N: usize>(row: *mut f32, sums: &[L::V; N], last: usize) {
     for (v, sum) in sums.iter().enumerate() {
         // SAFETY: the caller's promise.
         unsafe {

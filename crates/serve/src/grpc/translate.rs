@@ -9,19 +9,14 @@ use bytes::Bytes;
 use super::proto::inference::infer_parameter::ParameterChoice;
 use super::proto::inference::model_infer_request::InferInputTensor;
 use super::proto::inference::model_infer_response::InferOutputTensor;
-use super::proto::inference::model_metadata_response::TensorMetadata;
-use super::proto::inference::model_version_policy::{All, Latest, PolicyChoice, Specific};
 use super::proto::inference::repository_index_response::ModelIndex;
 use super::proto::inference::{self as message, InferParameter, InferTensorContents};
-use crate::config::{ModelConfig, VersionPolicy};
-use crate::describe;
 use crate::error::{Error, shown_id};
 use crate::infer::{InferRequest, InferResponse};
 use crate::inputs::SCORES;
 use crate::receive::Held;
 use crate::repository::IndexEntry;
 use crate::shm::{Reader, Region, SharedRange};
-use crate::stats::Total;
 use crate::tensor::{Data, Datatype, Tensor};
 
 /// Translates an inference request. Returns also the shared memory that the scores go to, if any.
@@ -152,116 +147,6 @@ pub(super) fn response(answer: InferResponse, is_shared: bool) -> message::Model
         parameters: Default::default(),
         outputs: vec![output],
         raw_output_contents: vec![if is_shared { Bytes::new() } else { answer.scores.bytes }],
-    }
-}
-
-impl From<describe::ModelMetadata> for message::ModelMetadataResponse {
-    fn from(metadata: describe::ModelMetadata) -> Self {
-        let tensors = |tensors: Vec<describe::TensorMetadata>| {
-            let tensor = |tensor: describe::TensorMetadata| TensorMetadata {
-                name: tensor.name,
-                datatype: tensor.datatype.into(),
-                shape: tensor.shape,
-            };
-            tensors.into_iter().map(tensor).collect()
-        };
-        Self {
-            name: metadata.name,
-            versions: metadata.versions,
-            platform: metadata.platform.into(),
-            inputs: tensors(metadata.inputs),
-            outputs: tensors(metadata.outputs),
-        }
-    }
-}
-
-pub(super) fn config(
-    config: &ModelConfig,
-    described: describe::ModelConfig,
-) -> message::ModelConfig {
-    let data_type = |name: &str| {
-        message::DataType::from_str_name(name).unwrap_or(message::DataType::TypeInvalid).into()
-    };
-    let input = |tensor: describe::TensorConfig| message::ModelInput {
-        data_type: data_type(&tensor.data_type),
-        name: tensor.name,
-        dims: tensor.dims,
-        optional: tensor.optional,
-    };
-    let output = |tensor: describe::TensorConfig| message::ModelOutput {
-        data_type: data_type(&tensor.data_type),
-        name: tensor.name,
-        dims: tensor.dims,
-    };
-    let policy = match &config.version_policy {
-        VersionPolicy::All => PolicyChoice::All(All {}),
-        VersionPolicy::Latest(count) => {
-            PolicyChoice::Latest(Latest { num_versions: *count as u32 })
-        }
-        VersionPolicy::Specific(numbers) => {
-            let versions = numbers.iter().map(|number| *number as i64).collect();
-            PolicyChoice::Specific(Specific { versions })
-        }
-    };
-    let batching = described.dynamic_batching;
-    let queue = batching.default_queue_policy;
-    let parameter = |(name, value): (&str, describe::ModelParameter)| {
-        (name.to_owned(), message::ModelParameter { string_value: value.string_value })
-    };
-    message::ModelConfig {
-        parameters: described.parameters.into_iter().map(parameter).collect(),
-        name: described.name,
-        platform: described.platform.into(),
-        backend: described.backend.into(),
-        version_policy: Some(message::ModelVersionPolicy { policy_choice: Some(policy) }),
-        max_batch_size: described.max_batch_size as i32,
-        input: described.input.into_iter().map(input).collect(),
-        output: described.output.into_iter().map(output).collect(),
-        dynamic_batching: Some(message::ModelDynamicBatching {
-            preferred_batch_size: (batching.preferred_batch_size.iter())
-                .map(|size| *size as i32)
-                .collect(),
-            max_queue_delay_microseconds: batching.max_queue_delay_microseconds,
-            default_queue_policy: Some(message::ModelQueuePolicy {
-                default_timeout_microseconds: queue.default_timeout_microseconds,
-                allow_timeout_override: queue.allow_timeout_override,
-                max_queue_size: queue.max_queue_size as u32,
-            }),
-        }),
-    }
-}
-
-fn duration(total: Total) -> Option<message::StatisticDuration> {
-    Some(message::StatisticDuration { count: total.count, ns: total.ns })
-}
-
-impl From<describe::ModelStatistics> for message::ModelStatistics {
-    fn from(stats: describe::ModelStatistics) -> Self {
-        let times = stats.inference_stats;
-        let batch = |batch: describe::BatchStatistics| message::InferBatchStatistics {
-            batch_size: batch.batch_size,
-            compute_input: duration(batch.compute_input),
-            compute_infer: duration(batch.compute_infer),
-            compute_output: duration(batch.compute_output),
-        };
-        Self {
-            name: stats.name,
-            version: stats.version,
-            last_inference: stats.last_inference,
-            inference_count: stats.inference_count,
-            execution_count: stats.execution_count,
-            inference_stats: Some(message::InferStatistics {
-                success: duration(times.success),
-                fail: duration(times.fail),
-                queue: duration(times.queue),
-                compute_input: duration(times.compute_input),
-                compute_infer: duration(times.compute_infer),
-                compute_output: duration(times.compute_output),
-                cache_hit: duration(times.cache_hit),
-                cache_miss: duration(times.cache_miss),
-            }),
-            batch_stats: stats.batch_stats.into_iter().map(batch).collect(),
-        }
     }
 }
 

@@ -1,8 +1,7 @@
 //! A request's values in the form that the engine reads.
 
 use bytemuck::AnyBitPattern;
-use hither_dlrm::run::{Request, Sparse};
-use hither_kernels::bag::{Bags, Ids, TableBags};
+use hither_kernels::bag::Ids;
 
 use super::{Decoder, Given, LENGTHS, VALUES};
 use crate::error::Error;
@@ -16,24 +15,24 @@ pub struct Features {
     pub samples: usize,
     /// Ids in all tables.
     pub ids: usize,
-    pub(super) dense: Array<f32>,
-    pub(super) sparse: Lists,
+    pub(crate) dense: Array<f32>,
+    pub(crate) sparse: Lists,
     /// The request's share of the budget, until it is answered.
     pub(super) _held: Held,
 }
 
 /// Ids, where their sender laid them out.
 #[derive(Debug)]
-pub(super) enum Lists {
+pub(crate) enum Lists {
     Joined(List),
     PerTable(Vec<List>),
 }
 
 #[derive(Debug)]
-pub(super) struct List {
+pub(crate) struct List {
     ids: IdArray,
-    offsets: Array<i64>,
-    weights: Option<Array<f32>>,
+    pub offsets: Array<i64>,
+    pub weights: Option<Array<f32>>,
 }
 
 #[derive(Debug)]
@@ -41,35 +40,6 @@ enum IdArray {
     /// As unsigned numbers, so that −1 is the largest, which means a pruned row to the kernels.
     Short(Array<u32>),
     Long(Array<i64>),
-}
-
-impl Features {
-    /// Lists that [`Features::request`] needs room for.
-    pub fn lists(&self) -> impl Iterator<Item = TableBags<'_>> {
-        let lists = match &self.sparse {
-            Lists::Joined(_) => &[],
-            Lists::PerTable(lists) => &lists[..],
-        };
-        lists.iter().map(|list| TableBags {
-            ids: list.ids(),
-            offsets: &list.offsets,
-            weights: list.weights.as_deref(),
-        })
-    }
-
-    /// The engine's view; `lists` are those of [`Features::lists`].
-    pub fn request<'a>(&'a self, lists: &'a [TableBags<'a>]) -> Request<'a> {
-        let sparse = match &self.sparse {
-            Lists::Joined(list) => Sparse::Joined(Bags {
-                batch: self.samples,
-                ids: list.ids(),
-                offsets: &list.offsets,
-                weights: list.weights.as_deref(),
-            }),
-            Lists::PerTable(_) => Sparse::PerTable { samples: self.samples, tables: lists },
-        };
-        Request { dense: &self.dense, sparse }
-    }
 }
 
 impl Lists {
@@ -109,7 +79,7 @@ impl Lists {
 }
 
 impl List {
-    fn ids(&self) -> Ids<'_> {
+    pub fn ids(&self) -> Ids<'_> {
         match &self.ids {
             IdArray::Short(ids) => Ids::U32(ids),
             IdArray::Long(ids) => Ids::I64(ids),

@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
-use hither_dlrm::model::{SPEC_FILE, TENSORS_FILE};
-use hither_dlrm::plan::PLAN_FILE;
-
 use crate::config::{CONFIG_FILE, ModelConfig, VersionPolicy};
+use crate::dlrm::{self, is_model};
 use crate::golden::GOLDEN_FILE;
 
 /// Where models lie.
@@ -39,7 +37,7 @@ impl Layout {
         if !path.is_dir() {
             return Err(format!("{} is not a directory", path.display()));
         }
-        if path.join(SPEC_FILE).exists() {
+        if is_model(path) {
             let full = path.canonicalize().unwrap_or_else(|_| path.into());
             let name =
                 full.file_name().map_or("model".into(), |name| name.to_string_lossy().into());
@@ -96,7 +94,7 @@ impl Layout {
         let of_version = |(version, files): (u64, PathBuf)| {
             let mut hasher = DefaultHasher::new();
             stamp(&dir.join(CONFIG_FILE)).hash(&mut hasher);
-            for file in [SPEC_FILE, TENSORS_FILE, PLAN_FILE, GOLDEN_FILE] {
+            for file in dlrm::FILES.into_iter().chain([GOLDEN_FILE]) {
                 stamp(&files.join(file)).hash(&mut hasher);
             }
             let (config, stamp) = (config.clone(), hasher.finish());
@@ -132,7 +130,7 @@ fn chosen(policy: &VersionPolicy, mut all: BTreeMap<u64, PathBuf>) -> BTreeMap<u
 /// Why a directory has nothing to serve, and what to do.
 fn none_problem(dir: &Path, policy: &VersionPolicy) -> String {
     let shown = dir.display();
-    if dir.join(SPEC_FILE).exists() {
+    if is_model(dir) {
         return format!("{shown} holds a model without a version; move it to {shown}/1");
     }
     if dir.join("config.pbtxt").exists() && !dir.join(CONFIG_FILE).exists() {

@@ -27,6 +27,7 @@ pub struct ModelReadyResponse {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ServerMetadataRequest {}
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ServerMetadataResponse {
     #[prost(string, tag = "1")]
@@ -43,6 +44,7 @@ pub struct ModelMetadataRequest {
     #[prost(string, tag = "2")]
     pub version: ::prost::alloc::string::String,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ModelMetadataResponse {
     #[prost(string, tag = "1")]
@@ -58,6 +60,7 @@ pub struct ModelMetadataResponse {
 }
 /// Nested message and enum types in `ModelMetadataResponse`.
 pub mod model_metadata_response {
+    #[derive(serde::Serialize)]
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct TensorMetadata {
         #[prost(string, tag = "1")]
@@ -208,22 +211,27 @@ pub struct ModelConfigResponse {
     #[prost(message, optional, tag = "1")]
     pub config: ::core::option::Option<ModelConfig>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModelInput {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     #[prost(enumeration = "DataType", tag = "2")]
+    #[serde(serialize_with = "crate::describe::data_type")]
     pub data_type: i32,
     #[prost(int64, repeated, tag = "4")]
     pub dims: ::prost::alloc::vec::Vec<i64>,
     #[prost(bool, tag = "8")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModelOutput {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     #[prost(enumeration = "DataType", tag = "2")]
+    #[serde(serialize_with = "crate::describe::data_type")]
     pub data_type: i32,
     #[prost(int64, repeated, tag = "3")]
     pub dims: ::prost::alloc::vec::Vec<i64>,
@@ -235,18 +243,23 @@ pub struct ModelVersionPolicy {
 }
 /// Nested message and enum types in `ModelVersionPolicy`.
 pub mod model_version_policy {
+    #[derive(serde::Serialize)]
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Latest {
         #[prost(uint32, tag = "1")]
         pub num_versions: u32,
     }
+    #[derive(serde::Serialize)]
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct All {}
+    #[derive(serde::Serialize)]
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Specific {
         #[prost(int64, repeated, tag = "1")]
         pub versions: ::prost::alloc::vec::Vec<i64>,
     }
+    #[derive(serde::Serialize)]
+    #[serde(rename_all = "snake_case")]
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum PolicyChoice {
         #[prost(message, tag = "1")]
@@ -257,6 +270,7 @@ pub mod model_version_policy {
         Specific(Specific),
     }
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModelQueuePolicy {
     #[prost(uint64, tag = "2")]
@@ -266,6 +280,7 @@ pub struct ModelQueuePolicy {
     #[prost(uint32, tag = "4")]
     pub max_queue_size: u32,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModelDynamicBatching {
     #[prost(int32, repeated, tag = "1")]
@@ -275,6 +290,7 @@ pub struct ModelDynamicBatching {
     #[prost(message, optional, tag = "6")]
     pub default_queue_policy: ::core::option::Option<ModelQueuePolicy>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ModelConfig {
     #[prost(string, tag = "1")]
@@ -284,6 +300,7 @@ pub struct ModelConfig {
     #[prost(string, tag = "17")]
     pub backend: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "3")]
+    #[serde(serialize_with = "crate::describe::policy")]
     pub version_policy: ::core::option::Option<ModelVersionPolicy>,
     #[prost(int32, tag = "4")]
     pub max_batch_size: i32,
@@ -293,12 +310,13 @@ pub struct ModelConfig {
     pub output: ::prost::alloc::vec::Vec<ModelOutput>,
     #[prost(message, optional, tag = "11")]
     pub dynamic_batching: ::core::option::Option<ModelDynamicBatching>,
-    #[prost(map = "string, message", tag = "14")]
-    pub parameters: ::std::collections::HashMap<
+    #[prost(btree_map = "string, message", tag = "14")]
+    pub parameters: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         ModelParameter,
     >,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModelParameter {
     #[prost(string, tag = "1")]
@@ -311,6 +329,7 @@ pub struct ModelStatisticsRequest {
     #[prost(string, tag = "2")]
     pub version: ::prost::alloc::string::String,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatisticDuration {
     #[prost(uint64, tag = "1")]
@@ -318,6 +337,7 @@ pub struct StatisticDuration {
     #[prost(uint64, tag = "2")]
     pub ns: u64,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct InferStatistics {
     #[prost(message, optional, tag = "1")]
@@ -337,6 +357,7 @@ pub struct InferStatistics {
     #[prost(message, optional, tag = "8")]
     pub cache_miss: ::core::option::Option<StatisticDuration>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct InferBatchStatistics {
     #[prost(uint64, tag = "1")]
@@ -348,6 +369,7 @@ pub struct InferBatchStatistics {
     #[prost(message, optional, tag = "4")]
     pub compute_output: ::core::option::Option<StatisticDuration>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ModelStatistics {
     #[prost(string, tag = "1")]

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use hither_cuda::bags::{Build, DTYPES, Mode, THREADS};
+use hither_dlrm::plan::gpu::Variant;
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::bag::{self, Bags, Dtype, Ids, OutOfRange, Pooling, Settings};
-use hither_kernels::cuda::{Build, DTYPES, Mode, THREADS, Variant};
 use hither_kernels::detect::Isa;
 use hither_sass::launch::{Access, Arch, Kind};
 
@@ -63,11 +64,9 @@ variants! {
     vec4 "vec4",
     register "register",
     shared "shared",
-    asynchronous "async",
     local "local",
     l1 "l1",
     l2 "l2",
-    policy "pin-policy",
     combined "combined",
 }
 
@@ -193,7 +192,7 @@ fn rows_are_read_once_and_in_the_order_of_ids() {
             let lanes = (0..32).filter(|lane| access.mask >> lane & 1 == 1);
             let rows: Vec<Option<u32>> =
                 lanes.map(|lane| row_at(slice, access.addresses[lane])).collect();
-            let is_row = matches!(access.kind, Kind::Load | Kind::Copy);
+            let is_row = access.kind == Kind::Load;
             if let Some(row) = rows[0].filter(|_| is_row) {
                 assert!(rows.iter().all(|other| *other == Some(row)), "{variant}: one row");
                 let elements = (rows.len() * access.len / 4) as u32;

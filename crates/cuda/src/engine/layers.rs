@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use hither_kernels::cuda::device::{Buffer, Device, Kernel, Queue};
-use hither_kernels::cuda::{LAYERS_SOURCE, TILE};
+use crate::bags::{LAYERS_SOURCE, TILE};
+use crate::device::{Buffer, Device, Kernel, Queue};
 
 use super::stage::room;
 use crate::Error;
-use crate::model::{self, CrossLayer, Interaction, Model};
+use hither_dlrm::model::{self, CrossLayer, Interaction, Model};
 
 /// Threads of a block of the interaction kernels.
 const THREADS: u32 = 256;
@@ -144,12 +144,9 @@ impl Layers {
         let per_sample = |kernel, pointers: &[u64], numbers: &[usize]| {
             let parameters = parameters(pointers, numbers);
             let grid = [samples as u32, 1, 1];
-            #[allow(unsafe_code)]
             // SAFETY: pointers and numbers are the kernel's, and the buffers have room for `samples`; they are
             // the scratch of one batch, which ends with the queue synchronised.
-            unsafe {
-                device.launch(kernel, grid, [THREADS, 1, 1], &parameters, Queue::Compute)
-            }
+            unsafe { device.launch(kernel, grid, [THREADS, 1, 1], &parameters, Queue::Compute) }
         };
         let width = self.dense + self.pooled;
         let join = |to: u64| {
@@ -207,7 +204,6 @@ impl Layers {
             let grid = [(outputs as u32).div_ceil(TILE), (samples as u32).div_ceil(TILE), 1];
             let parameters = parameters(&pointers, &numbers);
             let block = [TILE, TILE, 1];
-            #[allow(unsafe_code)]
             // SAFETY: as for the kernels per sample; the weights live as long as `self`.
             unsafe {
                 device.launch(self.kernels.linear, grid, block, &parameters, Queue::Compute)

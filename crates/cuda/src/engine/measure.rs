@@ -2,21 +2,20 @@
 
 use std::sync::Arc;
 
+use hither_dlrm::lookups::Lookups;
+use hither_dlrm::model::Model;
+use hither_dlrm::plan::Plan;
+use hither_dlrm::plan::gpu::{Ahead, CudaPlan, Variant};
+use hither_dlrm::run::{Request, Sparse};
+use hither_dlrm::tables::Tables;
 use hither_kernels::bag::Table;
-use hither_kernels::cuda::device::{Device, Queue};
-use hither_kernels::cuda::occupancy::Arch;
-use hither_kernels::cuda::{Ahead, Limits, THREADS, Variant};
 use serde::Serialize;
 
-use super::resolve::Resolved;
-use super::rows::DeviceRows;
-use super::stage::{Scratch, Stage};
-use crate::Error;
-use crate::lookups::Lookups;
-use crate::model::Model;
-use crate::plan::{CudaPlan, Plan};
-use crate::run::{Request, Sparse};
-use crate::tables::Tables;
+use super::{DeviceRows, Resolved, Scratch, Stage};
+use crate::Limits;
+use crate::bags::THREADS;
+use crate::device::{Device, Queue};
+use crate::occupancy::Arch;
 
 /// One variant, measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,9 +39,9 @@ pub fn measure(
     candidates: &[CudaPlan],
     rounds: usize,
     done: &dyn Fn(usize, usize),
-) -> Result<Vec<Measured>, Error> {
+) -> Result<Vec<Measured>, hither_dlrm::Error> {
     let device = Device::open(number)?;
-    let tables = Tables::load(model, &super::host_plan(plan), &|_| {})?;
+    let tables = Tables::load(model, &plan.mapped(), &|_| {})?;
     let view = tables.view();
     let cold_on_host = plan.cuda.as_ref().is_some_and(|cuda| cuda.cold_on_host);
     let rows = Arc::new(DeviceRows::upload(&device, &view, plan, cold_on_host, &|_| {})?);
@@ -59,12 +58,7 @@ pub fn measure(
             for batch in &batches {
                 let sent = stage.send(&mut scratch, batch, lookups.batch)?;
                 device.synchronize(Queue::Copy)?;
-                let launch = || {
-                    stage.launch(&sent, !batch.weights.is_empty()).map_err(|error| match error {
-                        Error::Cuda(error) => error,
-                        other => hither_kernels::cuda::Error::Compile { log: other.to_string() },
-                    })
-                };
+                let launch = || stage.launch(&sent, !batch.weights.is_empty());
                 milliseconds += f64::from(device.time(launch)?);
             }
             let ns_per_lookup = milliseconds * 1e6 / ids.max(1) as f64;

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
+use crate::bags::{Build, Slice, device_dtype, row_stride};
+use crate::device::{Buffer, Device, HostBuffer};
 use half::bf16;
 use hither_kernels::bag::quant::{Params, int4_element};
 use hither_kernels::bag::{Dtype, Table};
-use hither_kernels::cuda::device::{Buffer, Device, HostBuffer};
-use hither_kernels::cuda::{Build, Slice, row_stride};
 
 use crate::Error;
-use crate::plan::gpu::device_dtype;
-use crate::plan::{Packing, Plan};
+use hither_dlrm::plan::{Packing, Plan};
 
 /// Where all rows lie.
 pub(super) struct DeviceRows {

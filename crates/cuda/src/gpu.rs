@@ -4,8 +4,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::occupancy::{Arch, Resources};
-use super::{Build, THREADS, Variant};
+use hither_dlrm::plan::gpu::Variant;
+
+use crate::bags::{Build, THREADS};
+use crate::occupancy::{Arch, Resources};
 
 /// A GPU by its data sheet. Latencies are assumptions from published microbenchmarks, good to about a
 /// quarter; everything else is the maker's.
@@ -120,7 +122,7 @@ pub fn planned_builds(arch: &Arch) -> impl Iterator<Item = Build> {
 
 /// What a kernel of a build takes on an architecture; `None` where it was not compiled.
 pub fn resources(arch: &Arch, build: &Build, kernel: &str) -> Option<Resources> {
-    // Two forms of pinning run the code of vec4.
+    // Pinning by a kernel that runs before runs the code of vec4.
     let variant =
         if build.variant.has_own_code() { build.variant.name } else { Variant::VEC4.name };
     let key = format!("{},{variant},{},{},{kernel},", arch.name, build.distance, build.min_blocks);

@@ -5,7 +5,7 @@
 // hot region, the others behind `cold`. Numbers of consecutive bags lie side by side, so "DISTANCE
 // rows ahead" is an index and crosses bags; nothing is read at or behind the end of a run.
 //
-// Defines choose the technique (kernels/src/cuda/mod.rs names the combinations):
+// Defines choose the technique (bags.rs passes them):
 //   AHEAD        how rows are fetched ahead of their use
 //   DISTANCE     how many rows ahead
 //   VEC          elements per thread and load: 1 or 4
@@ -23,10 +23,9 @@ typedef unsigned long long u64;
 #define AHEAD_NONE 0
 #define AHEAD_REGISTER 1
 #define AHEAD_SHARED 2
-#define AHEAD_ASYNC 3
-#define AHEAD_LOCAL 4
-#define AHEAD_L1 5
-#define AHEAD_L2 6
+#define AHEAD_LOCAL 3
+#define AHEAD_L1 4
+#define AHEAD_L2 5
 
 #ifndef AHEAD
 #define AHEAD AHEAD_NONE
@@ -283,24 +282,6 @@ template <class T, Mode MODE> struct Pool {
     }
 };
 
-#if AHEAD == AHEAD_ASYNC
-template <int BYTES>
-__device__ __forceinline__ void copy_async(void *shared, const void *from, u64 policy) {
-    const u32 to = (u32)__cvta_generic_to_shared(shared);
-#if POLICY
-    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %2, %3;"
-                 ::"r"(to), "l"(from), "n"(BYTES), "l"(policy) : "memory");
-#else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES) : "memory");
-#endif
-}
-template <class T> __device__ __forceinline__ void copy_params(Piece<T> *, const Reader &, u32) {}
-__device__ __forceinline__ void copy_params(Piece<Int8> *to, const Reader &reader, u32 row) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
-                 ::"r"((u32)__cvta_generic_to_shared(&to->params)), "l"(reader.params + row) : "memory");
-}
-#endif
-
 #if AHEAD == AHEAD_L1 || AHEAD == AHEAD_L2
 // One request per 128-byte line, by the thread whose elements begin it.
 template <class T> __device__ __forceinline__ void prefetch(const Reader &reader, u32 row) {
@@ -364,37 +345,6 @@ __device__ __forceinline__ void walk(const Reader &reader, Pool<T, MODE> &pool, 
             pool.add(piece, first + i);
             pool.close(first + i + 1, lane);
         }
-    }
-#elif AHEAD == AHEAD_ASYNC
-    __shared__ Piece<T> ring[DISTANCE][THREADS];
-    // A thread reads only what it copied itself, so a wait is enough and no barrier is needed. A group
-    // is committed for every row, also where there is none to copy: the wait counts groups.
-    auto issue = [&](u32 slot, u32 p, u32 row) {
-        if (p < end) {
-            Piece<T> *to = &ring[slot][threadIdx.x];
-#if POLICY
-            if (row < reader.hot_rows) copy_async<sizeof(to->raw)>(&to->raw, reader.address(row), reader.last);
-            else copy_async<sizeof(to->raw)>(&to->raw, reader.address(row), reader.first);
-#else
-            copy_async<sizeof(to->raw)>(&to->raw, reader.address(row), 0);
-#endif
-            copy_params(to, reader, row);
-        }
-        asm volatile("cp.async.commit_group;" ::: "memory");
-    };
-#pragma unroll
-    for (u32 i = 0; i < DISTANCE; ++i) issue(i, begin + i, begin + i < end ? __ldg(rows + begin + i) : 0);
-    u32 next = begin + DISTANCE < end ? __ldg(rows + begin + DISTANCE) : 0;
-    u32 slot = 0;
-#pragma unroll 1
-    for (u32 p = begin; p < end; ++p) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(DISTANCE - 1) : "memory");
-        const Piece<T> piece = ring[slot][threadIdx.x];
-        pool.add(piece, p);
-        issue(slot, p + DISTANCE, next);
-        if (p + DISTANCE + 1 < end) next = __ldg(rows + p + DISTANCE + 1);
-        slot = slot + 1 == DISTANCE ? 0 : slot + 1;
-        pool.close(p + 1, lane);
     }
 #else
     u32 row = begin < end ? __ldg(rows + begin) : 0;

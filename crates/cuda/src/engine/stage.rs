@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use hither_kernels::bag::{Dtype, Pooling, Table};
-use hither_kernels::cuda::device::{Buffer, Device, HostBuffer, Module, Queue};
-use hither_kernels::cuda::{
-    Batch, Build, Error as CudaError, Mode, PIN_KERNEL, PIN_STEP_BYTES, Pinning, SOURCE, Slice,
-    THREADS, bags_per_group, blocks_for, kernel_name,
+use crate::bags::{
+    Batch, Build, Mode, PIN_KERNEL, PIN_STEP_BYTES, SOURCE, Slice, THREADS, bags_per_group,
+    blocks_for, device_dtype, kernel_name,
 };
+use crate::device::{Buffer, Device, HostBuffer, Module, Queue};
+use hither_kernels::bag::{Dtype, Pooling, Table};
 
 use super::resolve::Resolved;
 use super::rows::DeviceRows;
 use crate::Error;
-use crate::plan::CudaPlan;
-use crate::plan::gpu::device_dtype;
+use hither_dlrm::plan::gpu::{CudaPlan, Pinning};
 
 pub(super) struct Stage {
     device: Arc<Device>,
@@ -69,12 +68,11 @@ impl Staged {
             (self.host, self.device) = (Some(device.alloc_host(room)?), Some(device.alloc(room)?));
         }
         let (Some(host), Some(buffer)) = (&mut self.host, &self.device) else {
-            return Err(CudaError::NoDriver.into());
+            return Err(Error::NoDriver);
         };
         for (offset, part) in offsets.iter().zip(parts) {
             host.bytes_mut()[*offset..*offset + part.len()].copy_from_slice(part);
         }
-        #[allow(unsafe_code)]
         // SAFETY: `&mut self` keeps the staging buffer from being written, and a batch ends with both queues
         // synchronised before the next one is sent.
         unsafe { buffer.write_queued(host, len, queue) }?;
@@ -91,7 +89,7 @@ pub(super) fn room<'a>(
     if buffer.as_ref().is_none_or(|buffer| buffer.len() < len) {
         *buffer = Some(device.alloc(len.next_power_of_two())?);
     }
-    buffer.as_ref().ok_or_else(|| CudaError::NoDriver.into())
+    buffer.as_ref().ok_or(Error::NoDriver)
 }
 
 impl Stage {
@@ -131,7 +129,7 @@ impl Stage {
         match self.build.variant.pinning {
             Pinning::None => Ok((0, 0.0)),
             // The loads themselves carry the policy; what they may keep is set aside here.
-            Pinning::Policy | Pinning::Window => Ok((self.device.pin_window(base, len)?, 0.0)),
+            Pinning::Policy => Ok((self.device.pin_window(base, len)?, 0.0)),
             Pinning::Prefetch => {
                 let kernel = self.device.kernel(&self.module, PIN_KERNEL)?;
                 let len = len.min(self.device.limits().persisting_bytes_max);
@@ -139,7 +137,6 @@ impl Stage {
                 let mut parameters = base.to_le_bytes().to_vec();
                 parameters.extend((len as u64).to_le_bytes());
                 let (grid, block) = ([blocks as u32, 1, 1], [THREADS, 1, 1]);
-                #[allow(unsafe_code)]
                 // SAFETY: the kernel only reads, within the hot rows that `rows` keeps.
                 let launch = || unsafe {
                     self.device.launch(kernel, grid, block, &parameters, Queue::Compute)
@@ -205,7 +202,6 @@ impl Stage {
         parameters.extend(group.slices.address().to_le_bytes());
         let grid =
             [blocks_for(&self.build, batch.bags, batch.bags_per_group), group.slice_count, 1];
-        #[allow(unsafe_code)]
         // SAFETY: the batch's addresses are those of buffers that it was sent to, and ids were resolved to rows
         // that exist; a batch ends with the queue synchronised.
         unsafe { self.device.launch(kernel, grid, [THREADS, 1, 1], &parameters, Queue::Compute) }?;

@@ -3,7 +3,7 @@
 use hither_kernels::bag::{Ids, Pooling, Table, TableBags};
 
 use super::rows::DeviceRows;
-use crate::run::Request;
+use hither_dlrm::run::Request;
 
 /// A batch of requests, joined.
 #[derive(Default)]

@@ -1,9 +1,9 @@
 //! A batch over some awkward tables: in the emulator's memory, and by plain arithmetic.
 
-use hither_kernels::bag::Dtype;
-use hither_kernels::cuda::{
+use hither_cuda::bags::{
     Batch, Build, Mode, SOURCE, Slice, THREADS, blocks_for, kernel_name, row_stride,
 };
+use hither_kernels::bag::Dtype;
 use hither_sass::Fault;
 use hither_sass::launch::{Arch, Launch, Observer, launch};
 use hither_sass::memory::Memory;

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use hither_kernels::cuda::gpu::{RESOURCES, planned_builds};
-use hither_kernels::cuda::occupancy::{Arch, Resources, occupancy};
-use hither_kernels::cuda::{Ahead, Build, Pinning, SOURCE, THREADS, Variant};
+use hither_cuda::bags::{Build, SOURCE, THREADS};
+use hither_cuda::gpu::{RESOURCES, planned_builds};
+use hither_cuda::occupancy::{Arch, Resources, occupancy};
+use hither_dlrm::plan::gpu::{Ahead, Pinning, Variant};
 use hither_sass::parse::{Operand, parse};
 use hither_sass::toolchain::{Compiled, Report, Toolchain};
 
@@ -26,7 +27,6 @@ fn marks(toolchain: &Toolchain, compiled: &Compiled) -> BTreeSet<&'static str> {
         let is_evict_last = has(0x14f0_0000) || code.name == "UMOV" && has(0x140);
         let known = [
             ("STS", code.name == "STS"),
-            ("LDGSTS", code.name == "LDGSTS"),
             ("STL", code.name == "STL"),
             ("PF1", code.name == "CCTL" && code.has("PF1")),
             ("PF2", code.name == "CCTL" && code.has("PF2")),
@@ -44,7 +44,6 @@ fn promised(variant: Variant) -> BTreeSet<&'static str> {
     let mut marks = BTreeSet::new();
     marks.extend(match variant.ahead {
         Ahead::Shared => Some("STS"),
-        Ahead::Async => Some("LDGSTS"),
         Ahead::Local => Some("STL"),
         Ahead::L1 => Some("PF1"),
         Ahead::L2 => Some("PF2"),
@@ -52,9 +51,7 @@ fn promised(variant: Variant) -> BTreeSet<&'static str> {
     });
     marks.extend((variant.pinning == Pinning::Policy).then_some("evict_last"));
     if variant.vec == 4 {
-        marks.insert("STG.128");
-        // An asynchronous copy takes the place of the load.
-        marks.extend((variant.ahead != Ahead::Async).then_some("LDG.128"));
+        marks.extend(["LDG.128", "STG.128"]);
     }
     marks
 }
@@ -155,7 +152,7 @@ fn the_resource_table_is_what_the_compiler_says() {
         }
     }
     if std::env::var_os("HITHER_WRITE_RESOURCES").is_some() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cuda/resources.csv");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/resources.csv");
         std::fs::write(path, &table).expect("write the table");
         return;
     }

@@ -1,6 +1,6 @@
 //! Fully connected layers and interactions in the emulator against plain arithmetic.
 
-use hither_kernels::cuda::{LAYERS_SOURCE, TILE};
+use hither_cuda::bags::{LAYERS_SOURCE, TILE};
 use hither_sass::launch::{Arch, Launch, launch};
 use hither_sass::memory::Memory;
 use hither_sass::parse::{Program, parse};

@@ -5,14 +5,14 @@
 //! these have room, and all resident groups issue one request each in turn. Lines are replaced least
 //! recently used first.
 
+use hither_dlrm::lookups::Lookups;
+use hither_dlrm::model::Spec;
+use hither_dlrm::plan::gpu::Ahead;
 use hither_kernels::bag::{Bags, Ids};
-use hither_kernels::cuda::gpu::Gpu;
-use hither_kernels::cuda::{Ahead, Build, THREADS, bags_per_group, row_stride};
 use serde::Serialize;
 
-use super::device_dtype;
-use crate::lookups::Lookups;
-use crate::model::Spec;
+use crate::bags::{Build, THREADS, bags_per_group, device_dtype, row_stride};
+use crate::gpu::Gpu;
 
 /// Bytes of a line, in both caches.
 pub const LINE: usize = 128;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use hither_kernels::cuda::occupancy::{Arch, Resources, occupancy};
+use hither_cuda::occupancy::{Arch, Resources, occupancy};
 use hither_sass::toolchain::{Toolchain, run};
 
 const REGISTERS: [u32; 12] = [16, 24, 32, 33, 40, 42, 48, 64, 72, 88, 128, 255];

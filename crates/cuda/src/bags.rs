@@ -1,90 +1,11 @@
-//! Embedding bags on NVIDIA GPUs: the source of the kernels, the names of their variants, and what
-//! the host hands to them.
+//! The kernels' source, what the compiler is told of a variant, and what the host hands to a launch.
 //!
 //! `bags.cu` holds every technique; a [`Build`] chooses one by defines. The source is compiled for the
 //! GPU at hand when a model is loaded, so nothing of CUDA is needed to build this crate. Nothing here
 //! calls a driver.
 
-#[cfg(feature = "cuda")]
-pub mod device;
-#[cfg(not(feature = "cuda"))]
-#[path = "absent.rs"]
-pub mod device;
-pub mod gpu;
-pub mod occupancy;
-
-use std::fmt;
-use std::str::FromStr;
-
-use crate::bag::Dtype;
-
-/// Why a GPU cannot be used.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum Error {
-    #[error("this build has no CUDA code; build with the feature `cuda`")]
-    NotBuilt,
-    #[error("no CUDA driver found (libcuda.so.1); install NVIDIA's driver")]
-    NoDriver,
-    #[error("the CUDA driver is too old: it lacks {missing}; install version 535 or later")]
-    OldDriver { missing: String },
-    #[error(
-        "no run-time compiler found (libnvrtc.so); install CUDA's nvrtc, or set LD_LIBRARY_PATH to it"
-    )]
-    NoCompiler,
-    #[error("there is no GPU {number}; the driver shows {count}")]
-    NoDevice { number: u32, count: u32 },
-    #[error("the GPU has no room for {bytes} bytes; {free} are free")]
-    OutOfMemory { bytes: u64, free: u64 },
-    #[error("cannot {action}: {problem}")]
-    Driver { action: &'static str, problem: String },
-    #[error("cannot compile the kernels: {log}")]
-    Compile { log: String },
-    #[error("the compiled source has no kernel `{name}`")]
-    Kernel { name: String },
-    #[error("the GPU is lost: cannot {action}: {problem}")]
-    Lost { action: &'static str, problem: String },
-}
-
-impl Error {
-    /// Whether no further call to the device can succeed.
-    pub fn is_lost(&self) -> bool {
-        matches!(self, Self::Lost { .. })
-    }
-}
-
-/// What the driver tells of a GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    pub name: String,
-    /// Compute capability: (8, 0) for an A100.
-    pub version: (u32, u32),
-    pub sms: usize,
-    pub memory_bytes: usize,
-    pub l2_bytes: usize,
-    /// The part of L2 that may be set aside for pinned rows; 0 where the GPU cannot.
-    pub persisting_bytes_max: usize,
-    pub window_bytes_max: usize,
-}
-
-/// FNV-1a over texts.
-#[cfg(feature = "cuda")]
-struct Fnv(u64);
-
-#[cfg(feature = "cuda")]
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-#[cfg(feature = "cuda")]
-impl Fnv {
-    fn add(&mut self, text: &str) {
-        for byte in text.bytes().chain([0]) {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    }
-}
+use hither_dlrm::plan::gpu::{Ahead, Pinning, Variant};
+use hither_kernels::bag::Dtype;
 
 /// The source of all variants.
 pub const SOURCE: &str = include_str!("bags.cu");
@@ -96,94 +17,6 @@ pub const TILE: u32 = 16;
 pub const PIN_KERNEL: &str = "pin";
 /// Bytes per step of [`PIN_KERNEL`]: one sector of L2.
 pub const PIN_STEP_BYTES: usize = 32;
-
-/// How rows are fetched ahead of their use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ahead {
-    None,
-    /// Into registers, DISTANCE rows ahead.
-    Register,
-    /// Batches of DISTANCE rows through registers into shared memory.
-    Shared,
-    /// By asynchronous copies into shared memory, DISTANCE rows ahead.
-    Async,
-    /// Batches of DISTANCE rows through registers into local memory, which L1 holds.
-    Local,
-    /// One request per line into L1, DISTANCE rows ahead.
-    L1,
-    /// One request per line into L2, DISTANCE rows ahead.
-    L2,
-}
-
-/// How hot rows are kept in L2.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Pinning {
-    None,
-    /// [`PIN_KERNEL`] runs once, before the first lookup.
-    Prefetch,
-    /// Loads of hot rows carry the policy evict_last, loads of cold rows evict_first.
-    Policy,
-    /// An access policy window of the stream covers the packed hot rows.
-    Window,
-}
-
-/// A technique or a combination of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Variant {
-    pub name: &'static str,
-    pub ahead: Ahead,
-    pub pinning: Pinning,
-    /// Elements per thread and load: 1 or 4.
-    pub vec: u32,
-}
-
-const fn variant(name: &'static str, ahead: Ahead, pinning: Pinning) -> Variant {
-    Variant { name, ahead, pinning, vec: 4 }
-}
-
-impl Variant {
-    pub const BASE: Self = Self { vec: 1, ..variant("base", Ahead::None, Pinning::None) };
-    pub const VEC4: Self = variant("vec4", Ahead::None, Pinning::None);
-    pub const COMBINED: Self = variant("combined", Ahead::Register, Pinning::Policy);
-
-    pub const ALL: [Self; 12] = [
-        Self::BASE,
-        Self::VEC4,
-        variant("register", Ahead::Register, Pinning::None),
-        variant("shared", Ahead::Shared, Pinning::None),
-        variant("async", Ahead::Async, Pinning::None),
-        variant("local", Ahead::Local, Pinning::None),
-        variant("l1", Ahead::L1, Pinning::None),
-        variant("l2", Ahead::L2, Pinning::None),
-        variant("pin-prefetch", Ahead::None, Pinning::Prefetch),
-        variant("pin-policy", Ahead::None, Pinning::Policy),
-        variant("pin-window", Ahead::None, Pinning::Window),
-        Self::COMBINED,
-    ];
-
-    /// Whether the variant has code of its own. Two forms of pinning are the host's work alone and
-    /// run the code of `vec4`.
-    pub fn has_own_code(self) -> bool {
-        !matches!(self.pinning, Pinning::Prefetch | Pinning::Window)
-    }
-}
-
-impl fmt::Display for Variant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name)
-    }
-}
-
-impl FromStr for Variant {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|variant| variant.name == name).ok_or_else(|| {
-            let known: Vec<&str> = Self::ALL.iter().map(|variant| variant.name).collect();
-            format!("unknown variant `{name}`; expected {}", known.join(", "))
-        })
-    }
-}
 
 /// Threads per block of every kernel.
 pub const THREADS: u32 = 256;
@@ -222,10 +55,9 @@ impl Build {
             Ahead::None => 0,
             Ahead::Register => 1,
             Ahead::Shared => 2,
-            Ahead::Async => 3,
-            Ahead::Local => 4,
-            Ahead::L1 => 5,
-            Ahead::L2 => 6,
+            Ahead::Local => 3,
+            Ahead::L1 => 4,
+            Ahead::L2 => 5,
         };
         let policy = u32::from(self.variant.pinning == Pinning::Policy);
         [
@@ -265,6 +97,15 @@ impl Mode {
 /// The types of elements that the kernels read. Others are widened to fp16 or fp32 on the way to
 /// the device.
 pub const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Int8];
+
+/// The type that a table has on the device.
+pub fn device_dtype(dtype: Dtype) -> Dtype {
+    match dtype {
+        Dtype::F32 | Dtype::Bf16 => Dtype::F32,
+        Dtype::F16 => Dtype::F16,
+        Dtype::Int8 | Dtype::Int4 => Dtype::Int8,
+    }
+}
 
 /// The name of a kernel in the compiled source.
 pub fn kernel_name(dtype: Dtype, mode: Mode) -> String {

@@ -12,7 +12,7 @@ use cudarc::driver::result::{self as driver, DriverError};
 use cudarc::driver::sys;
 use cudarc::nvrtc;
 
-use super::{Error, Limits};
+use crate::{Error, Limits};
 
 /// An opened GPU. The driver's objects are freed with the last handle.
 pub struct Device {
@@ -22,7 +22,8 @@ pub struct Device {
     compute: Stream,
     /// Copies that run beside kernels.
     copy: Stream,
-    modules: Mutex<HashMap<u64, Arc<Module>>>,
+    /// By source and options.
+    modules: Mutex<HashMap<Vec<String>, Arc<Module>>>,
 }
 
 /// The primary context of a GPU.
@@ -224,12 +225,9 @@ impl Device {
 
     /// Compiles a source for this GPU and loads it; once per source and options.
     pub fn module(&self, source: &str, options: &[String]) -> Result<Arc<Module>, Error> {
-        let mut key = crate::cuda::Fnv::default();
-        for part in [source].into_iter().chain(options.iter().map(String::as_str)) {
-            key.add(part);
-        }
+        let key = [&[source.to_string()], options].concat();
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(module) = modules.get(&key.0) {
+        if let Some(module) = modules.get(&key) {
             return Ok(Arc::clone(module));
         }
         self.context.bind()?;
@@ -238,7 +236,7 @@ impl Device {
         let module = unsafe { driver::module::load_data(cubin.as_ptr().cast()) };
         let module = module.map_err(at("load the kernels"))?;
         let module = Arc::new(Module { module, kernels: Mutex::default() });
-        modules.insert(key.0, Arc::clone(&module));
+        modules.insert(key, Arc::clone(&module));
         Ok(module)
     }
 

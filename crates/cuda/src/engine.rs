@@ -14,24 +14,22 @@ mod stage;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use hither_kernels::cuda;
-use hither_kernels::cuda::device::{Device, Queue};
+use hither_dlrm::model::Model;
+use hither_dlrm::plan::Plan;
+use hither_dlrm::run::{Done, Gpu, Host, Request, StageTimes};
 
 use self::layers::Layers;
 pub use self::measure::{Measured, candidates, measure};
 use self::resolve::Resolved;
 use self::rows::DeviceRows;
-use self::stage::{Stage, Staged};
-use super::cpu::CpuEngine;
-use super::{Done, Options, Request, StageTimes};
+use self::stage::Staged;
+use self::stage::{Scratch, Stage};
 use crate::Error;
-use crate::model::Model;
-use crate::plan::{Packing, PageChoice, Plan};
+use crate::device::{Device, Queue};
 
-pub(super) struct CudaEngine {
-    /// The same model on the host, its tables mapped: it checks requests and answers what is asked
-    /// beside inference.
-    host: CpuEngine,
+struct CudaEngine {
+    /// The tables as the file has them, which check requests.
+    host: Arc<Host>,
     device: Arc<Device>,
     stage: Stage,
     layers: Layers,
@@ -43,22 +41,32 @@ pub(super) struct CudaEngine {
 struct Work {
     resolved: Resolved,
     dense: Staged,
-    stage: stage::Scratch,
+    stage: Scratch,
     layers: layers::Scratch,
 }
 
+/// Puts a model on the GPU of a number, as [`hither_dlrm::run::Options::gpu`] wants it.
+pub fn load(
+    model: &Model,
+    plan: &Plan,
+    number: u32,
+    host: Arc<Host>,
+    done: &(dyn Fn(u64) + Sync),
+) -> Result<Box<dyn Gpu>, hither_dlrm::Error> {
+    Ok(Box::new(CudaEngine::load(model, plan, number, host, done)?))
+}
+
 impl CudaEngine {
-    pub fn load(
+    fn load(
         model: &Model,
         plan: &Plan,
         number: u32,
-        options: Options,
+        host: Arc<Host>,
         done: &(dyn Fn(u64) + Sync),
     ) -> Result<Self, Error> {
         let device = Device::open(number)?;
         let how = plan.cuda.clone().unwrap_or_default();
         let layers = Layers::new(&device, model)?;
-        let host = CpuEngine::load(model, &host_plan(plan), options, &|_| {})?;
         let tables = host.tables();
         let view = tables.view();
         let rows = Arc::new(DeviceRows::upload(&device, &view, plan, how.cold_on_host, done)?);
@@ -66,19 +74,46 @@ impl CudaEngine {
         Ok(Self { host, device, stage, layers, work: Mutex::default() })
     }
 
-    pub fn pinned_bytes(&self) -> usize {
+    /// The resolved batch through all stages.
+    fn compute(&self, work: &mut Work, samples: usize, out: &mut [f32]) -> Result<(), Error> {
+        if samples == 0 {
+            return Ok(());
+        }
+        let computed = self.try_compute(work, samples, out);
+        if computed.is_err() {
+            // Buffers are used again only when nothing reads them any more.
+            for queue in [Queue::Compute, Queue::Copy] {
+                let _ = self.device.synchronize(queue);
+            }
+        }
+        computed
+    }
+
+    fn try_compute(&self, work: &mut Work, samples: usize, out: &mut [f32]) -> Result<(), Error> {
+        let Work { resolved, dense, stage, layers } = work;
+        let features = bytemuck::cast_slice::<f32, u8>(&resolved.dense);
+        let [dense] = dense.send(&self.device, [features], Queue::Compute)?;
+        let batch = self.stage.send(stage, resolved, samples)?;
+        let bottom = self.layers.bottom(&self.device, layers, dense, samples)?;
+        self.device.wait(Queue::Compute, Queue::Copy)?;
+        self.stage.launch(&batch, !resolved.weights.is_empty())?;
+        let scores = self.layers.top(&self.device, layers, bottom, batch.out, samples)?;
+        scores.read(bytemuck::cast_slice_mut(out))?;
+        self.device.synchronize(Queue::Copy)?;
+        Ok(())
+    }
+}
+
+impl Gpu for CudaEngine {
+    fn pinned_bytes(&self) -> usize {
         self.stage.pinned_bytes
     }
 
-    pub fn host(&self) -> &CpuEngine {
-        &self.host
-    }
-
-    pub fn infer(
+    fn infer(
         &self,
         requests: &[Request],
         out: &mut [f32],
-        results: &mut [Result<(), Error>],
+        results: &mut [Result<(), hither_dlrm::Error>],
     ) -> Done {
         assert_eq!(requests.len(), results.len(), "a result for each request");
         let clock = Instant::now();
@@ -110,46 +145,4 @@ impl CudaEngine {
         let times = StageTimes { tables: clock.elapsed(), ..StageTimes::default() };
         Done { clamped, times }
     }
-
-    /// The resolved batch through all stages.
-    fn compute(&self, work: &mut Work, samples: usize, out: &mut [f32]) -> Result<(), cuda::Error> {
-        if samples == 0 {
-            return Ok(());
-        }
-        let computed = self.try_compute(work, samples, out);
-        if computed.is_err() {
-            // Buffers are used again only when nothing reads them any more.
-            for queue in [Queue::Compute, Queue::Copy] {
-                let _ = self.device.synchronize(queue);
-            }
-        }
-        computed.map_err(|error| match error {
-            Error::Cuda(error) => error,
-            other => cuda::Error::Driver { action: "run the model", problem: other.to_string() },
-        })
-    }
-
-    fn try_compute(&self, work: &mut Work, samples: usize, out: &mut [f32]) -> Result<(), Error> {
-        let Work { resolved, dense, stage, layers } = work;
-        let features = bytemuck::cast_slice::<f32, u8>(&resolved.dense);
-        let [dense] = dense.send(&self.device, [features], Queue::Compute)?;
-        let batch = self.stage.send(stage, resolved, samples)?;
-        let bottom = self.layers.bottom(&self.device, layers, dense, samples)?;
-        self.device.wait(Queue::Compute, Queue::Copy)?;
-        self.stage.launch(&batch, !resolved.weights.is_empty())?;
-        let scores = self.layers.top(&self.device, layers, bottom, batch.out, samples)?;
-        scores.read(bytemuck::cast_slice_mut(out))?;
-        self.device.synchronize(Queue::Copy)?;
-        Ok(())
-    }
-}
-
-/// The host's part needs no copies: it checks ids and is the source of the rows.
-fn host_plan(plan: &Plan) -> Plan {
-    let mut host = plan.clone();
-    for table in &mut host.tables {
-        table.pages = PageChoice::Mapped;
-        table.packing = Packing::Off;
-    }
-    host
 }
