@@ -36,6 +36,8 @@ const NODES_WAITED_FOR_EVERY: Duration = Duration::from_secs(1);
 const NODES_EVERY: Duration = Duration::from_secs(5);
 /// How often records are read again for progress, fulfilled dependencies and begin times.
 const RECORDS_EVERY: Duration = Duration::from_secs(5);
+/// How often records of held jobs are read again: users change comments and requests.
+const HELD_EVERY: Duration = Duration::from_secs(30);
 /// How often limits are read.
 const LIMITS_EVERY: Duration = Duration::from_secs(60);
 /// Jobs whose records are read with one scontrol.
@@ -63,6 +65,7 @@ pub struct Slurm {
     node_notes: Vec<String>,
     nodes_read: Instant,
     records_due: Instant,
+    held_due: Instant,
     limits: Vec<Limit>,
     limits_due: Instant,
     /// Tasks that arrays may run at a time.
@@ -91,6 +94,7 @@ impl Slurm {
             node_notes: Vec::new(),
             nodes_read: now,
             records_due: now + RECORDS_EVERY,
+            held_due: now + HELD_EVERY,
             limits: Vec::new(),
             limits_due: now,
             throttles: BTreeMap::new(),
@@ -208,15 +212,17 @@ impl Slurm {
     }
 
     /// Whether the job's record has to be read again.
-    fn is_stale(&self, row: &Row, again: bool) -> bool {
+    fn is_stale(&self, row: &Row, again: bool, held_again: bool) -> bool {
         if matches!(row.stands, Stands::Over(_)) {
             return false;
         }
         let Some(known) = self.known.get(&row.key) else { return true };
         let has_started =
             row.stands == Stands::Running && known.started_s != row.started.parse().ok();
-        let may_tell_more = known.obstacle == Obstacle::Early || row.stands == Stands::Running;
-        known.stands != row.stands || has_started || (again && known.managed && may_tell_more)
+        let may_tell_more =
+            known.obstacle == Obstacle::Early || known.wish.hold || row.stands == Stands::Running;
+        let is_due = (again && may_tell_more) || (held_again && row.stands == Stands::Held);
+        known.stands != row.stands || has_started || (is_due && known.managed)
     }
 
     fn update(&mut self, rows: Vec<Row>, mut records: HashMap<Key, Record>) {
@@ -331,6 +337,10 @@ impl Engine for Slurm {
         if again {
             self.records_due = now + RECORDS_EVERY;
         }
+        let held_again = now >= self.held_due;
+        if held_again {
+            self.held_due = now + HELD_EVERY;
+        }
         let text =
             self.commands.ask("squeue", &["-h", "-a", "-r", "-t", "all", "-o", read::ROW])?;
         let (rows, unknown) = read::rows(&text)?;
@@ -339,8 +349,11 @@ impl Engine for Slurm {
         let slurm_user = self.slurm_user().to_owned();
         let mut claims = self.claims.iter_mut();
         claims.try_for_each(|claim| claim.keep(&self.commands, &waiting, &slurm_user))?;
-        let stale: Vec<&Key> =
-            rows.iter().filter(|row| self.is_stale(row, again)).map(|row| &row.key).collect();
+        let stale: Vec<&Key> = rows
+            .iter()
+            .filter(|row| self.is_stale(row, again, held_again))
+            .map(|row| &row.key)
+            .collect();
         let records = match stale.is_empty() {
             true => HashMap::new(),
             false => self.read_records(&stale)?,
