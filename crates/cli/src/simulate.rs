@@ -118,12 +118,13 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     if args.json {
         outputs::print_json(&record::Summaries::new(&header, &runs))?;
     } else {
+        let waits = hither_report::longest_waits(&runs);
         let mut summaries: Vec<Summary> = runs.into_iter().map(|r| r.summary).collect();
         if !common.quiet {
             // Standard error has them already.
             summaries.iter_mut().for_each(|s| s.notes.retain(|note| !told.contains(note)));
         }
-        outputs::print(&hither_report::table(&header, &summaries))?;
+        outputs::print(&format!("{}{waits}", hither_report::table(&header, &summaries)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

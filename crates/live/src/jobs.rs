@@ -15,7 +15,7 @@ use crate::engine::{Held, Key, Obstacle, Order, Seen, SeenJob, Stands, Wants};
 use crate::learn::{Learnt, model_name};
 use crate::limits::LimitTable;
 use crate::places::Places;
-use crate::reconcile::{self, Bar, Books, Facts, News, Shown, Wish, reconcile};
+use crate::reconcile::{Act, Asking, Bar, Books, Facts, News, Shown, reconcile};
 
 /// Jobs that the scheduler has, by the engine's key.
 pub type Managed = HashMap<Key, JobId>;
@@ -203,7 +203,7 @@ fn facts_of(
                 memory.limits.refused(key, view.seen, view.now);
             }
         }
-        Some(Phase::Stopping(stop)) => facts.wish = stop_wish(view, attempt, stop, seen),
+        Some(Phase::Stopping(stop)) => facts.asking = stop_asking(view, attempt, stop, seen),
         Some(Phase::Running(run)) => {
             facts.is_there =
                 seen.holds.is_empty() || view.places.is_at(&run.placement, &seen.holds);
@@ -283,23 +283,23 @@ fn about_start(
             _ => {}
         }
     }
-    facts.wish = match (attempt.failed, is_ready) {
-        (Some(_), _) => Wish::Failed,
-        (None, false) => Wish::Pending,
-        (None, true) => Wish::Asked,
+    facts.asking = match (attempt.failed, is_ready) {
+        (Some(_), _) => Asking::Failed,
+        (None, false) => Asking::Later,
+        (None, true) => Asking::Now,
     };
 }
 
-fn stop_wish(view: View<'_>, attempt: &mut Attempt, stop: &Stop, seen: &SeenJob) -> Wish {
+fn stop_asking(view: View<'_>, attempt: &mut Attempt, stop: &Stop, seen: &SeenJob) -> Asking {
     attempt.on(stop.decision, view.now);
     let grace_s = seen.wish.grace_s.unwrap_or(view.limits.grace_s);
     if view.now > attempt.since_s + grace_s + view.limits.stop_s {
-        return Wish::Failed;
+        return Asking::Failed;
     }
     match (&seen.wish.signal, attempt.signalled_s) {
-        (Some(_), None) => Wish::Signal,
-        (Some(_), Some(signalled_s)) if view.now < signalled_s + grace_s => Wish::Pending,
-        _ => Wish::Asked,
+        (Some(_), None) => Asking::Signal,
+        (Some(_), Some(signalled_s)) if view.now < signalled_s + grace_s => Asking::Later,
+        _ => Asking::Now,
     }
 }
 
@@ -537,26 +537,18 @@ fn profile(view: View<'_>, seen: &SeenJob) -> Arc<Profile> {
     Arc::new(view.learnt.profile(&model_name(&seen.user, &seen.name, seen.wish.model.as_deref())))
 }
 
-fn order_for(
-    view: View<'_>,
-    key: &Key,
-    id: Option<JobId>,
-    seen: &SeenJob,
-    order: reconcile::Order,
-) -> Order {
+fn order_for(view: View<'_>, key: &Key, id: Option<JobId>, seen: &SeenJob, act: Act) -> Order {
     let job = key.clone();
-    match order {
-        reconcile::Order::Bind => {
+    match act {
+        Act::Bind => {
             let run = id.and_then(|id| view.state.job(id).run());
             let nodes = run.map_or_else(Vec::new, |run| view.places.nodes(&run.placement));
             Order::Bind { job, nodes, fewest: seen.fewest_nodes() }
         }
-        reconcile::Order::Release => Order::Release { job },
-        reconcile::Order::Hold => Order::Hold { job },
-        reconcile::Order::HandOver => seen.hand_over(key),
-        reconcile::Order::Signal => {
-            Order::Signal { job, signal: seen.wish.signal.clone().unwrap_or_default() }
-        }
-        reconcile::Order::Requeue => Order::Requeue { job },
+        Act::Release => Order::Release { job },
+        Act::Hold => Order::Hold { job },
+        Act::HandOver => seen.hand_over(key),
+        Act::Signal => Order::Signal { job, signal: seen.wish.signal.clone().unwrap_or_default() },
+        Act::Requeue => Order::Requeue { job },
     }
 }

@@ -44,15 +44,15 @@ pub enum Bar {
     Always,
 }
 
-/// How the wish that is in flight fares.
+/// How what was decided fares with the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Wish {
-    /// Nothing has been asked for yet: a start waits for stops, a stop for the end of the grace time.
-    Pending,
+pub enum Asking {
+    /// It is not time yet: a start waits for stops, a stop for the end of the grace time.
+    Later,
     /// It is time to send the signal that precedes a stop.
     Signal,
     #[default]
-    Asked,
+    Now,
     /// It has not come about in time, or the engine has said that it will not.
     Failed,
 }
@@ -63,7 +63,7 @@ pub struct Facts {
     pub books: Books,
     pub shown: Shown,
     pub bar: Bar,
-    pub wish: Wish,
+    pub asking: Asking,
     /// Somebody else holds it: not even the engine's own scheduler may have it.
     pub is_held_by_others: bool,
     /// It is bound to the nodes that were decided.
@@ -106,7 +106,7 @@ pub enum News {
 
 /// What the engine is to do with the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum Act {
     Bind,
     Release,
     Hold,
@@ -115,12 +115,12 @@ pub enum Order {
     Requeue,
 }
 
-pub fn reconcile(facts: &Facts) -> (Option<News>, Option<Order>) {
-    use {News as N, Order as O};
-    let Facts { books, shown, bar, wish, .. } = *facts;
+pub fn reconcile(facts: &Facts) -> (Option<News>, Option<Act>) {
+    use {Act as O, News as N};
+    let Facts { books, shown, bar, asking, .. } = *facts;
     let news = |news: News| (Some(news), None);
-    let order = |order: Order| (None, Some(order));
-    const NOTHING: (Option<News>, Option<Order>) = (None, None);
+    let order = |act: Act| (None, Some(act));
+    const NOTHING: (Option<News>, Option<Act>) = (None, None);
     match (books, shown) {
         // A job is Hither's if it is held for nobody else and can be placed; all others are the engine's.
         (Books::Unknown, Shown::Held) => match bar {
@@ -143,21 +143,21 @@ pub fn reconcile(facts: &Facts) -> (Option<News>, Option<Order>) {
         },
         (Books::Waiting | Books::Parked, Shown::Running) => news(N::RunsElsewhere),
 
-        (Books::Starting, Shown::Held) => match (bar, wish) {
+        (Books::Starting, Shown::Held) => match (bar, asking) {
             (Bar::Always, _) => news(N::Left),
-            (Bar::Now, _) | (_, Wish::Failed) => news(N::StartRefused),
-            (_, Wish::Pending) => NOTHING,
+            (Bar::Now, _) | (_, Asking::Failed) => news(N::StartRefused),
+            (_, Asking::Later) => NOTHING,
             _ if facts.is_bound => order(O::Release),
             _ => order(O::Bind),
         },
-        (Books::Starting, Shown::Queued) => match wish {
-            Wish::Failed => order(O::Hold),
+        (Books::Starting, Shown::Queued) => match asking {
+            Asking::Failed => order(O::Hold),
             _ if facts.is_released && facts.is_bound => NOTHING,
             // Held and released it starts at once, where the engine would let it wait.
             _ if facts.is_requeued || facts.is_bound => order(O::Hold),
             _ => news(N::TakenBack),
         },
-        (Books::Starting, Shown::Running) => match facts.is_there && wish != Wish::Pending {
+        (Books::Starting, Shown::Running) => match facts.is_there && asking != Asking::Later {
             true => news(N::Started),
             false => news(N::RunsElsewhere),
         },
@@ -167,12 +167,12 @@ pub fn reconcile(facts: &Facts) -> (Option<News>, Option<Order>) {
         (Books::Running, Shown::Running) => news(N::RunsElsewhere),
 
         (Books::Stopping, Shown::Held | Shown::Queued) => news(N::Stopped),
-        (Books::Stopping, Shown::Running) => match wish {
+        (Books::Stopping, Shown::Running) => match asking {
             _ if !facts.can_stop => news(N::StopRefused),
-            Wish::Failed => news(N::StopRefused),
-            Wish::Signal => order(O::Signal),
-            Wish::Pending => NOTHING,
-            Wish::Asked => order(O::Requeue),
+            Asking::Failed => news(N::StopRefused),
+            Asking::Signal => order(O::Signal),
+            Asking::Later => NOTHING,
+            Asking::Now => order(O::Requeue),
         },
         // Nobody knows when its GPUs will be free: neither it nor another may be promised them.
         (_, Shown::Leaving) if facts.is_stuck => news(N::Left),
@@ -184,9 +184,9 @@ pub fn reconcile(facts: &Facts) -> (Option<News>, Option<Order>) {
 mod tests {
     use super::*;
 
+    use Act as O;
     use Books as B;
     use News as N;
-    use Order as O;
     use Shown as S;
 
     /// Facts of a job about which nothing is remarkable.
@@ -194,15 +194,15 @@ mod tests {
         Facts { books, shown, is_there: true, can_stop: true, ..Facts::default() }
     }
 
-    type Cell = (Option<News>, Option<Order>);
+    type Cell = (Option<News>, Option<Act>);
     const NOTHING: Cell = (None, None);
 
     const fn news(news: News) -> Cell {
         (Some(news), None)
     }
 
-    const fn order(order: Order) -> Cell {
-        (None, Some(order))
+    const fn order(act: Act) -> Cell {
+        (None, Some(act))
     }
 
     /// By row of the books: gone, over, held, queued, running, leaving.
@@ -232,8 +232,8 @@ mod tests {
         type Change = fn(&mut Facts);
         let barred: Change = |f| f.bar = Bar::Now;
         let never: Change = |f| f.bar = Bar::Always;
-        let failed: Change = |f| f.wish = Wish::Failed;
-        let pending: Change = |f| f.wish = Wish::Pending;
+        let failed: Change = |f| f.asking = Asking::Failed;
+        let pending: Change = |f| f.asking = Asking::Later;
         let bound: Change = |f| f.is_bound = true;
         let requeued: Change = |f| f.is_requeued = true;
         let elsewhere: Change = |f| f.is_there = false;
@@ -273,7 +273,7 @@ mod tests {
             (B::Running, S::Queued, &[requeued], news(N::Lost)),
             (B::Stopping, S::Running, &[|f| f.can_stop = false], news(N::StopRefused)),
             (B::Stopping, S::Running, &[failed], news(N::StopRefused)),
-            (B::Stopping, S::Running, &[|f| f.wish = Wish::Signal], order(O::Signal)),
+            (B::Stopping, S::Running, &[|f| f.asking = Asking::Signal], order(O::Signal)),
             (B::Stopping, S::Running, &[pending], NOTHING),
             (B::Stopping, S::Queued, &[requeued], news(N::Stopped)),
         ];
@@ -289,14 +289,14 @@ mod tests {
     fn no_combination_breaks_a_rule() {
         let books = [B::Unknown, B::Waiting, B::Parked, B::Starting, B::Running, B::Stopping];
         let bars = [Bar::None, Bar::Now, Bar::Always];
-        let wishes = [Wish::Pending, Wish::Signal, Wish::Asked, Wish::Failed];
+        let askings = [Asking::Later, Asking::Signal, Asking::Now, Asking::Failed];
         for n in 0..6 * 6 * 3 * 4 * 128u32 {
             let bit = |at: u32| (n / (6 * 6 * 3 * 4)) & (1 << at) != 0;
             let facts = Facts {
                 books: books[n as usize % 6],
                 shown: SHOWN[n as usize / 6 % 6],
                 bar: bars[n as usize / 36 % 3],
-                wish: wishes[n as usize / 108 % 4],
+                asking: askings[n as usize / 108 % 4],
                 is_held_by_others: bit(0),
                 is_bound: bit(1),
                 is_there: bit(2),

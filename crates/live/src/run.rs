@@ -254,6 +254,22 @@ pub fn silence(home: &Home) -> Option<Duration> {
     Some(modified.elapsed().unwrap_or_default())
 }
 
+/// Unix time.
 pub fn unix_s() -> Seconds {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sign_from_the_future_is_a_sign() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let home = Home(dir.path().into());
+        assert_eq!(silence(&home), None);
+        let file = File::create(home.heartbeat()).expect("a file");
+        file.set_modified(SystemTime::now() + Duration::from_secs(3600)).expect("a time");
+        assert_eq!(silence(&home), Some(Duration::ZERO));
+    }
 }

@@ -19,7 +19,7 @@ pub struct Wish {
     pub model: Option<String>,
     /// Length of the job.
     pub iterations: Option<f64>,
-    /// Sent before the job is requeued; `None`: only the TERM that Slurm sends.
+    /// Sent before the job is requeued; `None`: nothing but what the engine itself sends.
     pub signal: Option<String>,
     /// Time between the signal and the requeue.
     pub grace_s: Option<Seconds>,
@@ -29,8 +29,8 @@ pub struct Wish {
     pub saved: Option<f64>,
     /// Unix time of the report.
     pub at_s: Option<Seconds>,
-    /// The user holds the job. Slurm shows no difference between a job that its user submitted held and one
-    /// that he held again.
+    /// The user holds the job. An engine may show no difference between a job that its user submitted held and
+    /// one that is held again.
     pub hold: bool,
     /// Words that nobody understands.
     pub unknown: Vec<String>,

@@ -20,6 +20,7 @@ use hither_sched::job::{Host, Split};
 use hither_sched::policy;
 use hither_sched::profile::Library;
 use hither_sched::sim::{self, Scenario};
+use hither_sched::topo;
 
 /// One rack with two machines of four GPUs.
 struct World {
@@ -28,6 +29,8 @@ struct World {
     /// Whether orders have an effect.
     obeys: bool,
     topology: Topology,
+    /// Whether the files that describe the network cannot be read.
+    is_broken: bool,
 }
 
 #[derive(Clone)]
@@ -37,7 +40,7 @@ impl Fake {
     fn new() -> Self {
         let (seen, given) = (Seen::default(), Vec::new());
         let topology = Topology::uniform(1, 2, 4);
-        let mut world = World { seen, given, obeys: true, topology };
+        let mut world = World { seen, given, obeys: true, topology, is_broken: false };
         for name in ["gpu001", "gpu002"] {
             let (gpu_type, state) = ("gpu".into(), "idle".into());
             let host = Host::UNKNOWN;
@@ -89,6 +92,9 @@ impl Engine for Fake {
     }
 
     fn topology(&mut self) -> Result<(Topology, Vec<String>), Error> {
+        if self.0.borrow().is_broken {
+            return Err(topo::read(&[(b"", "topology.conf")], None).unwrap_err().into());
+        }
         Ok((self.0.borrow().topology.clone(), Vec::new()))
     }
 
@@ -679,6 +685,30 @@ fn nodes_racks_and_switches_change_while_it_runs() {
         |driver: &Driver<Fake>, id| driver.scheduler.state.job(id).run().unwrap().placement.tier;
     assert_eq!([tier(&driver, 0), tier(&driver, 1)].map(|tier| tier.level()), [1, 1]);
     assert!(replay::replay(&driver.journal, |_| {}).unwrap().differences.is_empty());
+}
+
+#[test]
+fn a_node_that_the_network_does_not_know_yet_stops_nobody() {
+    let fake = Fake::new();
+    let mut driver = open(&fake, Journal::in_memory().unwrap());
+    let node = fake.0.borrow().seen.nodes["gpu001"].clone();
+    fake.0.borrow_mut().seen.nodes.insert("gpu003".into(), node);
+    fake.0.borrow_mut().is_broken = true;
+    fake.submit("1", gpus(8));
+    let mut said = Vec::new();
+    for n in 0..5 {
+        said.extend(driver.step(f64::from(n)).unwrap().said);
+    }
+    assert_eq!(fake.stands("1"), Stands::Running);
+    let notes: Vec<&str> = said.iter().map(|said| said.text.as_str()).collect();
+    let about = notes.iter().filter(|note| note.contains("topology.conf")).count();
+    assert_eq!(about, 1, "{notes:?}");
+    // It is there: so is the node.
+    fake.0.borrow_mut().is_broken = false;
+    fake.0.borrow_mut().topology = Topology::uniform(1, 3, 4);
+    fake.submit("2", gpus(4));
+    looks(&mut driver, 10.0, 3);
+    assert_eq!(fake.stands("2"), Stands::Running);
 }
 
 #[test]

@@ -24,4 +24,4 @@ pub mod train;
 
 pub use format::{cluster, plural};
 pub use page::{Group, html};
-pub use table::table;
+pub use table::{longest_waits, table};

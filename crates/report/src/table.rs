@@ -1,9 +1,9 @@
 //! The comparison table for the terminal.
 
 use comfy_table::{CellAlignment, Table, presets};
-use hither_core::record::{Header, Summary};
+use hither_core::record::{Header, JobRow, RunRecord, Summary};
 
-use crate::format::{cluster, printable};
+use crate::format::{cluster, duration, plural, printable};
 use crate::label::{CLAIRVOYANT, marked};
 use crate::metric::METRICS;
 
@@ -44,6 +44,22 @@ pub fn table(header: &Header, runs: &[Summary]) -> String {
         text.push_str(&format!("note: {}\n", printable(&line)));
     }
     text
+}
+
+/// The job that waited longest under each policy: a mean hides it, and its user does not forget it.
+pub fn longest_waits(runs: &[RunRecord]) -> String {
+    let worst = |run: &RunRecord| {
+        let job = run.jobs.iter().max_by(|a, b| a.queue_s.total_cmp(&b.queue_s))?;
+        let JobRow { queue_s, gpus, preemptions, .. } = job;
+        let job = printable(&format!("{} {}", run.summary.policy, job.name));
+        let (wait, gpus) = (duration(*queue_s), plural(*gpus as usize, "GPU"));
+        Some(format!("{job} {wait} ({gpus}, preempted {preemptions} times)"))
+    };
+    let all: Vec<String> = runs.iter().filter_map(worst).collect();
+    match all.is_empty() {
+        true => String::new(),
+        false => format!("longest wait, by policy and job: {}\n", all.join(" · ")),
+    }
 }
 
 fn winner_line(runs: &[Summary], winners: &[Vec<bool>]) -> String {

@@ -130,14 +130,19 @@ fn a_guard_of_another_state_directory_releases_nothing_while_a_scheduler_lives()
     bed.await_log("decides for partition", 20);
     scheduler.kill();
     // Another takes over, with a state directory of its own; the first one's guard is still there.
-    let mut scheduler = bed.schedule(FAST);
+    let mut scheduler = bed.schedule(&[FAST, &["--poll-s", "1"]].concat());
     until("the second to decide", 20, || {
         (bed.log().matches("decides for partition").count() == 2).then_some(())
     });
-    let blocker = bed.submit(4, 90, &["--no-requeue"]);
+    let blocker = bed.submit(4, 120, &["--no-requeue"]);
     bed.first_start(&blocker);
     let waits = bed.submit(4, 3, &[]);
-    thread::sleep(Duration::from_secs(7));
+    thread::sleep(Duration::from_secs(2));
+    // While nothing happens, Slurm is asked once a second.
+    let looks = metric(&bed, "hither_looks_total ");
+    thread::sleep(Duration::from_secs(5));
+    let looks = metric(&bed, "hither_looks_total ") - looks;
+    assert!(looks <= 7.0, "{looks} looks in five seconds");
     let reason = bed.slurm.ask("squeue", &["-h", "-j", &waits, "-o", "%r"]).unwrap();
     assert_eq!(reason.trim(), "JobHeldUser", "{}", bed.log());
     // Nor does the documented line of cron, also with a slow squeue.

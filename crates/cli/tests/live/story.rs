@@ -72,7 +72,7 @@ fn gangs_wait_are_placed_preempted_and_all_complete() {
     bed.await_log("decides for partition", 20);
 
     // Two racks would cost it more than the wait: it declines them until the others end.
-    let patient = bed.submit(8, 100, &[LONG]);
+    let patient = bed.submit(8, 250, &[LONG]);
     let why = until("the job to decline", 10, || {
         row(&bed, &patient)?["why"]
             .as_str()
