@@ -104,8 +104,9 @@ fn gangs_wait_are_placed_preempted_and_all_complete() {
     let at = bed.first_start(&newcomer).nodes;
     // Another job may move meanwhile.
     let mut marks = bed.marks().into_iter();
+    let was_at = |nodes: &str| hither_sched::topo::expand(nodes).unwrap().contains(&at);
     let victim =
-        marks.rfind(|m| m.what == "stop" && m.nodes == at).expect("a job was stopped there");
+        marks.rfind(|m| m.what == "stop" && was_at(&m.nodes)).expect("a job was stopped there");
     assert!(
         bed.told(&["explain", &victim.job]).contains(&format!("makes room for job {newcomer}"))
     );
@@ -120,7 +121,7 @@ fn gangs_wait_are_placed_preempted_and_all_complete() {
 
     let metrics = hither_live::serve::get(&bed.state.join("socket"), "/metrics").unwrap().1;
     let starts = metrics.lines().find_map(|l| l.strip_prefix("hither_starts_total ")).unwrap();
-    assert!(starts.parse::<u32>().unwrap() >= 11, "{starts}");
+    assert!(starts.parse::<u32>().unwrap() >= 10, "{starts}");
     scheduler.kill();
     let replayed = bed.told(&["schedule", "--replay", &bed.journal()]);
     assert!(replayed.contains("the same decisions"), "{replayed}");
