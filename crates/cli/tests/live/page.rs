@@ -28,6 +28,9 @@ fn the_page_shows_racks_jobs_timers_and_decisions() {
         let told = bed.told(&["queue"]);
         told.lines().any(|l| l.starts_with(&waiting) && l.contains("holds out")).then_some(())
     });
+    // From another host: by the address of the page.
+    let told = bed.told(&["queue", "--url", &url]);
+    assert!(told.lines().any(|line| line.starts_with(&waiting)), "{told}");
     if std::env::var_os("HITHER_SKIP_BROWSER").is_some_and(|v| v == "1") {
         eprintln!("HITHER_SKIP_BROWSER=1: the live page was not opened in a browser");
         return;
