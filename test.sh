@@ -60,5 +60,7 @@ need cargo-nextest || cargo install --locked cargo-nextest
 
 cargo fmt --all --check
 cargo clippy --workspace --all-targets --locked -- -D warnings
+# The README's first command builds without features.
+cargo clippy --package hither --no-default-features --locked -- -D warnings
 # Clippy has seen the default build, which needs no MPI; the tests also start ranks.
 cargo nextest run --workspace --features hither/mpi --locked --no-fail-fast "$@"

@@ -156,6 +156,11 @@ impl SeenJob {
         }
     }
 
+    /// GPUs that it holds; 0 where the engine does not tell, as of a job that is just ending.
+    pub fn gpus_held(&self) -> u32 {
+        self.holds.iter().map(|held| held.gpus).sum()
+    }
+
     /// Whether it counts against limits.
     pub fn is_active(&self) -> bool {
         matches!(self.stands, Stands::Running | Stands::Leaving)

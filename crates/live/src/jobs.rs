@@ -206,7 +206,7 @@ fn facts_of(
         Some(Phase::Stopping(stop)) => facts.asking = stop_asking(view, attempt, stop, seen),
         Some(Phase::Running(run)) => {
             facts.is_there =
-                seen.holds.is_empty() || view.places.is_at(&run.placement, &seen.holds);
+                seen.gpus_held() == 0 || view.places.is_at(&run.placement, &seen.holds);
         }
         _ => {}
     }
@@ -260,7 +260,7 @@ fn about_start(
     required.sort_unstable();
     facts.is_bound = required == nodes;
     facts.is_released = attempt.is_released;
-    facts.is_there = seen.holds.is_empty() || view.places.is_at(&start.run.placement, &seen.holds);
+    facts.is_there = seen.gpus_held() == 0 || view.places.is_at(&start.run.placement, &seen.holds);
     let is_ready = start.after.iter().all(|stop| !view.state.in_flight.contains_key(stop));
     let is_up = |slot: &hither_sched::cluster::Slot| {
         view.state.cluster.machines[slot.machine as usize].is_up()
@@ -356,6 +356,8 @@ fn tell(
         }
         (News::Progress, _, Some(seen)) => told.jobs.extend(progress(view, id, job, seen)),
         (News::Lost, ..) => told.freed.push(Event::Lost { job: id }),
+        // Its record was read while it ended, or is still to be read.
+        (News::RunsElsewhere, _, Some(seen)) if seen.gpus_held() == 0 => {}
         (News::RunsElsewhere, phase, Some(seen)) => {
             match phase {
                 Phase::Starting(start) => told.settled.push(Event::Refused(start.decision)),
@@ -423,7 +425,7 @@ fn found(
     seen: &SeenJob,
     told: &mut Told,
 ) {
-    let held: u32 = seen.holds.iter().map(|held| held.gpus).sum();
+    let held = seen.gpus_held();
     let placement = view.places.placement(&view.state.cluster, &seen.holds);
     match placement.filter(|_| held == job.gpus()) {
         Some(placement) => {

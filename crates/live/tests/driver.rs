@@ -864,3 +864,19 @@ fn a_hundred_segments_cost_no_more_than_one() {
     assert_eq!(journal.about("old", 999).unwrap(), []);
     assert_eq!(journal.about("new", 999).unwrap().len(), 21);
 }
+
+#[test]
+fn a_record_that_is_read_while_the_job_ends_says_nothing_of_its_place() {
+    let fake = Fake::new();
+    let mut driver = open(&fake, Journal::in_memory().unwrap());
+    fake.submit("1", gpus(4));
+    looks(&mut driver, 0.0, 3);
+    // The node is still there, its GPUs are not.
+    fake.change("1", |job| job.holds.iter_mut().for_each(|held| held.gpus = 0));
+    looks(&mut driver, 5.0, 2);
+    assert_eq!(driver.scheduler.state.running.len(), 1);
+    assert!(!said_of(&driver, "1").contains("other GPUs"));
+    fake.change("1", |job| job.stands = Stands::Over(End::Finished));
+    looks(&mut driver, 9.0, 1);
+    assert_eq!(driver.scheduler.state.unfinished, 0);
+}

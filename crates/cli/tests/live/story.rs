@@ -122,8 +122,10 @@ fn gangs_wait_are_placed_preempted_and_all_complete() {
     let metrics = hither_live::serve::get(&bed.state.join("socket"), "/metrics").unwrap().1;
     let starts = metrics.lines().find_map(|l| l.strip_prefix("hither_starts_total ")).unwrap();
     assert!(starts.parse::<u32>().unwrap() >= 10, "{starts}");
+    let is_over = || bed.told(&["explain", &jobs[0]]).contains("is over");
+    until("the last end to be seen", 10, || is_over().then_some(()));
     scheduler.kill();
     let replayed = bed.told(&["schedule", "--replay", &bed.journal()]);
     assert!(replayed.contains("the same decisions"), "{replayed}");
-    assert!(bed.told(&["explain", &jobs[0]]).contains("is over"));
+    assert!(is_over(), "its journal says so too");
 }
