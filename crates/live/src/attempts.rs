@@ -54,7 +54,7 @@ pub enum Blame {
 /// What is remembered of one job.
 #[derive(Debug, Clone, Default)]
 pub struct Attempt {
-    /// The wish that the next five are about.
+    /// The decision that the fields up to `failed` are about.
     decision: Option<DecisionId>,
     pub since_s: Seconds,
     /// Since when a start no longer waits for stops.

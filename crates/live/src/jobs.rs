@@ -200,6 +200,10 @@ fn facts_of(
             about_start(view, attempt, start, seen, &mut facts);
             if !had_failed && attempt.failed.is_some() {
                 attempt.refusal = Some(seen.reason.clone());
+                // Once it is held again, the engine no longer shows that it can never run.
+                if seen.obstacle == Obstacle::Never {
+                    attempt.left = Some(format!("cannot run: {}", seen.reason));
+                }
                 memory.limits.refused(key, view.seen, view.now);
             }
         }

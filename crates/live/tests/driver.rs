@@ -880,3 +880,28 @@ fn a_record_that_is_read_while_the_job_ends_says_nothing_of_its_place() {
     looks(&mut driver, 9.0, 1);
     assert_eq!(driver.scheduler.state.unfinished, 0);
 }
+
+#[test]
+fn a_job_that_can_never_run_goes_back_to_the_engine_with_its_reason() {
+    let fake = Fake::new();
+    let mut driver = open(&fake, Journal::in_memory().unwrap());
+    fake.submit("1", gpus(4));
+    looks(&mut driver, 1.0, 1);
+    fake.0.borrow_mut().obeys = false;
+    looks(&mut driver, 2.0, 1);
+    fake.change("1", |job| {
+        (job.stands, job.required) = (Stands::Queued, vec!["gpu001".into()]);
+        (job.obstacle, job.reason) = (Obstacle::Never, "PartitionTimeLimit".into());
+    });
+    fake.0.borrow_mut().obeys = true;
+    looks(&mut driver, 3.0, 1);
+    // Held again, it looks like any other.
+    fake.change("1", |job| job.obstacle = Obstacle::None);
+    fake.given();
+    looks(&mut driver, 4.0, 3);
+    let hand_over = Order::HandOver { job: "1".into(), unbind: Some(1) };
+    assert_eq!(fake.given(), [hand_over]);
+    assert!(
+        said_of(&driver, "1").contains("is left to the engine: cannot run: PartitionTimeLimit")
+    );
+}
