@@ -78,6 +78,8 @@ pub enum Obstacle {
     Hold,
     /// A dependency or a begin time.
     Early,
+    /// It may run for longer than the nodes are free: others have reserved them for later.
+    Reserved,
     /// A limit of the job's user, account, array or licences. `counts` says what it limits, among whom.
     Limit(Scope, Counts),
     /// The cluster starts no jobs at present.

@@ -247,6 +247,10 @@ fn bar(
         _ if seen.wish.hold => now("is held by the word `hold` in its comment".into()),
         _ if attempt.is_held_by_hand => now("was held by hand; release it to let it go on".into()),
         Obstacle::Early => now("waits for its dependency or its begin time".into()),
+        Obstacle::Reserved => now(
+            "may still run when a reservation of its nodes begins: give it a shorter time limit"
+                .into(),
+        ),
         _ => limit.map(|words| (Bar::Now, format!("waits for a limit: {words}"))),
     }
 }
@@ -275,7 +279,11 @@ fn about_start(
     } else if is_ready {
         let ready_s = *attempt.ready_s.get_or_insert(view.now);
         match seen.obstacle {
-            Obstacle::Limit(..) | Obstacle::Cluster | Obstacle::Early | Obstacle::Never
+            Obstacle::Limit(..)
+            | Obstacle::Cluster
+            | Obstacle::Early
+            | Obstacle::Reserved
+            | Obstacle::Never
                 if was_refused =>
             {
                 attempt.failed.get_or_insert(Blame::Other);

@@ -442,6 +442,24 @@ mod tests {
         assert_eq!(ended.residual_s(0.0), Some(500.0));
     }
 
+    #[test]
+    fn the_model_that_was_used_longest_ago_is_forgotten() {
+        let mut forecast = Forecast::default();
+        let mut job = crate::fixture::gang(2, None);
+        let mut learn = |name: String| {
+            let mut profile = (*job.profile).clone();
+            profile.name = name;
+            job.profile = std::sync::Arc::new(profile);
+            forecast.learn_pace(&job, Tier(1), 0, 2.0);
+        };
+        (0..MODELS_MAX).for_each(|n| learn(format!("{n:04}")));
+        learn("0000".into());
+        learn("new".into());
+        assert_eq!(forecast.by_model.len(), MODELS_MAX);
+        let knows = |name: &str| forecast.by_model.contains_key(name);
+        assert!(knows("0000") && knows("new") && !knows("0001"));
+    }
+
     proptest! {
         #[test]
         fn slowdowns_are_the_largest_of_smaller_gangs_and_narrower_tiers(

@@ -560,3 +560,20 @@ fn reasons_of_fixed_timers_can_be_read() {
     assert_eq!(why, "takes one rack after 43200 s of waiting for one machine");
     assert!(matches!(start[0].why, Why::Relented { tier: Tier(1), .. }));
 }
+
+#[test]
+fn ways_to_split_a_gang_are_forgotten_with_their_jobs() {
+    let mut world = World::new("dally", &topology(&[(2, 8)]));
+    let lengths = |world: &World| {
+        let cluster = serde_json::to_value(&world.scheduler.state.cluster).unwrap();
+        cluster["splits"].as_array().unwrap().len()
+    };
+    for (n, chunks_max) in (1..=500).enumerate() {
+        let mut wanted = job(n as f64, 1, 10.0);
+        wanted.terms.split.chunks_max = chunks_max;
+        let decisions = world.submit(n as f64, vec![wanted]);
+        world.grants(n as f64, &decisions);
+        world.hears(n as f64 + 0.5, Event::Ended { job: n as JobId, how: End::Finished });
+        assert!(lengths(&world) <= 32, "{} after {n} jobs", lengths(&world));
+    }
+}

@@ -27,6 +27,16 @@ while [ "$done" -lt "$1" ]; do sleep 0.1 & wait $!; done=$((done + 1)); done
 mark end
 "#;
 
+/// Powers nodes up, as far as Slurm can tell: their daemons start again and report a boot. The word `FOLDER`
+/// stands for the cluster's folder.
+const RESUME: &str = r#"#!/bin/bash
+export PATH=/usr/sbin:/usr/bin:/bin SLURM_CONF=FOLDER/etc/slurm.conf
+for node in $(scontrol show hostnames "$1"); do
+  kill -9 "$(cat "FOLDER/run/slurmd-$node.pid")"
+  slurmd -f "$SLURM_CONF" -N "$node" -b
+done
+"#;
+
 /// A line that a job wrote.
 #[derive(Debug, Clone)]
 pub struct Mark {
@@ -85,7 +95,8 @@ impl Bed {
         if extra.contains("JobSubmitPlugins=lua") {
             fs::copy(example("job_submit.lua"), etc.join("job_submit.lua")).unwrap();
         }
-        // The word `EPILOG` stands for the shipped script, which finds the scheduler by its socket.
+        // The word `EPILOG` stands for the shipped script, which finds the scheduler by its socket, `RESUME` for
+        // the one above.
         let socket = dir.path().join("state/socket");
         let here = format!("--unix-socket {} http://hither", socket.display());
         let script = fs::read_to_string(example("epilog.sh")).unwrap();
@@ -93,7 +104,12 @@ impl Bed {
         let epilog = etc.join("epilog.sh");
         fs::write(&epilog, script).unwrap();
         fs::set_permissions(&epilog, fs::Permissions::from_mode(0o755)).unwrap();
+        let resume = etc.join("resume.sh");
+        fs::write(&resume, RESUME.replace("FOLDER", &dir.path().join("slurm").to_string_lossy()))
+            .unwrap();
+        fs::set_permissions(&resume, fs::Permissions::from_mode(0o755)).unwrap();
         let extra = &extra.replace("EPILOG", &epilog.to_string_lossy());
+        let extra = &extra.replace("RESUME", &resume.to_string_lossy());
         let slurm = start(&dir.path().join("slurm"), shape, extra);
         let slurm = slurm.unwrap_or_else(|error| panic!("{error}"));
         let work = dir.path().join("work.sh");

@@ -153,3 +153,51 @@ fn a_guard_of_another_state_directory_releases_nothing_while_a_scheduler_lives()
     bed.await_all_completed(&[waits], 30);
     scheduler.kill();
 }
+
+#[test]
+fn nodes_that_sleep_are_woken_and_reserved_ones_are_left_free() {
+    // Nodes sleep by hand alone: the first one that would by itself does so in a day.
+    let power = "SuspendTime=86400\nSuspendProgram=/bin/true\nResumeProgram=RESUME\n\
+                 SuspendTimeout=1\nResumeTimeout=30";
+    let bed = Bed::with(Shape { racks: 1, machines: 3, gpus: 4 }, power);
+    let node_state = |node: &str| {
+        let state = bed.slurm.ask("sinfo", &["-h", "-N", "-n", node, "-o", "%T"]).unwrap();
+        state.lines().next().unwrap_or_default().trim().to_owned()
+    };
+    bed.slurm.ask("scontrol", &["update", "nodename=n1", "state=power_down"]).unwrap();
+    until("n1 to sleep", 30, || (node_state("n1") == "idle~").then_some(()));
+    // All of n2 is somebody else's for now.
+    let of_others = |name: &str, start: &str, nodes: &str| {
+        let (name, nodes) = (format!("reservation={name}"), format!("nodes={nodes}"));
+        let start = format!("starttime={start}");
+        let words =
+            ["create", &name, &start, "duration=60", &nodes, "users=root", "flags=ignore_jobs"];
+        bed.slurm.ask("scontrol", &words).unwrap();
+    };
+    of_others("now", "now", "n2");
+    until("n2 to be reserved", 10, || (node_state("n2") == "reserved").then_some(()));
+    let mut scheduler = bed.schedule(FAST);
+    bed.await_log("decides for partition", 20);
+    let modest = bed.submit(4, 3, &[]);
+    let wide = bed.submit(8, 3, &[]);
+    bed.await_all_completed(&[modest.clone(), wide.clone()], 60);
+    assert_eq!(bed.first_start(&wide).nodes, "n[0-1]");
+    assert_ne!(bed.first_start(&modest).nodes, "n2");
+    until("n1 to be idle", 10, || (node_state("n1") == "idle").then_some(()));
+    assert_eq!(metric(&bed, "hither_refusals_total "), 0.0, "{}", bed.log());
+    scheduler.kill();
+
+    // Soon everything is under maintenance: only what ends before may start.
+    bed.slurm.ask("scontrol", &["delete", "reservation=now"]).unwrap();
+    of_others("soon", "now+2hours", "ALL");
+    let mut scheduler = bed.schedule(FAST);
+    let long = bed.submit(4, 3, &[]);
+    let short = bed.submit(4, 3, &["-t", "60"]);
+    bed.await_all_completed(&[short], 30);
+    let why = bed.told(&["explain", &long]);
+    assert!(why.contains("when a reservation of its nodes begins"), "{why}");
+    assert_eq!(metric(&bed, "hither_refusals_total "), 0.0, "{}", bed.log());
+    bed.slurm.ask("scontrol", &["update", &format!("jobid={long}"), "timelimit=60"]).unwrap();
+    bed.await_all_completed(&[long], 60);
+    scheduler.kill();
+}

@@ -167,3 +167,40 @@ fn nodes_drain_partitions_vanish_and_slurm_goes_on_without_hither() {
     let orphan = bed.submit(2, 3, &[]);
     bed.await_all_completed(&[orphan], 30);
 }
+
+#[test]
+fn a_slow_look_and_a_job_that_may_not_be_changed_leave_the_scheduler_well() {
+    let bed = Bed::new(1, 2, 4);
+    let folder = bed.folder().display();
+    // squeue takes five seconds while there is a file `slow`. One job is refused to Hither: its lines are taken out.
+    let slurm = bed.wrapped(&format!(
+        r#"if [ $name = squeue ] && [ -e {folder}/slow ]; then touch {folder}/looks; sleep 5; rm {folder}/looks; fi
+if [ "$name $1" = "scontrol -Q" ] && [ -e {folder}/denied ]; then
+  job=$(cat {folder}/denied) all=$(cat)
+  if grep -qw "$job" <<< "$all"; then echo "Access/permission denied for job $job" >&2; fi
+  grep -vw "$job" <<< "$all" | /usr/bin/scontrol -Q; exit 1
+fi"#
+    ));
+    let mut scheduler = bed.schedule(&[FAST, &["--slurm-bin", &slurm]].concat());
+    bed.await_log("decides for partition", 20);
+    let first = bed.submit(4, 3, &[]);
+    bed.await_all_completed(&[first], 30);
+    let denied = bed.submit_foreign(&["-n1"], 1);
+    bed.await_all_completed(&[denied.clone()], 30);
+    std::fs::write(bed.folder().join("denied"), (denied.parse::<u32>().unwrap() + 1).to_string())
+        .unwrap();
+    let denied = bed.submit(4, 3, &[]);
+    bed.await_log(&format!("permission denied for job {denied}"), 20);
+    let others: Vec<String> = (0..3).map(|_| bed.submit(4, 3, &[])).collect();
+    bed.await_all_completed(&others, 40);
+
+    std::fs::write(bed.folder().join("slow"), "").unwrap();
+    let looks = || bed.folder().join("looks").exists().then_some(());
+    until("a look", 20, looks);
+    let health = hither_live::serve::get(&bed.state.join("socket"), "/healthz").unwrap();
+    assert!(looks().is_some(), "it did not wait for the look to end");
+    assert_eq!(health.0, 200, "{}", health.1);
+    std::fs::remove_file(bed.folder().join("slow")).unwrap();
+    assert!(scheduler.child.try_wait().unwrap().is_none(), "{}", bed.log());
+    scheduler.kill();
+}

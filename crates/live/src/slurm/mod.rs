@@ -27,7 +27,7 @@ use crate::engine::{
 use crate::wish::Wish;
 use claim::{Claim, NoClaim};
 use command::{Commands, is_denied, one_line};
-use read::{Record, Row};
+use read::{Record, Reservation, Row};
 
 /// The oldest release whose commands print what is read here.
 const VERSION_MIN: (u32, u32) = (20, 11);
@@ -38,7 +38,7 @@ const NODES_EVERY: Duration = Duration::from_secs(5);
 const RECORDS_EVERY: Duration = Duration::from_secs(5);
 /// How often records of held jobs are read again: users change comments and requests.
 const HELD_EVERY: Duration = Duration::from_secs(30);
-/// How often limits are read.
+/// How often limits and reservations are read.
 const LIMITS_EVERY: Duration = Duration::from_secs(60);
 /// Jobs whose records are read with one scontrol.
 const RECORDS_AT_ONCE: usize = 500;
@@ -68,6 +68,7 @@ pub struct Slurm {
     held_due: Instant,
     limits: Vec<Limit>,
     limits_due: Instant,
+    reservations: Vec<Reservation>,
     /// Tasks that arrays may run at a time.
     throttles: BTreeMap<String, u32>,
     claims: Vec<Claim>,
@@ -97,6 +98,7 @@ impl Slurm {
             held_due: now + HELD_EVERY,
             limits: Vec::new(),
             limits_due: now,
+            reservations: Vec::new(),
             throttles: BTreeMap::new(),
             claims: Vec::new(),
             has_acted: false,
@@ -174,7 +176,6 @@ impl Slurm {
 
     /// Limits of users, accounts and classes of service. Without accounting there are none.
     fn read_limits(&mut self) {
-        self.limits_due = Instant::now() + LIMITS_EVERY;
         let enforced = self.setting("AccountingStorageEnforce");
         if !["limits", "qos", "safe", "all"].iter().any(|word| enforced.contains(word)) {
             return;
@@ -190,6 +191,35 @@ impl Slurm {
             self.limits = read::qos_limits(&qos);
             self.limits.extend(read::account_limits(&accounts));
         }
+    }
+
+    fn read_reservations(&mut self) {
+        // A controller that does not answer leaves them as they were.
+        if let Ok(text) = self.commands.ask("scontrol", &["-o", "show", "reservation"]) {
+            self.reservations = read::reservations(&text);
+        }
+    }
+
+    /// The job as it is shown to the driver. Slurm starts no job on nodes that are reserved before its time limit
+    /// ends, and says so only when it is released; here too few others are left for the job.
+    fn shown(&self, job: &SeenJob, now_s: Seconds) -> SeenJob {
+        let mut job = job.clone();
+        let Wants::Gpus { count, .. } = job.wants else { return job };
+        if self.reservations.is_empty()
+            || (job.stands, job.obstacle) != (Stands::Held, Obstacle::None)
+        {
+            return job;
+        }
+        let ends_s = now_s + job.limit_s.unwrap_or(Seconds::INFINITY);
+        let is_reserved = |node: &str| {
+            let meets = |r: &Reservation| now_s < r.end_s && r.start_s < ends_s;
+            self.reservations.iter().any(|r| meets(r) && r.nodes.iter().any(|name| name == node))
+        };
+        let free = self.nodes.iter().filter(|(name, _)| !is_reserved(name));
+        if free.map(|(_, node)| node.gpus).sum::<u32>() < count {
+            job.obstacle = Obstacle::Reserved;
+        }
+        job
     }
 
     /// Fetches the records of these jobs.
@@ -331,7 +361,9 @@ impl Engine for Slurm {
             self.read_nodes()?;
         }
         if now >= self.limits_due {
+            self.limits_due = now + LIMITS_EVERY;
             self.read_limits();
+            self.read_reservations();
         }
         let again = now >= self.records_due;
         if again {
@@ -359,7 +391,9 @@ impl Engine for Slurm {
             false => self.read_records(&stale)?,
         };
         self.update(rows, records);
-        let jobs = self.known.iter().map(|(key, job)| (key.clone(), job.clone())).collect();
+        let now_s = unix_s();
+        let jobs =
+            self.known.iter().map(|(key, job)| (key.clone(), self.shown(job, now_s))).collect();
         let throttles = self.throttles.iter().map(|(array, max)| Limit {
             scope: Scope::Array,
             of: array.clone(),

@@ -484,6 +484,27 @@ fn duration_s(text: &str) -> Option<Seconds> {
     Some(86_400.0 * days.parse::<f64>().ok()? + seconds)
 }
 
+/// Nodes that are kept for others during some time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reservation {
+    pub start_s: Seconds,
+    pub end_s: Seconds,
+    pub nodes: Vec<String>,
+}
+
+/// Reservations of nodes from `scontrol -o show reservation`.
+pub fn reservations(text: &str) -> Vec<Reservation> {
+    let reservation = |line: &str| {
+        let value = |key: &str| line.split(' ').find_map(|word| word.strip_prefix(key));
+        Some(Reservation {
+            start_s: value("StartTime=")?.parse().ok()?,
+            end_s: value("EndTime=")?.parse().ok()?,
+            nodes: topo::expand(value("Nodes=")?).ok()?,
+        })
+    };
+    text.lines().filter_map(reservation).collect()
+}
+
 /// The columns of [`nodes`], as `sinfo -N -o` takes them.
 pub const NODE: &str = "%N|%T|%G|%c|%m|%a";
 
@@ -875,5 +896,21 @@ JobId=12 JobName=train.sh
             topology_conf(shown),
             "SwitchName=r0 Nodes=n[0-3]\nSwitchName=top Switches=r[0-1]\n"
         );
+    }
+
+    #[test]
+    fn reservations_are_read() {
+        let text = "\
+ReservationName=mm StartTime=1795000000 EndTime=1795003600 Duration=01:00:00 Nodes=n[0-1] NodeCnt=2 \
+CoreCnt=128 Features=(null) PartitionName=(null) Flags=MAINT,SPEC_NODES TRES=cpu=128 Users=root State=INACTIVE
+ReservationName=lic StartTime=1795000000 EndTime=1795003600 Duration=01:00:00 Nodes=(null) NodeCnt=0 Users=root
+";
+        let read = super::reservations(text);
+        let nodes = vec!["n0".to_owned(), "n1".to_owned()];
+        let expected =
+            Reservation { start_s: 1_795_000_000.0, end_s: 1_795_003_600.0, nodes: nodes.clone() };
+        assert_eq!(read[0], expected);
+        assert!(read[1..].iter().all(|r| !nodes.iter().any(|node| r.nodes.contains(node))));
+        assert!(super::reservations("No reservations in the system\n").is_empty());
     }
 }
