@@ -154,14 +154,13 @@ fn topology(stretch: f64) -> Topology {
 fn settings(stretch: f64) -> (Vec<String>, Settings) {
     let (machine_s, rack_s) = (stretch * MACHINE_S, stretch * RACK_S);
     let options = format!(
-        "timers=fixed machine_s={machine_s:.1} rack_s={rack_s:.1} wait_while_worth=false \
+        "timers=fixed machine_s={machine_s:.1} rack_s={rack_s:.1} \
          preempt=false upgrade=false"
     );
     let flags = options.split(' ').flat_map(|o| ["--set".to_owned(), format!("dally.{o}")]);
     let mut settings = Settings::default();
     settings.dally.timers = policy::dally::Timers::Fixed;
     (settings.dally.machine_s, settings.dally.rack_s) = (machine_s, rack_s);
-    settings.dally.wait_while_worth = false;
     (settings.dally.preempt, settings.dally.upgrade) = (false, false);
     (flags.collect(), settings)
 }
@@ -173,7 +172,7 @@ fn simulated(jobs: &[Job], args: &Args) -> Result<BTreeMap<u32, Ran>> {
     // Live, nobody tells the scheduler anything of these jobs.
     let beliefs = Beliefs { lengths: Lengths::Unknown, profiles: false, ..Beliefs::default() };
     let options = Options { seed: args.seed, beliefs, record: true, ..Options::default() };
-    let built = (entry.build)(&settings(args.stretch).1);
+    let built = entry.build(&settings(args.stretch).1);
     let record = simulate(entry.name, built, &topology(args.stretch), &scenario, &options)?;
     let ran = |row: &hither_core::record::JobRow| {
         let start_s = row.start_s.unwrap_or(f64::NAN);

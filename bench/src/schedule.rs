@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn dally() -> Box<dyn Policy> {
-    (policy::find("dally").expect("it is in the table").build)(&Settings::default())
+    policy::find("dally").expect("it is in the table").build(&Settings::default())
 }
 
 /// Muri's own simulator takes 4.3 to 7.1 CPU seconds for trace1 and 1.7 to 1.9 for trace3 on a
@@ -195,7 +195,7 @@ fn decisions(only: Option<&str>) -> Result<()> {
             let mut world = World::new(&topology, entry);
             world.arrive(first.to_vec());
             for jobs in gangs.chunks(100) {
-                if world.scheduler.state.waiting >= WAITING {
+                if world.scheduler.state.line.len() >= WAITING {
                     break;
                 }
                 world.arrive(jobs.to_vec());
@@ -207,7 +207,7 @@ fn decisions(only: Option<&str>) -> Result<()> {
                         "{}",
                         json!({
                             "bench": "decision", "policy": entry.name, "what": what, "gpus": topology.gpus(),
-                            "fill": running, "waiting": world.scheduler.state.waiting,
+                            "fill": running, "waiting": world.scheduler.state.line.len(),
                             "running": world.scheduler.state.running.len(), "cpu_us": figures,
                         })
                     );
@@ -240,7 +240,7 @@ struct World {
 impl World {
     fn new(topology: &Topology, policy: &policy::Entry) -> Self {
         let mut state = State::new(topology, Network::new(topology, 1.0), Checkpoints::default());
-        let policy = (policy.build)(&Settings::default());
+        let policy = policy.build(&Settings::default());
         // Clairvoyant policies take lengths for the truth, as in every simulation.
         state.forecast = match policy.is_clairvoyant() {
             true => Forecast::exact(),

@@ -15,7 +15,7 @@ await visit(asked, `tr[data-job="${waiting}"]`, async (page) => {
   check("the running job's GPU has its colour", await count(`.rack .gpu.taken[title="job ${running}"]`) === 1);
   const cells = (job) => page.$$eval(`tr[data-job="${job}"] td`, (all) => all.map((td) => td.textContent));
   const row = await cells(waiting);
-  check("the waiting job says why", row[3] === "waiting" && row[8].includes("holds out for one machine"), row.join(" | "));
+  check("the waiting job says why", row[3] === "waiting" && row[8].includes("declines one rack"), row.join(" | "));
   const timer = () => page.$eval(`tr[data-job="${waiting}"] td.timer`, (td) => td.textContent);
   const before = await timer();
   check("its timer is shown", /^\d+:\d\d$/.test(before), before);

@@ -123,7 +123,7 @@ fn status_of(journal: &Journal) -> anyhow::Result<Status> {
         bail!("the journal is empty")
     };
     let places = Places::new(segment.machines.clone());
-    let (racks, line) = (replay::racks(&segment.setup)?, scheduler.line());
+    let racks = replay::racks(&segment.setup)?;
     let source = Source {
         state: &scheduler.state,
         places: &places,
@@ -131,7 +131,6 @@ fn status_of(journal: &Journal) -> anyhow::Result<Status> {
         setup: &segment.setup,
         seen: None,
         bars: None,
-        line: line.as_deref(),
         acts: false,
     };
     Ok(status::status(source, Vec::new(), unix_s()))

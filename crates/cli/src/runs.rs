@@ -312,7 +312,7 @@ impl Plan {
         }
         settings::flatten("", &Value::try_from(settings)?, &mut |key, value| {
             let table = key.split('.').next().unwrap_or_default();
-            if self.policies.iter().any(|entry| entry.table() == table) {
+            if self.policies.iter().any(|entry| entry.table == table) {
                 all.insert(key.to_owned(), value.to_owned());
             }
         });
@@ -453,7 +453,7 @@ impl SimulationCase<'_> {
 
     pub fn run(&self, entry: &Entry) -> Result<RunRecord, sim::Error> {
         let begin_s = cpu_s();
-        let policy = (entry.build)(&self.settings);
+        let policy = entry.build(&self.settings);
         let mut record =
             sim::simulate(entry.name, policy, self.topology, &self.scenario, &self.options)?;
         record.summary.sim_cpu_s = cpu_s() - begin_s;

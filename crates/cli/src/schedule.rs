@@ -132,7 +132,7 @@ fn policy(args: &Args) -> anyhow::Result<&'static Entry> {
     let Some(entry) = policy::find(&args.policy) else {
         bail!("{}", settings::unknown(&args.policy))
     };
-    let built = (entry.build)(&Default::default());
+    let built = entry.build(&Default::default());
     if built.is_clairvoyant() {
         bail!("--policy {}: it needs true job lengths, which no real cluster knows", entry.name);
     }
@@ -275,7 +275,6 @@ fn dry_run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
     for said in step.said.iter().filter(|said| said.job.is_empty()) {
         text.push_str(&format!("{}\n", said.text));
     }
-    let line = driver.scheduler.line();
     let source = Source {
         state: &driver.scheduler.state,
         places: &driver.places,
@@ -283,7 +282,6 @@ fn dry_run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         setup: &driver.setup,
         seen: Some(&driver.seen),
         bars: Some(&driver.memory.bars),
-        line: line.as_deref(),
         acts: false,
     };
     for row in status::status(source, Vec::new(), unix_s()).jobs {

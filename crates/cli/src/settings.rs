@@ -21,7 +21,7 @@ pub struct PolicyArgs {
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct OptionArgs {
-    /// Set an option of a policy, such as dally.score=slowdown; `hither policies --options` lists them
+    /// Set an option of a policy, such as dally.score=left; `hither policies --options` lists them
     #[arg(long, value_name = "POLICY.OPTION=VALUE")]
     pub set: Vec<String>,
     /// Options of policies as TOML, one table per policy, such as `hither tune` writes; repeat the flag

@@ -26,7 +26,7 @@ Examples:
       --cluster examples/slurm/topology.conf \\
       --cluster examples/slurm/slurm.conf --cluster examples/slurm/gres.conf
   hither simulate examples/sample.csv --policy all --congestion 4 -o out/
-  hither simulate examples/sample.csv --set dally.score=slowdown --json
+  hither simulate examples/sample.csv --set dally.score=left --json
   hither simulate examples/traces/muri.csv --compat muri
   hither simulate --from slurm --partition gpu --policy dally,fifo
 

@@ -49,7 +49,7 @@ pub fn policy(setup: &Setup) -> Result<Box<dyn Policy>, Error> {
         policy::find(&setup.policy).ok_or_else(|| Error::UnknownPolicy(setup.policy.clone()))?;
     let settings: Settings =
         toml::from_str(&setup.settings).map_err(|error| Error::Setup(error.to_string()))?;
-    Ok((entry.build)(&settings))
+    Ok(entry.build(&settings))
 }
 
 /// The books of a segment's cluster, without jobs.

@@ -192,15 +192,12 @@ impl<E: Engine> Run<E> {
             setup: &self.driver.setup,
             seen: Some(&self.driver.seen),
             bars: Some(&self.driver.memory.bars),
-            line: None,
             acts: self.acts,
         }
     }
 
     pub fn status(&self) -> Status {
-        let line = self.driver.scheduler.line();
-        let source = Source { line: line.as_deref(), ..self.source() };
-        status::status(source, self.log.iter().cloned().collect(), unix_s())
+        status::status(self.source(), self.log.iter().cloned().collect(), unix_s())
     }
 
     fn answer(&self, question: Question) {

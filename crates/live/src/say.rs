@@ -50,12 +50,6 @@ pub fn why(why: Why, state: &State) -> String {
             Some(job) => format!("makes room for job {}, whose claim is better", job.job.name),
             None => "makes room for a job that has ended since".into(),
         },
-        Why::HoldsOut { tier, until_s: Some(until_s), cost } => {
-            let left_s = (until_s - state.now).max(0.0);
-            let holds_out = Why::HoldsOut { tier, until_s: None, cost };
-            let holds_out = holds_out.told(levels);
-            format!("{holds_out}; it takes less in {left_s:.0} s at the earliest")
-        }
         other => other.told(levels).to_string(),
     }
 }

@@ -83,27 +83,35 @@ pub struct Source<'a> {
     pub seen: Option<&'a Seen>,
     /// Why jobs may not start now.
     pub bars: Option<&'a HashMap<Key, String>>,
-    /// Waiting jobs in the order in which they are asked.
-    pub line: Option<&'a [JobId]>,
     pub acts: bool,
 }
+
+/// Of each waiting job its number in line, and who stands before it.
+type Ahead = HashMap<JobId, (usize, Option<JobId>)>;
 
 pub fn status(source: Source<'_>, log: Vec<Said>, at_s: Seconds) -> Status {
     let now = at_s - source.setup.epoch_s;
     let mut ids: Vec<JobId> = jobs::managed(source.state).into_values().collect();
     ids.sort_unstable();
+    let line = source.state.line.by_claim();
+    // Behind whom each waiting job stands, and where.
+    let ahead = line
+        .iter()
+        .zip(1usize..)
+        .map(|(&id, at)| (id, (at, line.get(at.wrapping_sub(2)).copied())));
+    let ahead: Ahead = ahead.collect();
     Status {
         at_s,
         partitions: source.setup.partitions.clone(),
         policy: source.setup.policy.clone(),
         acts: source.acts,
-        jobs: ids.iter().map(|&id| job_row(source, id, now)).collect(),
+        jobs: ids.iter().map(|&id| job_row(source, &ahead, id, now)).collect(),
         machines: machine_rows(source, &ids),
         log,
     }
 }
 
-fn job_row(source: Source<'_>, id: JobId, now: Seconds) -> JobRow {
+fn job_row(source: Source<'_>, ahead: &Ahead, id: JobId, now: Seconds) -> JobRow {
     let job = source.state.job(id);
     let phase = match &job.phase {
         Phase::Waiting => "waiting",
@@ -132,13 +140,13 @@ fn job_row(source: Source<'_>, id: JobId, now: Seconds) -> JobRow {
         timer_s: timer.map(|at_s| (at_s - now).max(0.0)),
         done: has_pace(job).then(|| job.done_at(now)),
         starts: job.starts,
-        why: why(source, id, job),
+        why: why(source, ahead, id, job),
     }
 }
 
 /// The reason of a job in words. One that waits is told what it waits for: GPUs are free for it or not, and whom it
 /// stands behind.
-fn why(source: Source<'_>, id: JobId, job: &JobState) -> String {
+fn why(source: Source<'_>, ahead: &Ahead, id: JobId, job: &JobState) -> String {
     let state = source.state;
     let reason = say::why(job.why, state);
     match (&job.phase, job.why) {
@@ -162,14 +170,13 @@ fn why(source: Source<'_>, id: JobId, job: &JobState) -> String {
                 }
                 false => format!("{} GPUs, of which {free} are free", gang.gpus),
             };
-            let ahead = source.line.and_then(|line| line.iter().position(|other| *other == id));
-            let key = |other: &JobId| state.job(*other).job.name.clone();
-            let place = match (ahead, source.line) {
-                (Some(0), _) => "; first in line".to_owned(),
-                (Some(ahead), Some(line)) => {
-                    format!("; number {} in line, behind job {}", ahead + 1, key(&line[ahead - 1]))
+            let key = |other: JobId| state.job(other).job.name.clone();
+            let place = match ahead.get(&id) {
+                Some((_, None)) => "; first in line".to_owned(),
+                Some(&(at, Some(other))) => {
+                    format!("; number {at} in line, behind job {}", key(other))
                 }
-                _ => String::new(),
+                None => String::new(),
             };
             match why {
                 Why::Submitted if what.is_empty() => format!("{reason}{place}"),
@@ -239,7 +246,7 @@ pub fn metrics(source: Source<'_>, counters: &Counters, looked_s: Option<Seconds
     ];
     say("hither_gpus", "gauge", "GPUs of the managed partitions.", &gpus);
     let jobs = [
-        ("{phase=\"waiting\"}", state.waiting as f64),
+        ("{phase=\"waiting\"}", state.line.len() as f64),
         ("{phase=\"running\"}", state.running.len() as f64),
         ("{phase=\"in_flight\"}", state.in_flight.len() as f64),
     ];

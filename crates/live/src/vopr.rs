@@ -596,7 +596,7 @@ fn run_to_end(case: &Case, world: &Rc<RefCell<World>>) -> Result<(), String> {
 
 /// Whether the policy can run on a real cluster.
 pub fn is_for_clusters(entry: &policy::Entry) -> bool {
-    !(entry.build)(&Default::default()).is_clairvoyant() && !entry.name.starts_with("gandiva")
+    !entry.build(&Default::default()).is_clairvoyant() && !entry.name.starts_with("gandiva")
 }
 
 fn new_journal() -> Result<Journal, String> {
@@ -676,14 +676,14 @@ fn books_hold(state: &State) -> Result<(), String> {
         }
     }
     let waits = state.jobs.ids().filter(|id| state.job(*id).is_waiting()).count();
-    match waits == state.waiting {
+    match waits == state.line.len() {
         true => Ok(()),
-        false => Err(format!("{waits} jobs wait, the books count {}", state.waiting)),
+        false => Err(format!("{waits} jobs wait, the books count {}", state.line.len())),
     }
 }
 
 fn empty(state: &State) -> Result<(), String> {
-    let has_jobs = state.unfinished > 0 || state.waiting > 0 || !state.in_flight.is_empty();
+    let has_jobs = state.unfinished > 0 || state.line.len() > 0 || !state.in_flight.is_empty();
     let is_taken = state.cluster.machines.iter().any(|m| m.taken > 0 || !m.stopping.is_empty());
     match has_jobs || is_taken {
         true => Err("all jobs are over, and the scheduler still has some".into()),

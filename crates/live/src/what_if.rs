@@ -104,7 +104,7 @@ fn told_left(job: &JobState, now: Seconds) -> Option<Length> {
 /// job of unknown length takes as long as its time limit allows.
 pub fn books(seen: &Seen, topology: &Topology, library: &Library, now_s: Seconds) -> State {
     let fifo = policy::find("fifo").expect("it is in the table");
-    let mut scheduler = Scheduler::new(replay::fresh(topology), (fifo.build)(&Settings::default()));
+    let mut scheduler = Scheduler::new(replay::fresh(topology), fifo.build(&Settings::default()));
     let places = Places::new(topology.machines.iter().map(|m| m.name.clone()).collect());
     let (learnt, limits) = (Learnt::default(), Limits::default());
     let look = |state: &State, managed: &Managed, about: &mut dyn FnMut(View<'_>)| {

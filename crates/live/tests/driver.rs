@@ -266,7 +266,7 @@ fn a_simulation_begins_where_the_cluster_stands() {
         let jobs = start.jobs.into_iter().map(Arc::new).collect();
         let scenario = Scenario { jobs, running: start.running, ..Scenario::default() };
         let options = sim::Options { record: true, check: true, ..sim::Options::default() };
-        let fifo = (policy::find("fifo").unwrap().build)(&Default::default());
+        let fifo = policy::find("fifo").unwrap().build(&Default::default());
         let record = sim::simulate("fifo", fifo, &start.topology, &scenario, &options).unwrap();
         let [first, second] = &record.jobs[..] else { panic!("{:?}", record.jobs) };
         assert_eq!((first.name.as_str(), first.start_s), ("1", Some(0.0)));
@@ -727,7 +727,7 @@ fn another_policy_and_another_version_take_over_what_runs() {
             (driver.setup.policy.as_str(), driver.scheduler.state.running.len()),
             (policy, 2)
         );
-        assert_eq!(driver.scheduler.state.waiting, 1);
+        assert_eq!(driver.scheduler.state.line.len(), 1);
     }
     fake.change("1", |job| job.stands = Stands::Over(End::Finished));
     let mut driver = open_as("fifo", &fake, Journal::open(&path).unwrap());
@@ -837,7 +837,7 @@ fn a_timer_that_never_runs_out_survives_a_restart() {
     drop(driver);
     let mut driver = reopen(20.0).unwrap();
     looks(&mut driver, 20.0, 1);
-    assert_eq!(driver.scheduler.state.waiting, 1);
+    assert_eq!(driver.scheduler.state.line.len(), 1);
 }
 
 /// A segment begins without reading those before it, and forgets old ones by their turns alone.

@@ -205,7 +205,7 @@ impl Checker {
                 return Err(format!("machine {id} is down and holds jobs"));
             }
         }
-        if self.running.len() != state.running.len() || self.waiting.len() != state.waiting {
+        if self.running.len() != state.running.len() || self.waiting.len() != state.line.len() {
             return Err("the scheduler lost count of its jobs".into());
         }
         for &id in self.running.keys() {

@@ -305,6 +305,16 @@ impl Cluster {
         self.splits.retain(is_kept);
     }
 
+    /// Whether the GPUs of a placement are free, or are on machines that take no jobs.
+    pub(crate) fn has_room(&self, placement: &Placement, split: Split) -> bool {
+        placement.slots.iter().all(|slot| {
+            let machine = &self.machines[slot.machine as usize];
+            let fits =
+                machine.free >= slot.gpus && split.host_of(slot.gpus).fits(machine.host_free);
+            fits || !machine.is_up()
+        })
+    }
+
     /// From now on gangs that are split so can be placed.
     pub fn prepare(&mut self, split: Split) {
         if self.splits.contains(&split) {

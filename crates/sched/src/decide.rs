@@ -1,7 +1,7 @@
 //! The one entry to the scheduler, for the simulator and for a real cluster alike.
 //!
-//! [`Scheduler::observe`] takes news and brings the books up to date; [`Scheduler::decide`] lets
-//! the policy make its choices. A driver reports all that it has learned, then asks once.
+//! [`Scheduler::observe`] takes news and brings the books up to date; [`Scheduler::decide`] passes over the line
+//! of waiting jobs and asks the policy. A driver reports all that it has learned, then asks once.
 
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use crate::cluster::{MachineId, Placement, Status};
 use crate::event::{Action, Decision, DecisionId, End, Event, Timer, Why};
 use crate::job::{Job, JobId};
 use crate::network::Network;
+use crate::pass::pass;
 use crate::policy::Policy;
 use crate::state::{Phase, State, Turn};
 
@@ -78,7 +79,7 @@ pub enum RestoreError {
 impl Scheduler {
     /// What a scheduler that is started again needs to go on.
     pub fn save(&self) -> Snapshot {
-        Snapshot { state: self.state.clone(), policy: self.policy.save() }
+        Snapshot { state: self.state.clone(), policy: self.policy.learned() }
     }
 
     /// Goes on where the snapshot was made. `fresh` is the cluster as configured, and `policy` one
@@ -89,9 +90,9 @@ impl Scheduler {
         mut policy: Box<dyn Policy>,
         snapshot: Snapshot,
     ) -> Result<Self, RestoreError> {
-        policy.load(snapshot.policy)?;
+        policy.learn(snapshot.policy)?;
         let mut scheduler = Self::new(restored(fresh, snapshot.state)?, policy);
-        let (_, mut turn) = scheduler.turn();
+        let mut turn = Turn::new(&mut scheduler.state, &mut scheduler.said);
         for (timer, at_s) in turn.state.timers.clone() {
             turn.set_timer(timer, at_s);
         }
@@ -99,7 +100,7 @@ impl Scheduler {
     }
 
     /// The same with another policy, which has not learned anything yet: whoever runs goes on, and whoever waits
-    /// is in its line.
+    /// gets a new claim.
     pub fn restore_books(
         fresh: State,
         policy: Box<dyn Policy>,
@@ -107,15 +108,7 @@ impl Scheduler {
     ) -> Result<Self, RestoreError> {
         let mut scheduler = Self::new(restored(fresh, snapshot.state)?, policy);
         scheduler.state.timers.clear();
-        for id in scheduler.state.jobs.ids().collect::<Vec<JobId>>() {
-            let job = scheduler.state.job(id);
-            if job.is_waiting() {
-                let (policy, mut turn) = scheduler.turn();
-                policy.enqueue(&mut turn, id);
-            } else if matches!(job.phase, Phase::Running(_)) {
-                scheduler.adopt(id);
-            }
-        }
+        scheduler.state.line.rejoin_all();
         Ok(scheduler)
     }
 
@@ -129,18 +122,11 @@ impl Scheduler {
     /// deciding. What is wrong with one that the books do not allow.
     pub fn apply(&mut self, now: Seconds, decisions: &[Decision]) -> Result<(), String> {
         self.state.tick(now);
-        self.said.clear();
         for decision in decisions {
             self.check_applies(decision)?;
             self.state.apply(decision);
-            self.said.clear();
-            let (policy, mut turn) = self.turn();
-            match decision.action {
-                Action::Start { job, .. } => policy.forget(&mut turn, job),
-                Action::Stop { job, .. } => policy.enqueue(&mut turn, job),
-                _ => {}
-            }
         }
+        self.state.forget_due();
         // The next decision gets the next number, whatever the policy has said meanwhile.
         if let Some(last) = decisions.last() {
             self.state.number_from(last.id + 1);
@@ -171,22 +157,25 @@ impl Scheduler {
         Self { state, policy, said: Vec::new() }
     }
 
-    /// Waiting jobs in the order in which the policy asks them, if it keeps one.
-    pub fn line(&self) -> Option<Vec<JobId>> {
-        self.policy.line()
-    }
-
     /// How long a job may wait until no younger one overtakes it; `None`: the policy has no bound.
     pub fn overtaking_s_max(&self) -> Option<Seconds> {
-        self.policy.overtaking_s_max()
+        self.policy.overtaking_s_max(&self.state)
     }
 
     /// What to do now. Starts and stops stay in flight until an event settles them; the policy
     /// leaves the jobs and GPUs concerned alone until then.
     pub fn decide(&mut self, now: Seconds) -> Vec<Decision> {
         self.state.tick(now);
+        self.state.waits.begin_turn();
         let mut decisions = std::mem::take(&mut self.said);
-        self.policy.schedule(&mut Turn::new(&mut self.state, &mut decisions));
+        let mut turn = Turn::new(&mut self.state, &mut decisions);
+        loop {
+            pass(&mut *self.policy, &mut turn);
+            if !self.policy.round(&mut turn) {
+                break;
+            }
+        }
+        self.state.forget_due();
         decisions
     }
 
@@ -243,8 +232,6 @@ impl Scheduler {
             Event::Unparked { job } => {
                 if matches!(self.job(job)?, Phase::Parked) {
                     self.state.park(job, false);
-                    let (policy, mut turn) = self.turn();
-                    policy.enqueue(&mut turn, job);
                 }
                 Ok(())
             }
@@ -259,21 +246,10 @@ impl Scheduler {
 
     /// The cluster is another: so may be the best tier of a job, and what the others would cost it.
     fn estimate_anew(&mut self) {
-        let jobs: Vec<JobId> = self.state.jobs.ids().collect();
-        for id in jobs {
-            let has_other_best = self.state.estimate_anew(id);
-            if self.state.running.contains(&id) {
-                self.policy.revised(id);
-            } else if has_other_best && self.state.job(id).is_waiting() {
-                let (policy, mut turn) = self.turn();
-                policy.reconsider(&mut turn, id);
-            }
+        for id in self.state.jobs.ids().collect::<Vec<JobId>>() {
+            self.state.estimate_anew(id);
         }
-    }
-
-    /// The policy, and the turn in which it hears of something.
-    fn turn(&mut self) -> (&mut dyn Policy, Turn<'_>) {
-        (&mut *self.policy, Turn::new(&mut self.state, &mut self.said))
+        self.state.line.ask_again();
     }
 
     fn submitted(&mut self, jobs: &[Arc<Job>]) -> Result<(), Error> {
@@ -286,9 +262,7 @@ impl Scheduler {
             return Err(Error::NeverFits { name: job.name.clone(), gpus: job.gpus });
         }
         for job in jobs {
-            let id = self.state.admit(job.clone());
-            let (policy, mut turn) = self.turn();
-            policy.enqueue(&mut turn, id);
+            self.state.admit(job.clone());
         }
         Ok(())
     }
@@ -296,8 +270,6 @@ impl Scheduler {
     fn parked(&mut self, id: JobId) -> Result<(), Error> {
         match self.job(id)? {
             Phase::Waiting => {
-                let (policy, mut turn) = self.turn();
-                policy.forget(&mut turn, id);
                 self.state.timers.remove(&Timer::Job(id));
                 self.state.park(id, true);
                 Ok(())
@@ -311,11 +283,7 @@ impl Scheduler {
         if let Timer::Job(id) = timer {
             self.job(id)?;
         }
-        if self.state.timers.remove(&timer).is_none() {
-            return Ok(()); // it has gone off before, or its job is over
-        }
-        let (policy, mut turn) = self.turn();
-        policy.timer(&mut turn, timer);
+        self.state.goes_off(timer);
         Ok(())
     }
 
@@ -335,7 +303,6 @@ impl Scheduler {
             _ => return Err(Error::WrongAnswer { decision, expected }),
         }
         self.state.started(id);
-        self.policy.started(id);
         // A machine that went while the start was in flight takes the job along.
         let run = self.state.job(id).run().expect("it has just started");
         let machines = &self.state.cluster.machines;
@@ -362,12 +329,11 @@ impl Scheduler {
         match &self.state.job(id).phase {
             Phase::Stopping(stop) if stop.decision == decision => {
                 for waiting in self.state.starts_after(decision) {
-                    self.withdraw(waiting);
+                    self.state.unstart(waiting);
                 }
                 self.state.unstop(id);
-                self.adopt(id);
             }
-            _ => self.withdraw(id),
+            _ => self.state.unstart(id),
         }
         Ok(())
     }
@@ -383,22 +349,7 @@ impl Scheduler {
             return Err(Error::NotAGang(id));
         }
         self.state.found(id, placement);
-        self.adopt(id);
         Ok(())
-    }
-
-    /// The job runs, though the policy did not just start it.
-    fn adopt(&mut self, id: JobId) {
-        let (policy, mut turn) = self.turn();
-        policy.adopt(&mut turn, id);
-        policy.started(id);
-    }
-
-    /// The start of this job will not be carried out: it waits again.
-    fn withdraw(&mut self, id: JobId) {
-        self.state.unstart(id);
-        let (policy, mut turn) = self.turn();
-        policy.enqueue(&mut turn, id);
     }
 
     fn ended(&mut self, id: JobId, how: End) -> Result<(), Error> {
@@ -407,12 +358,13 @@ impl Scheduler {
         }
         if self.state.end(id, how == End::Finished) {
             let job = self.state.job(id);
+            let service = f64::from(job.gpus()) * job.held_s;
+            self.state.services.add(service);
+            let job = self.state.job(id);
             // A job whose start was never told says nothing of how long jobs take.
             if how == End::Finished && job.held_s > 0.0 {
                 self.state.forecast.learn(job.gpus(), job.held_s);
             }
-            let (policy, mut turn) = self.turn();
-            policy.forget(&mut turn, id);
             self.state.timers.remove(&Timer::Job(id));
             self.state.jobs.forget(id);
         }
@@ -427,9 +379,6 @@ impl Scheduler {
             return Err(Error::NoProgress { job, done, rate });
         }
         self.state.progress(job, done, rate);
-        if self.state.running.contains(&job) {
-            self.policy.revised(job);
-        }
         Ok(())
     }
 
@@ -453,9 +402,7 @@ impl Scheduler {
     /// A running job lost its GPUs.
     fn failed(&mut self, id: JobId, why: Why) {
         self.state.fail(id, why);
-        let (policy, mut turn) = self.turn();
-        turn.say(Action::Failed { job: id }, why);
-        policy.enqueue(&mut turn, id);
+        Turn::new(&mut self.state, &mut self.said).say(Action::Failed { job: id }, why);
     }
 
     // ---- is it known? ----
@@ -490,6 +437,7 @@ fn restored(fresh: State, mut state: State) -> Result<State, RestoreError> {
     }
     state.network = fresh.network;
     state.find_traffic();
+    state.find_line();
     state.checkpoints = fresh.checkpoints;
     Ok(state)
 }

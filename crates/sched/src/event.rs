@@ -152,9 +152,6 @@ pub enum Why {
     Outranked,
     /// It has had its turn on GPUs that it shares.
     SliceOver,
-    /// It declines for now: the worse tier would make it slower by this share, if that is known. `until_s` is the
-    /// earliest moment at which it relents; `None`: it never does.
-    HoldsOut { tier: Tier, until_s: Option<Seconds>, cost: Option<f64> },
     /// It declines a place of this tier for now. `lost_s`: seconds that the job and its neighbours would lose
     /// there; `None` without a profile. `wait_s`: the expected wait for a better place; 0 without experience.
     Weighs { tier: Tier, lost_s: Option<Seconds>, wait_s: Seconds },
@@ -240,17 +237,6 @@ impl fmt::Display for Told<'_> {
             Why::RoomFor { job } => write!(f, "makes room for job {job}, whose claim is better"),
             Why::Outranked => write!(f, "makes room for jobs that rank before it"),
             Why::SliceOver => write!(f, "its time slice is over"),
-            Why::HoldsOut { tier, until_s, cost } => {
-                write!(f, "holds out for {}", place(tier))?;
-                if let Some(until_s) = until_s {
-                    write!(f, " until {until_s:.0} s")?;
-                }
-                let next = place(tier.wider());
-                match cost {
-                    Some(cost) => write!(f, ": {next} would cost it {:.0} %", 100.0 * cost),
-                    None => write!(f, ": what {next} would cost it is not known yet"),
-                }
-            }
             Why::Weighs { tier, lost_s, wait_s } => {
                 write!(f, "declines {}: {}; {}", place(tier), Lost(lost_s), Wait(wait_s))
             }

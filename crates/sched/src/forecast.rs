@@ -241,37 +241,12 @@ impl Forecast {
         }
     }
 
-    /// Until when `left_s` of a running job can only fall, if no news of it comes. A guess from other
-    /// jobs may rise at any moment.
-    pub fn falls_until_s(&self, job: &JobState, now: Seconds) -> Seconds {
-        match (&job.phase, self.told_left(job, now)) {
-            (Phase::Running(run), Some(left))
-                if job.iteration_s.is_some() || run.pace.rate > 0.0 =>
-            {
-                match self.exact {
-                    true => f64::INFINITY,
-                    // Then the job outruns what was told; a moment earlier, for rounding.
-                    false => now + (1.0 - 1e-9) * left / run.pace.rate - 1e-3,
-                }
-            }
-            _ => f64::NEG_INFINITY,
-        }
-    }
-
     /// Time that the whole job takes at its best place on an idle network.
     pub fn whole_s(&self, job: &JobState, now: Seconds) -> Seconds {
         match (self.told_left(job, now), job.iteration_s) {
             (Some(_), Some(iteration_s)) => job.iterations * iteration_s[0],
             _ => job.held_at(now) + self.left_s(job, now),
         }
-    }
-
-    /// How much longer an iteration takes at the tier than at the next better one, in seconds and
-    /// as a share; `None`: nobody knows.
-    pub fn step_cost(&self, job: &JobState, tier: Tier) -> Option<(Seconds, f64)> {
-        let iteration_s = job.iteration_s?;
-        let [here, next] = [tier.level() - 1, tier.level()].map(|t| iteration_s[t]);
-        Some((next - here, next / here - 1.0))
     }
 
     /// How much longer an iteration takes at the widest tier than at the best.

@@ -2,7 +2,6 @@
 //! algorithm, `sim.rs` the simulator that plays traces against it. Nothing here reads a file or a
 //! clock.
 
-mod by_id;
 pub mod check;
 pub mod cluster;
 pub mod compat;
@@ -12,12 +11,14 @@ pub mod event;
 #[cfg(test)]
 mod fixture;
 pub mod forecast;
+mod history;
 mod holes;
 pub mod job;
 pub mod jobs;
 pub mod network;
 pub mod order;
 pub mod outcome;
+pub mod pass;
 mod place;
 pub mod policy;
 pub mod profile;
@@ -28,4 +29,5 @@ pub mod state;
 pub mod topo;
 pub mod trace;
 pub mod vopr;
+mod waits;
 pub mod world;

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A float as a key of ordered sets, by `f64::total_cmp`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct SortKey(pub f64);
 
 impl PartialEq for SortKey {

@@ -324,7 +324,7 @@ impl Sim<'_> {
                 return Err(Error::Endless { policy: self.name.into(), now: next.at_s });
             }
         }
-        match self.scheduler.state.waiting {
+        match self.scheduler.state.line.len() {
             0 => Ok(()),
             _ => Err(self.stuck()),
         }
@@ -337,7 +337,7 @@ impl Sim<'_> {
 
     fn stuck(&self) -> Error {
         let state = &self.scheduler.state;
-        Error::Stuck { policy: self.name.into(), waiting: state.waiting, now: state.now }
+        Error::Stuck { policy: self.name.into(), waiting: state.line.len(), now: state.now }
     }
 
     fn step(&mut self, now: Seconds, event: Event) -> Result<(), Error> {

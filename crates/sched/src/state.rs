@@ -4,6 +4,7 @@
 //! stopped count as free, those of a job that is being started as taken. So a policy plans on one
 //! cluster, and [`Turn::start`] works out which stops a start has to wait for.
 
+mod line;
 mod phase;
 mod storage;
 mod turn;
@@ -20,13 +21,17 @@ use crate::cluster::{Cluster, MachineId, Placement, PoolId};
 use crate::contention::Contention;
 use crate::event::{Action, Decision, DecisionId, Timer, Why};
 use crate::forecast::{Estimate, Forecast, Spent};
+use crate::history::History;
 use crate::job::{Job, JobId};
 use crate::jobs::Jobs;
 use crate::network::Network;
 use crate::order::pairs;
+use crate::waits::Waits;
 
 use storage::Storage;
 
+pub use line::{Ask, Claim, Line, Spot};
+pub(crate) use line::{Declined, await_giving_in};
 pub use phase::{Checkpoints, JobState, Pace, Phase, Run, Start, Stop};
 pub use turn::{Books, Turn};
 
@@ -51,8 +56,12 @@ pub struct State {
     pub jobs: Jobs,
     /// Jobs that hold their GPUs and may be stopped.
     pub running: BTreeSet<JobId>,
-    /// Jobs that a policy may start, even if the last of them is still being stopped.
-    pub waiting: usize,
+    /// Jobs that may start, even if the last of them is still being stopped.
+    #[serde(default)]
+    pub line: Line,
+    /// What waiting has brought.
+    #[serde(default)]
+    pub waits: Waits,
     /// Jobs that are not over.
     pub unfinished: usize,
     /// Starts and stops that the world has not settled yet, and whose they are.
@@ -61,6 +70,17 @@ pub struct State {
     /// The policy's alarms that have not gone off.
     #[serde(with = "pairs")]
     pub timers: BTreeMap<Timer, Seconds>,
+    /// Those that went off since the policy was last asked.
+    #[serde(skip)]
+    due: BTreeSet<Timer>,
+    #[serde(skip)]
+    passes: u64,
+    /// Counts what happened to jobs without a decision: ends, failures, refusals, jobs that were found to run.
+    #[serde(skip)]
+    pub surprises: u64,
+    /// GPU time of the jobs that have ended.
+    #[serde(default)]
+    pub services: History,
     pub checkpoints: Checkpoints,
     #[serde(default)]
     storage: Storage,
@@ -76,11 +96,16 @@ impl State {
             forecast: Forecast::exact(),
             jobs: Jobs::default(),
             running: BTreeSet::new(),
-            waiting: 0,
+            line: Line::default(),
+            waits: Waits::default(),
             unfinished: 0,
             in_flight: BTreeMap::new(),
             next_decision: 0,
             timers: BTreeMap::new(),
+            due: BTreeSet::new(),
+            passes: 0,
+            surprises: 0,
+            services: History::default(),
             checkpoints,
             storage: Storage::default(),
         }
@@ -124,23 +149,55 @@ impl State {
             why: Why::Submitted,
             job,
         });
-        self.waiting += 1;
+        self.join_line(id);
         self.unfinished += 1;
         id
     }
 
     /// A waiting job may not start for now, or may again.
     pub(crate) fn park(&mut self, id: JobId, is_parked: bool) {
+        self.surprises += 1;
         let job = &mut self.jobs[id];
         (job.phase, job.why) = match is_parked {
             true => (Phase::Parked, Why::Barred),
             false => (Phase::Waiting, Why::Submitted),
         };
-        if is_parked {
-            self.waiting -= 1;
-        } else {
-            self.waiting += 1;
+        match is_parked {
+            true => self.leave_line(id),
+            false => self.join_line(id),
         }
+    }
+
+    fn join_line(&mut self, id: JobId) {
+        self.line.join(id, self.jobs[id].since_s);
+    }
+
+    /// An ask of which nobody waits does not hold out.
+    fn leave_line(&mut self, id: JobId) {
+        if let Some(ask) = self.line.leave(id) {
+            self.waits.hold_out(ask, self.now, false);
+        }
+    }
+
+    /// Books of an earlier version may have no line.
+    pub(crate) fn find_line(&mut self) {
+        for id in self.jobs.ids().collect::<Vec<JobId>>() {
+            if self.job(id).is_waiting() && !self.line.contains(id) {
+                self.join_line(id);
+            }
+        }
+    }
+
+    /// The policy hears of the timer when it is asked next. One that has gone off before, or whose job is over, is
+    /// not set any more.
+    pub(crate) fn goes_off(&mut self, timer: Timer) {
+        if self.timers.remove(&timer).is_some() {
+            self.due.insert(timer);
+        }
+    }
+
+    pub(crate) fn forget_due(&mut self) {
+        self.due.clear();
     }
 
     /// Nobody may stop the job.
@@ -148,14 +205,12 @@ impl State {
         Arc::make_mut(&mut self.jobs[id].job).terms.preemptible = false;
     }
 
-    /// Machines joined or changed their size. Returns whether the job's best tier is another. A job
-    /// that fits nowhere any more keeps the estimate that it had.
-    pub(crate) fn estimate_anew(&mut self, id: JobId) -> bool {
+    /// Machines joined or changed their size. A job that fits nowhere any more keeps the estimate that it had.
+    pub(crate) fn estimate_anew(&mut self, id: JobId) {
         let estimate = Estimate::new(&self.job(id).job, &self.cluster, &self.network);
-        let Some(Estimate { best, iteration_s, .. }) = estimate else { return false };
+        let Some(Estimate { best, iteration_s, .. }) = estimate else { return };
         let job = &mut self.jobs[id];
-        job.iteration_s = iteration_s;
-        std::mem::replace(&mut job.best, best) != best
+        (job.best, job.iteration_s) = (best, iteration_s);
     }
 
     pub fn job(&self, id: JobId) -> &JobState {
@@ -367,9 +422,10 @@ impl State {
 
     /// A running job lost its GPUs: it waits again.
     pub(crate) fn fail(&mut self, id: JobId, why: Why) {
+        self.surprises += 1;
         let (done, restart_s) = self.kept(id, Reason::Failure);
         self.leave(id, done, Phase::Waiting);
-        self.waiting += 1;
+        self.join_line(id);
         let now = self.now;
         let job = &mut self.jobs[id];
         job.restart_s = restart_s;
@@ -379,6 +435,7 @@ impl State {
 
     /// The job is over, whatever it was about to do. False if it already was.
     pub(crate) fn end(&mut self, id: JobId, finished: bool) -> bool {
+        self.surprises += 1;
         let job = self.job(id);
         let done = if finished { job.iterations } else { job.done_at(self.now) };
         match &self.job(id).phase {
@@ -396,9 +453,7 @@ impl State {
             }
         }
         self.unfinished -= 1;
-        if self.job(id).is_waiting() {
-            self.waiting -= 1;
-        }
+        self.leave_line(id);
         self.jobs[id].phase = Phase::Over;
         true
     }
@@ -452,7 +507,7 @@ impl State {
         self.take_links(id, &placement);
         let mut after = self.cluster.stops_before(&placement);
         let decision = self.decision(id);
-        self.waiting -= 1;
+        self.leave_line(id);
         let job = &mut self.jobs[id];
         debug_assert!(job.is_waiting());
         let begin_s = self.now + job.restart_s;
@@ -492,9 +547,10 @@ impl State {
 
     /// A waiting job is found to run on these GPUs already.
     pub(crate) fn found(&mut self, id: JobId, placement: Arc<Placement>) {
+        self.surprises += 1;
         self.cluster.take(&placement, self.jobs[id].job.terms.split);
         self.take_links(id, &placement);
-        self.waiting -= usize::from(self.job(id).is_waiting());
+        self.leave_line(id);
         self.running.insert(id);
         let now = self.now;
         let job = &mut self.jobs[id];
@@ -527,6 +583,7 @@ impl State {
 
     /// The job is promised nothing any more and waits again.
     pub(crate) fn unstart(&mut self, id: JobId) {
+        self.surprises += 1;
         let job = &mut self.jobs[id];
         let start = match &mut job.phase {
             Phase::Stopping(stop) => stop.next.take(),
@@ -541,7 +598,7 @@ impl State {
         self.traffic.stop(id);
         let split = self.jobs[id].job.terms.split;
         self.cluster.release(&start.run.placement, split);
-        self.waiting += 1;
+        self.join_line(id);
     }
 
     /// A running job is to give its GPUs back; it waits again.
@@ -552,7 +609,7 @@ impl State {
         let run = self.leave(id, done, Phase::Waiting).expect("only running jobs are stopped");
         let decision = self.decision(id);
         self.cluster.await_stop(decision, &run.placement);
-        self.waiting += 1;
+        self.join_line(id);
         let at_s = self.now;
         let job = &mut self.jobs[id];
         job.reads = match reason {
@@ -586,6 +643,7 @@ impl State {
 
     /// The job runs on as if it had never been asked to stop. Nothing is promised to it.
     pub(crate) fn unstop(&mut self, id: JobId) {
+        self.surprises += 1;
         let job = &mut self.jobs[id];
         let Phase::Stopping(stop) = std::mem::replace(&mut job.phase, Phase::Waiting) else {
             unreachable!("the caller has looked")
@@ -598,7 +656,7 @@ impl State {
         self.cluster.take(&stop.run.placement, split);
         self.take_links(id, &stop.run.placement);
         self.running.insert(id);
-        self.waiting -= 1;
+        self.leave_line(id);
         self.jobs[id].phase = Phase::Running(stop.run);
     }
 }

@@ -112,7 +112,7 @@ impl Case {
 
     /// Runs the case in the simulator; the checkers' word if something is wrong.
     pub fn run(&self) -> Result<(), sim::Error> {
-        let built = (self.policy.build)(&self.settings);
+        let built = self.policy.build(&self.settings);
         let record =
             simulate(self.policy.name, built, &self.topology, &self.scenario, &self.options)?;
         self.check_rows(&record).map_err(|what| {

@@ -44,7 +44,7 @@ fn unknown() -> Beliefs {
 }
 
 fn is_clairvoyant(policy: &policy::Entry) -> bool {
-    (policy.build)(&Settings::default()).is_clairvoyant()
+    policy.build(&Settings::default()).is_clairvoyant()
 }
 
 #[test]

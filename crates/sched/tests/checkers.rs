@@ -13,21 +13,16 @@ use hither_sched::decide::Scheduler;
 use hither_sched::event::{Action, Decision, End, Event, Why};
 use hither_sched::job::{Job, Split};
 use hither_sched::network::Network;
+use hither_sched::pass::{Answer, Offer};
 use hither_sched::policy::Policy;
-use hither_sched::state::{Checkpoints, State, Turn};
+use hither_sched::state::{Checkpoints, Line, State, Turn};
 
 /// Starts and stops nothing by itself.
 struct Idle;
 
 impl Policy for Idle {
-    fn enqueue(&mut self, _turn: &mut Turn, _id: u32) {}
-    fn forget(&mut self, _turn: &mut Turn, _id: u32) {}
-    fn schedule(&mut self, _turn: &mut Turn) {}
-    fn save(&self) -> serde_json::Value {
-        serde_json::Value::Null
-    }
-    fn load(&mut self, _saved: serde_json::Value) -> Result<(), serde_json::Error> {
-        Ok(())
+    fn answer(&mut self, _turn: &mut Turn, _id: u32, _offer: Offer) -> Answer {
+        Answer::AllWait
     }
 }
 
@@ -227,7 +222,7 @@ fn books_that_disagree_with_the_actions() {
     caught(forge.claims(0.0, &[]), "GPUs are free");
     // A job that vanishes from the queue.
     let mut forge = two_machines(vec![job(0.0, 2, 100.0)]);
-    forge.scheduler.state.waiting = 0;
+    forge.scheduler.state.line = Line::default();
     caught(forge.claims(0.0, &[]), "lost count");
 }
 

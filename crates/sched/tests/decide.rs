@@ -28,7 +28,7 @@ impl World {
     fn new(policy: &str, topology: &Topology) -> Self {
         let mut settings = Settings::default();
         settings.dally.quantum_s = 60.0;
-        let policy = (policy::find(policy).expect("it is in the table").build)(&settings);
+        let policy = policy::find(policy).expect("it is in the table").build(&settings);
         let network = Network::new(topology, 1.0);
         let state = State::new(topology, network, Checkpoints::default());
         Self { scheduler: Scheduler::new(state, policy) }
@@ -76,7 +76,7 @@ impl World {
     fn dies(&mut self, policy: &str, topology: &Topology) {
         let saved = serde_json::to_string(&self.scheduler.save()).expect("plain values");
         let Self { scheduler } = World::new(policy, topology);
-        let built = (policy::find(policy).expect("it is in the table").build)(&Settings::default());
+        let built = policy::find(policy).expect("it is in the table").build(&Settings::default());
         let snapshot = serde_json::from_str(&saved).expect("what was written can be read");
         let restored = Scheduler::restore(scheduler.state, built, snapshot);
         self.scheduler = restored.expect("the same cluster and policy");
@@ -199,7 +199,7 @@ fn a_refused_stop_takes_the_starts_that_wait_for_it_along() {
         };
         world.hears(20_001.0, Event::Refused(stop));
         assert_eq!((world.phase(0), world.phase(1)), ("running", "waiting"), "{policy}");
-        assert_eq!((world.free(), world.scheduler.state.waiting), (0, 1), "{policy}");
+        assert_eq!((world.free(), world.scheduler.state.line.len()), (0, 1), "{policy}");
         // The first job never stopped: its time counts through.
         assert_eq!(world.scheduler.state.job(0).held_at(20_001.0), 20_001.0, "{policy}");
         world.hears(20_001.0, Event::Refused(start));
@@ -216,7 +216,7 @@ fn jobs_in_flight_may_end_and_leave_no_trace() {
     world.hears(12.0, Event::Ended { job: 1, how: End::Failed });
     assert_eq!((world.phase(0), world.phase(1), world.free()), ("over", "over", 4));
     let state = &world.scheduler.state;
-    assert_eq!((state.waiting, state.unfinished, state.in_flight.len()), (0, 0, 0));
+    assert_eq!((state.line.len(), state.unfinished, state.in_flight.len()), (0, 0, 0));
     for late in [granted(&swap[0]), granted(&swap[1]), Event::Refused(swap[0].id)] {
         world.hears(13.0, late);
     }
@@ -367,7 +367,7 @@ fn parked_jobs_are_not_started_and_lose_nothing() {
         .hears(0.0, Event::Submitted(vec![Arc::new(job(0.0, 4, 1.0)), Arc::new(job(0.0, 4, 1.0))]));
     world.hears(0.0, Event::Parked { job: 0 });
     world.hears(0.0, Event::Parked { job: 0 });
-    assert_eq!(world.scheduler.state.waiting, 1);
+    assert_eq!(world.scheduler.state.line.len(), 1);
     let start = world.asks(0.0);
     assert_eq!(jobs_of(&start), [('+', 1)]);
     let busy = world.scheduler.observe(0.0, Event::Parked { job: 1 });
@@ -381,7 +381,7 @@ fn parked_jobs_are_not_started_and_lose_nothing() {
     world.hears(7.0, Event::Submitted(vec![Arc::new(job(7.0, 4, 1.0))]));
     world.hears(7.0, Event::Parked { job: 2 });
     world.hears(8.0, Event::Ended { job: 2, how: End::Cancelled });
-    assert_eq!(world.scheduler.state.waiting, 0);
+    assert_eq!(world.scheduler.state.line.len(), 0);
 }
 
 #[test]
@@ -398,8 +398,8 @@ fn books_move_to_another_network_and_to_another_policy() {
     world.scheduler.rearrange(&topology, network.clone());
     let state = &world.scheduler.state;
     assert_eq!(state.job(0).run().unwrap().placement.tier, Tier(1));
-    assert_eq!((state.running.len(), state.waiting, state.cluster.free_total()), (1, 2, 4));
-    let fifo = (policy::find("fifo").unwrap().build)(&Settings::default());
+    assert_eq!((state.running.len(), state.line.len(), state.cluster.free_total()), (1, 2, 4));
+    let fifo = policy::find("fifo").unwrap().build(&Settings::default());
     let fresh = State::new(&topology, network, Checkpoints::default());
     let saved = world.scheduler.save();
     world.scheduler = Scheduler::restore_books(fresh, fifo, saved).unwrap();
@@ -433,7 +433,7 @@ fn decisions_of_the_record_are_taken_over_as_they_are() {
     let starts: Vec<&Decision> =
         decisions.iter().filter(|d| matches!(d.action, Action::Start { .. })).collect();
     assert_eq!(in_flight.iter().collect::<Vec<_>>(), starts);
-    assert_eq!((again.free(), again.scheduler.state.waiting), (0, 0));
+    assert_eq!((again.free(), again.scheduler.state.line.len()), (0, 0));
     again.hears(1.0, Event::Started(in_flight[0].id));
     // A record that cannot be true is an error.
     assert!(again.scheduler.apply(1.0, &decisions).is_err());
@@ -553,12 +553,11 @@ fn reasons_of_fixed_timers_can_be_read() {
     world.grants(0.0, &blockers);
     world.submit(10.0, vec![talking_job(10.0, 2, 100_000.0, 0.5)]);
     let why = world.told(&world.scheduler.state.job(2).why);
-    assert_eq!(why, "holds out for one machine until 43210 s: one rack would cost it 50 %");
+    let weighs = "declines one rack: what it would lose there is not known yet; how long a better place takes is not known yet";
+    assert_eq!(why, weighs);
     world.hears(43_210.0, Event::Timer(Timer::Job(2)));
     let start = world.asks(43_210.0);
-    let why = world.told(&start[0].why);
-    assert_eq!(why, "takes one rack after 43200 s of waiting for one machine");
-    assert!(matches!(start[0].why, Why::Relented { tier: Tier(1), .. }));
+    assert!(matches!(start[0].why, Why::Settles { tier: Tier(1), lost_s: None, .. }));
 }
 
 #[test]

@@ -85,13 +85,6 @@ fn variants() -> Vec<(&'static str, Settings)> {
         settings
     };
     vec![
-        ("useful-service", with(|d| d.score = dally::Score::UsefulService)),
-        ("slowdown", with(|d| d.score = dally::Score::Slowdown)),
-        ("sensitivity", with(|d| d.score = dally::Score::Sensitivity)),
-        ("since-declined", with(|d| d.clock = dally::Clock::SinceDeclined)),
-        ("since-released", with(|d| d.clock = dally::Clock::SinceReleased)),
-        ("wait-anyway", with(|d| d.wait_while_worth = false)),
-        ("upgrade-evicts", with(|d| d.upgrade_evicts = true)),
         ("no-upgrade", with(|d| d.upgrade = false)),
         ("overdue", with(|d| d.overdue_s = 20_000.0)),
         ("short-rounds", with(|d| (d.round_s, d.quantum_s) = (60.0, 120.0))),

@@ -255,7 +255,7 @@ fn delays() -> Settings {
     let mut settings = Settings::default();
     let d = &mut settings.dally;
     (d.timers, d.machine_s, d.rack_s) = (dally::Timers::Fixed, 100.0, 200.0);
-    (d.wait_while_worth, d.preempt, d.upgrade) = (false, false, false);
+    (d.preempt, d.upgrade) = (false, false);
     settings
 }
 
@@ -278,11 +278,11 @@ fn dally_declines_a_worse_tier_until_its_timer_runs_out() {
     };
     // Two GPUs: a rack is on offer from the start.
     assert_eq!(start(2, [LONG; 4]), (110.0, 1));
-    // Four: nothing less than the network; the rack's timer follows the machine's.
-    assert_eq!(start(4, [LONG; 4]), (310.0, 2));
-    // The best tier is taken as soon as it falls free, before and after relenting.
+    // Four: nothing less than the network, which costs it the rack's timer.
+    assert_eq!(start(4, [LONG; 4]), (210.0, 2));
+    // The best tier is taken as soon as it falls free.
     assert_eq!(start(2, [LONG, LONG, 50.0, LONG]), (50.0, 0));
-    assert_eq!(start(4, [LONG, LONG, LONG, 250.0]), (250.0, 0));
+    assert_eq!(start(4, [LONG, LONG, LONG, 150.0]), (150.0, 0));
     assert_eq!(start(1, [LONG; 4]), (10.0, 0));
 }
 
@@ -300,7 +300,7 @@ fn dally_has_ends_of_its_scale() {
 #[test]
 fn dally_waits_no_longer_than_waiting_is_worth() {
     let mut settings = delays();
-    (settings.dally.machine_s, settings.dally.wait_while_worth) = (50_000.0, true);
+    (settings.dally.machine_s, settings.dally.timers) = (50_000.0, dally::Timers::Auto);
     // 300 iterations take 1 s each on a machine and 2 s in a rack: 300 s to lose.
     let talks = talking_job(10.0, 2, 300.0, 1.0);
     let record = with_blockers(&settings, "dally", [LONG; 4], talks);
@@ -350,25 +350,18 @@ fn dally_declines_a_place_where_it_would_slow_others() {
     assert_eq!(start(talking_job(0.0, 2, 100.0, 1.0)), (300.0, 0), "it lets the neighbour end");
 }
 
-/// When a pair that arrives at 10 starts: the cluster is full until 1000, then offers a rack; from
-/// 1200 to 1700 nothing.
-fn pair_start(clock: dally::Clock) -> (f64, u8) {
+#[test]
+fn dally_holds_out_only_while_something_is_declined() {
+    // A pair arrives at 10. The cluster is full until 1000, then offers a rack; from 1200 to 1700 nothing.
     let mut settings = delays();
-    (settings.dally.machine_s, settings.dally.clock) = (500.0, clock);
+    settings.dally.machine_s = 500.0;
     let mut jobs: Vec<Job> =
         [1000.0, LONG, 1000.0, LONG].into_iter().map(|s| job(0.0, 1, s)).collect();
-    jobs.extend([job(10.0, 2, 50.0), job(1200.0, 1, 500.0)]);
-    starts(&run_with("dally", &settings, &topology(&[(0, 2), (0, 2)]), jobs), 4)[0]
-}
-
-#[test]
-fn dallys_clocks_count_different_waits() {
-    // Only while something is declined: 200 s until 1200, 300 s from 1700 on.
-    assert_eq!(pair_start(dally::Clock::WhileDeclining), (2000.0, 1));
-    // From the first decline on, at 1000: over at 1500, when nothing is on offer.
-    assert_eq!(pair_start(dally::Clock::SinceDeclined), (1700.0, 1));
-    // From the arrival: used up in the full queue.
-    assert_eq!(pair_start(dally::Clock::SinceReleased), (1000.0, 1));
+    // The last one waits too: the line is passed over at its arrival.
+    jobs.extend([job(10.0, 2, 50.0), job(1200.0, 1, 500.0), job(1201.0, 4, 1.0)]);
+    let run = run_with("dally", &settings, &topology(&[(0, 2), (0, 2)]), jobs);
+    // 201 s until 1201, 299 s from 1700 on.
+    assert_eq!(starts(&run, 4)[0], (1999.0, 1));
 }
 
 // ---- dally: preemption, upgrades, the bound on waiting ----

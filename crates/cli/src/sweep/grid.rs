@@ -182,7 +182,7 @@ mod tests {
             ("load=0.1..0.4:0.1", &["0.1", "0.2", "0.3", "0.4"]),
             ("seed=1..5", &["1", "2", "3", "4", "5"]),
             ("seed=0..10:5", &["0", "5", "10"]),
-            ("dally.score=slowdown,2d-las", &["slowdown", "2d-las"]),
+            ("dally.score=left,2d-las", &["left", "2d-las"]),
             ("tiresias.thresholds=[1,2],[3]", &["[1,2]", "[3]"]),
             ("lengths=unknown,noisy:0.5", &["unknown", "noisy:0.5"]),
         ];

@@ -83,10 +83,10 @@ fn another_sweep_in_the_same_place_is_refused() {
             out.str(),
         ])
     };
-    assert!(run("dally,fifo", "dally.score=slowdown,2d-las").status.success());
+    assert!(run("dally,fifo", "dally.score=left,2d-las").status.success());
     for (policy, vary, told) in [
-        ("dally", "dally.score=slowdown,2d-las", "policies differs"),
-        ("dally,fifo", "dally.score=slowdown", "vary differs"),
+        ("dally", "dally.score=left,2d-las", "policies differs"),
+        ("dally,fifo", "dally.score=left", "vary differs"),
     ] {
         let output = run(policy, vary);
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -94,7 +94,7 @@ fn another_sweep_in_the_same_place_is_refused() {
         assert!(stderr.contains(told), "{stderr}");
     }
     fs::write(&trace, "job,gpus,submit_s,duration_s\na,1,0,10\n").expect("it is written");
-    let output = run("dally,fifo", "dally.score=slowdown,2d-las");
+    let output = run("dally,fifo", "dally.score=left,2d-las");
     assert!(String::from_utf8_lossy(&output.stderr).contains("trace differs"));
 }
 

@@ -26,7 +26,9 @@ fn the_page_shows_racks_jobs_timers_and_decisions() {
     });
     until("the job to wait", 10, || {
         let told = bed.told(&["queue"]);
-        told.lines().any(|l| l.starts_with(&waiting) && l.contains("holds out")).then_some(())
+        told.lines()
+            .any(|l| l.starts_with(&waiting) && l.contains("declines one rack"))
+            .then_some(())
     });
     // From another host: by the address of the page.
     let told = bed.told(&["queue", "--url", &url]);

@@ -17,16 +17,8 @@ pub const FAST: &[&str] = &[
 ];
 
 /// Fixed timers of seconds: a job gives in before it can know what waiting brings.
-pub const TIMERS: &[&str] = &[
-    "--set",
-    "dally.timers=fixed",
-    "--set",
-    "dally.machine_s=30",
-    "--set",
-    "dally.rack_s=1",
-    "--set",
-    "dally.wait_while_worth=false",
-];
+pub const TIMERS: &[&str] =
+    &["--set", "dally.timers=fixed", "--set", "dally.machine_s=30", "--set", "dally.rack_s=1"];
 
 fn row(bed: &Bed, job: &str) -> Option<Value> {
     let rows: Vec<Value> = serde_json::from_str(&bed.told(&["queue", "--json"])).ok()?;

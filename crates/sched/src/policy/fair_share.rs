@@ -1,7 +1,7 @@
 //! Fair share by user: the next job comes from the user who holds the fewest GPUs now; among equals
 //! from the one who has used the least, with a half-life.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hither_core::Seconds;
 use serde::{Deserialize, Serialize};
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::event::Why;
 use crate::job::JobId;
 use crate::order::SortKey;
-use crate::policy::queue::{Queue, class_of};
-use crate::policy::{Policy, saved_whole};
-use crate::state::Turn;
+use crate::pass::{Answer, Offer};
+use crate::policy::{Policy, best_place, learned_whole};
+use crate::state::{Claim, Phase, State, Turn};
 
 pub const ABOUT: &str =
     "users take turns: next is who holds the fewest GPUs, then who used the least";
@@ -19,90 +19,88 @@ pub const ABOUT: &str =
 /// Past use counts half after a week, as Slurm's default.
 const HALF_LIFE_S: Seconds = 7.0 * 86_400.0;
 
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct User {
-    queue: Queue<()>,
+/// What a user holds and has used.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct Use {
     held: u32,
-    /// Decayed GPU seconds, as of `as_of_s`.
+    /// GPU seconds used so far, less `held` since the beginning: it stands still while `held` does, and orders users
+    /// who hold as many. A second is worth twice as much as one a half-life earlier.
     used: f64,
-    as_of_s: Seconds,
 }
 
-impl User {
-    fn used_at(&self, now: Seconds) -> f64 {
-        let elapsed = now - self.as_of_s;
-        let decay = (-elapsed / HALF_LIFE_S * std::f64::consts::LN_2).exp();
-        // While GPUs are held, use grows towards held × half-life / ln 2.
-        let steady = f64::from(self.held) * HALF_LIFE_S / std::f64::consts::LN_2;
-        steady + (self.used - steady) * decay
-    }
-
+impl Use {
     fn hold(&mut self, now: Seconds, held: u32) {
-        self.used = self.used_at(now);
-        self.as_of_s = now;
+        let rate = std::f64::consts::LN_2 / HALF_LIFE_S;
+        let worth = (rate * now).exp() / rate;
+        self.used += (f64::from(self.held) - f64::from(held)) * worth;
         self.held = held;
     }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct FairShare {
-    users: BTreeMap<String, User>,
-    holding: BTreeMap<JobId, u32>,
+    users: BTreeMap<String, Use>,
+    /// Whether the next job may start: after each start all are ranked anew.
+    #[serde(skip)]
+    is_ranked: bool,
+    /// Whether anybody could start if all were ranked.
+    #[serde(skip)]
+    is_asked: bool,
 }
 
 impl FairShare {
-    fn release(&mut self, turn: &Turn, id: JobId) {
-        if let Some(gpus) = self.holding.remove(&id) {
-            let user = self.users.entry(turn.state.job(id).job.user.clone()).or_default();
-            user.hold(turn.now(), user.held - gpus);
+    /// Brings what users hold up to date. Returns those who hold another number of GPUs than before.
+    fn count(&mut self, state: &State) -> BTreeSet<String> {
+        let mut held: BTreeMap<&str, u32> = BTreeMap::new();
+        let starting = state.in_flight.values().copied();
+        let starting = starting.filter(|id| matches!(state.job(*id).phase, Phase::Starting(_)));
+        for id in state.running.iter().copied().chain(starting) {
+            let job = state.job(id);
+            *held.entry(&job.job.user).or_default() += job.gpus();
         }
+        let mut changed = BTreeSet::new();
+        for (user, known) in &mut self.users {
+            let held = held.remove(user.as_str()).unwrap_or(0);
+            if held != known.held {
+                known.hold(state.now, held);
+                changed.insert(user.clone());
+            }
+        }
+        for (user, held) in held {
+            let mut new = Use::default();
+            new.hold(state.now, held);
+            self.users.insert(user.to_owned(), new);
+            changed.insert(user.to_owned());
+        }
+        changed
     }
 }
 
 impl Policy for FairShare {
-    fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
-        self.release(turn, id);
-        let job = turn.state.job(id);
-        let user = self.users.entry(job.job.user.clone()).or_default();
-        user.queue.insert(class_of(job), (), id);
+    fn claim(&self, state: &State, id: JobId) -> Claim {
+        let Use { held, used } =
+            self.users.get(&state.job(id).job.user).copied().unwrap_or_default();
+        Claim { class: held, value: SortKey(used) }
     }
 
-    fn forget(&mut self, turn: &mut Turn, id: JobId) {
-        self.release(turn, id);
-        let job = turn.state.job(id);
-        if let Some(user) = self.users.get_mut(&job.job.user) {
-            user.queue.remove(class_of(job), (), id);
+    fn answer(&mut self, turn: &mut Turn, id: JobId, offer: Offer) -> Answer {
+        self.is_asked = true;
+        if !std::mem::take(&mut self.is_ranked) {
+            return Answer::AllWait;
         }
+        Answer::Take(best_place(turn, id, offer), Why::Turn { tier: offer.tier })
     }
 
-    fn adopt(&mut self, turn: &mut Turn, id: JobId) {
-        self.forget(turn, id);
-        let job = turn.state.job(id);
-        let user = self.users.entry(job.job.user.clone()).or_default();
-        user.hold(turn.now(), user.held + job.gpus());
-        self.holding.insert(id, job.gpus());
-    }
-
-    saved_whole!();
-
-    fn schedule(&mut self, turn: &mut Turn) {
-        let now = turn.now();
-        loop {
-            let cluster = &turn.state.cluster;
-            let fitting = self.users.values_mut().filter_map(|user| {
-                let (class, key, id) = user.queue.first_fitting(cluster)?;
-                Some(((user.held, SortKey(user.used_at(now)), id), class, key, user))
-            });
-            let least = fitting.min_by_key(|f| f.0);
-            let Some(((_, _, id), class, key, user)) = least else {
-                return;
-            };
-            let placement = cluster.best_offer(class.0, class.1).expect("the class fits");
-            user.queue.remove(class, key, id);
-            user.hold(now, user.held + class.0.gpus);
-            self.holding.insert(id, class.0.gpus);
-            let why = Why::Turn { tier: placement.tier };
-            turn.start(id, placement, why);
+    fn round(&mut self, turn: &mut Turn) -> bool {
+        let changed = self.count(&turn.state);
+        if !changed.is_empty() {
+            let is_of = |id: &JobId| changed.contains(&turn.state.job(*id).job.user);
+            let waiting: Vec<JobId> = turn.state.line.ids().filter(is_of).collect();
+            turn.rank_anew(self, &waiting);
         }
+        self.is_ranked = std::mem::take(&mut self.is_asked);
+        self.is_ranked
     }
+
+    learned_whole!();
 }

@@ -7,7 +7,7 @@
 
 mod homes;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use hither_core::Seconds;
 use hither_core::record::Reason;
@@ -16,10 +16,9 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{MachineId, Placement, PoolId, Slot};
 use crate::event::{Timer, Why};
 use crate::job::{JobId, Profile};
-use crate::order::SortKey;
-use crate::policy::queue::{Queue, class_of};
-use crate::policy::{Policy, saved_whole};
-use crate::state::Turn;
+use crate::pass::{Answer, Offer};
+use crate::policy::{Policy, learned_whole};
+use crate::state::{Claim, Phase, State, Turn};
 use homes::Homes;
 
 pub const ABOUT: &str = "Gandiva: machines by job size, time slicing, migration";
@@ -42,35 +41,16 @@ impl Default for Options {
     }
 }
 
-pub fn gandiva(options: &Options) -> Box<dyn Policy> {
-    Box::new(Gandiva {
-        options: options.clone(),
-        homes: Homes::default(),
-        waiting: Queue::default(),
-        since: BTreeMap::new(),
-        slice_set: false,
-        slice_over: false,
-        group: 0,
-        has_departed: false,
-        last_looked_at: 0,
-        emptied_s: 0.0,
-    })
-}
-
-pub fn rack(options: &Options) -> Box<dyn Policy> {
-    gandiva(&Options { racks: true, ..options.clone() })
-}
-
 #[derive(Debug, Serialize, Deserialize)]
-struct Gandiva {
+pub struct Gandiva {
     #[serde(skip)]
     options: Options,
     homes: Homes,
-    /// By since when they wait.
-    waiting: Queue<SortKey>,
-    since: BTreeMap<JobId, SortKey>,
-    slice_set: bool,
-    slice_over: bool,
+    /// Jobs whose time slice is over: their homes are kept for them.
+    suspended: BTreeSet<JobId>,
+    /// What had happened to jobs when homes were last brought up to date.
+    #[serde(skip)]
+    surprises: u64,
     /// The group of machines whose slices are over next.
     group: usize,
     /// Whether a job has departed since jobs last looked for a place together.
@@ -94,35 +74,55 @@ fn move_s(profile: &Profile) -> Seconds {
 }
 
 impl Gandiva {
-    // ---- waiting ----
-
-    fn wait(&mut self, turn: &Turn, id: JobId) {
-        let job = turn.state.job(id);
-        self.since.insert(id, SortKey(job.since_s));
-        self.waiting.insert(class_of(job), SortKey(job.since_s), id);
-    }
-
-    fn wait_no_more(&mut self, turn: &Turn, id: JobId) {
-        if let Some(since) = self.since.remove(&id) {
-            self.waiting.remove(class_of(turn.state.job(id)), since, id);
+    pub fn new(options: &Options) -> Self {
+        Self {
+            options: options.clone(),
+            homes: Homes::default(),
+            suspended: BTreeSet::new(),
+            surprises: 0,
+            group: 0,
+            has_departed: false,
+            last_looked_at: 0,
+            emptied_s: 0.0,
         }
     }
+
+    /// Homes follow what happened to jobs without this policy: they ended, lost their machine, were found to
+    /// run.
+    fn find_homes(&mut self, state: &State) {
+        self.homes.resize(&state.cluster);
+        if std::mem::replace(&mut self.surprises, state.surprises) == state.surprises {
+            return;
+        }
+        for id in self.homes.jobs() {
+            let phase = state.jobs.get(id).map(|job| &job.phase);
+            let is_there = !matches!(phase, None | Some(Phase::Parked));
+            // After a failure the old home is gone.
+            if !is_there || state.line.contains(id) && !self.suspended.contains(&id) {
+                self.homes.unsettle(id);
+                self.suspended.remove(&id);
+                self.has_departed |= !is_there;
+            }
+        }
+        for &id in &state.running {
+            let job = state.job(id);
+            let run = job.run().expect("it runs");
+            if self.homes.get(id) != Some(&*run.placement) {
+                self.homes.settle(id, Placement::clone(&run.placement), job.gpus());
+            }
+        }
+    }
+
+    // ---- waiting ----
 
     /// Starts a waiting job at its home.
     fn start(&mut self, turn: &mut Turn, id: JobId, why: Why) {
-        self.wait_no_more(turn, id);
+        self.suspended.remove(&id);
         turn.start(id, self.homes.get(id).expect("it has one").clone(), why);
     }
 
-    /// Starts jobs on free GPUs, those that have waited longest first.
-    fn fill(&mut self, turn: &mut Turn) {
-        while let Some((_, _, id)) = self.waiting.first_fitting(&turn.state.cluster) {
-            self.start_on_free(turn, id);
-        }
-    }
-
-    /// Starts a job for which there are enough free GPUs, at its home if they are there.
-    fn start_on_free(&mut self, turn: &mut Turn, id: JobId) {
+    /// A home for a job for which there are enough free GPUs: its own if they are there.
+    fn free_home(&mut self, turn: &mut Turn, id: JobId) {
         if !self.homes.get(id).is_some_and(|home| is_free(turn, home)) {
             let job = turn.state.job(id);
             let cluster = &turn.state.cluster;
@@ -132,8 +132,6 @@ impl Gandiva {
             let move_s = move_s(&job.job.profile);
             turn.move_memory(id, move_s);
         }
-        let tier = self.homes.get(id).expect("it has one").tier;
-        self.start(turn, id, Why::Turn { tier });
     }
 
     // ---- time slices ----
@@ -145,13 +143,15 @@ impl Gandiva {
         // Machines where all who run have only just begun.
         let mut is_spent = vec![false; self.homes.machine_count()];
         let mut left = is_spent.len();
-        for id in self.waiting.ids() {
+        for id in turn.state.line.by_claim() {
             if left == 0 {
                 break; // nobody else can get a turn
             }
             let job = turn.state.job(id);
             if turn.state.cluster.best_pool(job.demand(), job.pool).is_some() {
-                self.start_on_free(turn, id);
+                self.free_home(turn, id);
+                let tier = self.homes.get(id).expect("it has one").tier;
+                self.start(turn, id, Why::Turn { tier });
             } else if self.has_home(turn, id)
                 && self.group_of(id) == Some(self.group)
                 && let Some(machine) = self.take_turn(turn, id, &is_spent)
@@ -218,7 +218,7 @@ impl Gandiva {
         let victims = suspended.len() as u32;
         for other in suspended {
             turn.preempt(other, Reason::TimeSlice, Why::SliceOver);
-            self.wait(turn, other);
+            self.suspended.insert(other);
         }
         // Others may have taken GPUs from under the suspended jobs.
         let home = self.homes.get(id)?;
@@ -307,56 +307,43 @@ fn is_free(turn: &Turn, home: &Placement) -> bool {
 }
 
 impl Policy for Gandiva {
-    fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
-        self.homes.resize(&turn.state.cluster);
-        // After a failure the old home is gone.
-        self.homes.unsettle(id);
-        self.wait(turn, id);
+    /// Those who have waited longest first.
+    fn claim(&self, state: &State, id: JobId) -> Claim {
+        Claim::by(state.job(id).since_s)
     }
 
-    fn forget(&mut self, turn: &mut Turn, id: JobId) {
-        self.homes.unsettle(id);
-        self.wait_no_more(turn, id);
-        self.has_departed = true;
+    fn answer(&mut self, turn: &mut Turn, id: JobId, _offer: Offer) -> Answer {
+        self.find_homes(&turn.state);
+        self.free_home(turn, id);
+        self.suspended.remove(&id);
+        let home = self.homes.get(id).expect("it has one").clone();
+        let why = Why::Turn { tier: home.tier };
+        Answer::Take(home, why)
     }
 
-    fn adopt(&mut self, turn: &mut Turn, id: JobId) {
-        self.homes.resize(&turn.state.cluster);
-        self.forget(turn, id);
-        let job = turn.state.job(id);
-        if let Some(run) = job.run() {
-            self.homes.settle(id, Placement::clone(&run.placement), job.gpus());
-        }
-    }
-
-    fn schedule(&mut self, turn: &mut Turn) {
-        self.homes.resize(&turn.state.cluster);
-        if std::mem::take(&mut self.slice_over) {
+    fn round(&mut self, turn: &mut Turn) -> bool {
+        self.find_homes(&turn.state);
+        let mut has_moved = false;
+        if turn.take_due(Timer::Round) {
             self.take_turns(turn);
+            has_moved = true;
         }
-        self.fill(turn);
         if std::mem::take(&mut self.has_departed) {
             self.move_together(turn);
-            self.fill(turn);
+            has_moved = true;
         }
         if turn.now() - self.emptied_s >= self.options.rebalance_s {
             self.emptied_s = turn.now();
             for pool in 0..turn.state.cluster.pool_count() {
                 self.defragment(turn, pool as PoolId);
             }
-            self.fill(turn);
+            has_moved = true;
         }
-        if !self.waiting.is_empty() && !self.slice_set {
-            self.slice_set = true;
-            let between_s = self.options.slice_s / self.groups() as f64;
-            turn.set_timer(Timer::Round, turn.now() + between_s);
+        if !turn.state.line.is_empty() {
+            turn.await_round(self.options.slice_s / self.groups() as f64);
         }
+        has_moved
     }
 
-    saved_whole!(options);
-
-    fn timer(&mut self, _turn: &mut Turn, _round: Timer) {
-        self.slice_set = false;
-        self.slice_over = true;
-    }
+    learned_whole!(options);
 }

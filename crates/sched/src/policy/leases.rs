@@ -15,11 +15,10 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::Placement;
 use crate::event::{Timer, Why};
 use crate::job::JobId;
-use crate::order::SortKey;
-use crate::policy::placing::Placing;
-use crate::policy::replan::{Order, Ranks};
-use crate::policy::{Policy, saved_whole};
-use crate::state::{Phase, Turn};
+use crate::pass::{Answer, Offer};
+use crate::policy::replan::outranked;
+use crate::policy::{Placing, Policy};
+use crate::state::{Claim, Phase, State, Turn};
 
 pub const ABOUT_THEMIS: &str = "Themis: finish-time fairness with leases, for rigid gangs";
 pub const ABOUT_LAS: &str = "least GPU time so far first, in rounds";
@@ -74,47 +73,32 @@ struct Rules {
     placing: Placing,
 }
 
-/// Leases that still hold first; then the greatest need; then running before waiting.
-type Rank = (bool, SortKey, bool);
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Leases {
-    #[serde(skip)]
+pub struct Leases {
     rules: Rules,
-    ranks: Ranks<Rank>,
-    /// Whether this turn is an auction; otherwise free GPUs are given out and nobody is moved.
+    /// Whether this is an auction; otherwise free GPUs are given out and nobody is moved.
     auction: bool,
-    /// Whether the next auction has been called.
-    called: bool,
+    planned: u64,
 }
 
-fn leases(rules: Rules) -> Box<dyn Policy> {
-    Box::new(Leases { rules, ranks: Ranks::default(), auction: false, called: false })
-}
-
-pub fn themis(options: &ThemisOptions) -> Box<dyn Policy> {
+pub fn themis(options: &ThemisOptions) -> Leases {
     let &ThemisOptions { lease_s, sensitive, placing } = options;
     let need = Need::Unfairness { at_place: sensitive };
-    leases(Rules { lease_s, auctions: 4.0, need, placing })
+    Leases::new(Rules { lease_s, auctions: 4.0, need, placing })
 }
 
-pub fn las(options: &LasOptions) -> Box<dyn Policy> {
+pub fn las(options: &LasOptions) -> Leases {
     let &LasOptions { lease_s, placing } = options;
-    leases(Rules { lease_s, auctions: 1.0, need: Need::Service, placing })
-}
-
-pub fn las_strict(options: &LasOptions) -> Box<dyn Policy> {
-    las(&LasOptions { placing: Placing::Strict, ..options.clone() })
+    Leases::new(Rules { lease_s, auctions: 1.0, need: Need::Service, placing })
 }
 
 impl Rules {
     /// The greatest need has the least value.
-    fn need(&self, turn: &Turn, id: JobId) -> f64 {
-        let job = turn.state.job(id);
-        match self.need {
-            Need::Service => f64::from(job.gpus()) * job.held_at(turn.now()),
+    fn need(&self, state: &State, id: JobId) -> Claim {
+        let (job, now) = (state.job(id), state.now);
+        Claim::by(match self.need {
+            Need::Service => f64::from(job.gpus()) * job.held_at(now),
             Need::Unfairness { at_place } => {
-                let (forecast, now) = (&turn.state.forecast, turn.now());
+                let forecast = &state.forecast;
                 let left_s = match &job.phase {
                     Phase::Running(run) if at_place && run.pace.rate > 0.0 => {
                         forecast.left(job, now).map(|left| left / run.pace.rate)
@@ -125,13 +109,17 @@ impl Rules {
                 let shared_s = now - job.job.submit_s + left_s;
                 -shared_s / forecast.whole_s(job, now).max(1.0)
             }
-        }
+        })
+    }
+
+    fn is_over(&self, state: &State, id: JobId) -> bool {
+        state.worked_s(id).is_some_and(|s| s >= self.lease_s)
     }
 }
 
 impl Leases {
-    fn is_over(&self, turn: &Turn, id: JobId) -> bool {
-        turn.state.worked_s(id).is_some_and(|s| s >= self.rules.lease_s)
+    fn new(rules: Rules) -> Self {
+        Self { rules, auction: false, planned: 0 }
     }
 
     /// Jobs whose lease is over move to better places that are free, if that saves more than the
@@ -147,7 +135,7 @@ impl Leases {
             let Some(tier) = job.run().map(|run| run.placement.tier).filter(|t| *t > best) else {
                 continue;
             };
-            if !self.is_over(turn, id) {
+            if !self.rules.is_over(&turn.state, id) {
                 continue;
             }
             let Some(offer) = turn.offer_instead(id).filter(|offer| offer.tier < tier) else {
@@ -175,82 +163,41 @@ fn saving_s(turn: &Turn, id: JobId, offer: &Placement) -> Option<Seconds> {
     Some(left * (1.0 / rate - there_s))
 }
 
-impl Order for Leases {
-    type Key = Rank;
-    type Cohort = JobId;
-
-    fn key(&self, turn: &Turn, id: JobId) -> Rank {
-        if turn.state.job(id).is_waiting() {
-            return (true, SortKey(self.rules.need(turn, id)), true);
-        }
-        self.stop_key(turn, id).unwrap_or((false, SortKey(0.0), false))
-    }
-
-    /// The greatest rank: an auction ranks all anyway.
-    fn limit(&self, _turn: &Turn, _id: JobId) -> (Rank, Seconds) {
-        ((true, SortKey(f64::INFINITY), true), f64::INFINITY)
-    }
-
-    /// Between auctions nobody loses its lease.
-    fn may_preempt(&self) -> bool {
-        self.auction
-    }
-
-    fn stop_key(&self, turn: &Turn, id: JobId) -> Option<Rank> {
-        let may_lose = self.auction && self.is_over(turn, id);
-        may_lose.then(|| (true, SortKey(self.rules.need(turn, id)), false))
-    }
-
-    fn ranks_all(&self) -> bool {
-        true
-    }
-
-    fn cohort(&self, _turn: &Turn, id: JobId) -> JobId {
-        id
-    }
-
-    fn placing(&self) -> Placing {
-        self.rules.placing
-    }
-}
-
 impl Policy for Leases {
-    fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
-        let rank = self.key(turn, id);
-        self.ranks.insert(turn, rank, id);
+    fn claim(&self, state: &State, id: JobId) -> Claim {
+        self.rules.need(state, id)
     }
 
-    fn forget(&mut self, _turn: &mut Turn, id: JobId) {
-        self.ranks.remove(id);
+    fn answer(&mut self, turn: &mut Turn, id: JobId, _offer: Offer) -> Answer {
+        self.rules.placing.answer(turn, id)
     }
 
-    fn started(&mut self, id: JobId) {
-        self.ranks.revise(id);
+    /// At an auction jobs lose their GPUs whose lease is over.
+    fn victims(&mut self, turn: &mut Turn, _id: JobId) -> Vec<JobId> {
+        let rules = &self.rules;
+        let rank = |state: &State, id| rules.is_over(state, id).then(|| rules.need(state, id));
+        outranked(turn, &mut self.planned, rules.placing, rank)
     }
 
-    fn timer(&mut self, turn: &mut Turn, _round: Timer) {
-        self.auction = true;
-        self.called = false;
-        let mut ranks = std::mem::take(&mut self.ranks);
-        ranks.rank_waiting(|id| self.key(turn, id));
-        self.ranks = ranks;
-    }
-
-    saved_whole!(rules);
-
-    fn schedule(&mut self, turn: &mut Turn) {
-        let mut ranks = std::mem::take(&mut self.ranks);
-        ranks.replan(turn, self);
-        self.ranks = ranks;
+    fn round(&mut self, turn: &mut Turn) -> bool {
+        if turn.take_due(Timer::Round) {
+            self.auction = true;
+            let waiting: Vec<JobId> = turn.state.line.ids().collect();
+            turn.rank_anew(self, &waiting);
+            return true;
+        }
         if std::mem::take(&mut self.auction)
             && self.rules.need == (Need::Unfairness { at_place: true })
         {
             self.bid_for_places(turn);
         }
-        if turn.state.waiting > 0 && !self.called {
-            self.called = true;
-            let between_s = self.rules.lease_s / self.rules.auctions;
-            turn.set_timer(Timer::Round, turn.now() + between_s);
+        if !turn.state.line.is_empty() {
+            turn.await_round(self.rules.lease_s / self.rules.auctions);
         }
+        false
+    }
+
+    fn may_stop(&self) -> bool {
+        self.auction
     }
 }

@@ -3,9 +3,15 @@
 use hither_core::Seconds;
 use serde_json::Value;
 
-use crate::event::Timer;
+use crate::cluster::Placement;
+use crate::event::Why;
 use crate::job::JobId;
-use crate::state::Turn;
+use crate::pass::{Answer, Offer};
+use crate::state::{Claim, State, Turn};
+use dally::Dally;
+use gandiva::Gandiva;
+use shortest::Shortest;
+use tiresias::Tiresias;
 
 pub mod dally;
 mod fair_share;
@@ -14,7 +20,6 @@ mod first_fit;
 mod gandiva;
 mod leases;
 mod placing;
-mod queue;
 mod replan;
 mod search;
 mod settings;
@@ -25,44 +30,49 @@ pub use placing::Placing;
 pub use search::Searched;
 pub use settings::Settings;
 
-/// Chooses who runs where. Called by [`crate::decide::Scheduler`], which keeps the books.
-///
-/// A policy that stops a job puts it back in line itself, or starts it at once somewhere else. For
-/// all else that happens to a job the scheduler calls one of the first three methods.
+/// Chooses who runs where. The books keep the line and all that happens to jobs ([`crate::decide::Scheduler`]); a
+/// policy says where a job stands in line, whether it takes what it is offered, whom it displaces, and what
+/// happens to those who run. It cannot lose a job.
 pub trait Policy: Send {
-    /// The job waits from now on: it has arrived, may start again, lost its GPUs with a machine, or its start
-    /// was refused.
-    fn enqueue(&mut self, turn: &mut Turn, id: JobId);
-
-    /// The job is over, or may not start for now.
-    fn forget(&mut self, turn: &mut Turn, id: JobId);
-
-    /// The job runs, though this policy did not just start it: its stop was refused.
-    fn adopt(&mut self, turn: &mut Turn, id: JobId) {
-        self.forget(turn, id);
+    /// Where the job stands among those that wait. Asked when it joins the line.
+    fn claim(&self, _state: &State, _id: JobId) -> Claim {
+        Claim::default()
     }
 
-    /// The job holds its GPUs from now on. Policies hear of it after `adopt`.
-    fn started(&mut self, _id: JobId) {}
+    /// What a waiting job says to the best that is free for it.
+    fn answer(&mut self, turn: &mut Turn, id: JobId, offer: Offer) -> Answer {
+        Answer::Take(best_place(turn, id, offer), Why::Turn { tier: offer.tier })
+    }
 
-    /// What is known of a running job is another: its progress, its pace, or what a tier costs it.
-    fn revised(&mut self, _id: JobId) {}
+    /// Whom a job that found no place, or declined it, displaces now. Asked only if [`Policy::may_stop`]; then it
+    /// and all after it are offered what they leave.
+    fn victims(&mut self, _turn: &mut Turn, _id: JobId) -> Vec<JobId> {
+        Vec::new()
+    }
 
-    /// The best tier of a waiting job is another: machines joined, or changed their size.
-    fn reconsider(&mut self, _turn: &mut Turn, _id: JobId) {}
+    /// After each pass over the line: moves, time slices, preemption at rounds, and claims that changed. Returns
+    /// whether the line is to be passed over once more.
+    fn round(&mut self, _turn: &mut Turn) -> bool {
+        false
+    }
 
-    /// A timer that this policy set has run out.
-    fn timer(&mut self, _turn: &mut Turn, _timer: Timer) {}
+    /// What the policy has learned, beyond what the books know. Its options are not part of that: they come
+    /// from the configuration.
+    fn learned(&self) -> Value {
+        Value::Null
+    }
 
-    /// What the policy must not forget when it is started again. Its options are not part of that:
-    /// they come from the configuration. Nor are alarms, which the scheduler sets again.
-    fn save(&self) -> Value;
+    /// Takes what `learned` gave.
+    fn learn(&mut self, _learned: Value) -> Result<(), serde_json::Error> {
+        Ok(())
+    }
 
-    /// Takes what `save` gave.
-    fn load(&mut self, saved: Value) -> Result<(), serde_json::Error>;
+    // ---- what it promises ----
 
-    /// The state has changed: start and preempt.
-    fn schedule(&mut self, turn: &mut Turn);
+    /// Whether waiting jobs may displace others in a pass.
+    fn may_stop(&self) -> bool {
+        false
+    }
 
     /// Whether the policy cannot do without true lengths. No real cluster can tell it those: such a
     /// policy is a bound to compare with.
@@ -70,110 +80,147 @@ pub trait Policy: Send {
         false
     }
 
-    /// Waiting jobs in the order in which they are asked; `None`: the policy keeps no such order.
-    fn line(&self) -> Option<Vec<JobId>> {
-        None
-    }
-
-    /// How long a job may wait until no younger one overtakes it.
-    fn overtaking_s_max(&self) -> Option<Seconds> {
+    /// How long a job may wait until no younger one overtakes it; `None`: there is no bound.
+    fn overtaking_s_max(&self, _state: &State) -> Option<Seconds> {
         None
     }
 }
 
-/// `save` and `load` of a policy that serialises as a whole, but for its options.
-macro_rules! saved_whole {
+/// The best place for the job within what is on offer.
+fn best_place(turn: &Turn, id: JobId, Offer { tier, pool }: Offer) -> Placement {
+    let gang = turn.state.job(id).demand();
+    turn.state.cluster.place_at(gang, pool, tier).expect("it is on offer")
+}
+
+/// `learned` and `learn` of a policy that serialises as a whole, but for its options.
+macro_rules! learned_whole {
     ($($options:ident)?) => {
-        fn save(&self) -> serde_json::Value {
+        fn learned(&self) -> serde_json::Value {
             serde_json::to_value(self).expect("policies are plain values")
         }
 
-        fn load(&mut self, saved: serde_json::Value) -> Result<(), serde_json::Error> {
-            let loaded: Self = serde_json::from_value(saved)?;
-            *self = Self { $($options: std::mem::take(&mut self.$options),)? ..loaded };
+        fn learn(&mut self, learned: serde_json::Value) -> Result<(), serde_json::Error> {
+            let learned: Self = serde_json::from_value(learned)?;
+            *self = Self { $($options: std::mem::take(&mut self.$options),)? ..learned };
             Ok(())
         }
     };
 }
-use saved_whole;
+use learned_whole;
 
+/// A policy, or one of them with some options set.
 #[derive(Debug)]
 pub struct Entry {
     pub name: &'static str,
     pub about: &'static str,
-    pub build: fn(&Settings) -> Box<dyn Policy>,
+    /// The table of options that it reads, as `--set` names it; many have none.
+    pub table: &'static str,
+    make: fn(&Settings) -> Box<dyn Policy>,
+    /// What makes it another than the policy that it is made of.
+    preset: Option<Preset>,
 }
 
+#[derive(Debug)]
+struct Preset {
+    /// The options that it sets, whatever the settings say.
+    options: &'static [&'static str],
+    set: fn(&mut Settings),
+}
+
+impl Entry {
+    const fn new(
+        name: &'static str,
+        about: &'static str,
+        make: fn(&Settings) -> Box<dyn Policy>,
+    ) -> Self {
+        Self { name, about, table: name, make, preset: None }
+    }
+
+    const fn preset(
+        self,
+        name: &'static str,
+        about: &'static str,
+        options: &'static [&'static str],
+        set: fn(&mut Settings),
+    ) -> Self {
+        Self { name, about, preset: Some(Preset { options, set }), ..self }
+    }
+
+    pub fn build(&self, settings: &Settings) -> Box<dyn Policy> {
+        let mut settings = settings.clone();
+        if let Some(preset) = &self.preset {
+            (preset.set)(&mut settings);
+        }
+        (self.make)(&settings)
+    }
+}
+
+const DALLY: Entry = Entry::new("dally", dally::ABOUT, |s| Box::new(Dally::new(&s.dally)));
+const TIRESIAS: Entry =
+    Entry::new("tiresias", tiresias::ABOUT, |s| Box::new(Tiresias::new(&s.tiresias, false)));
+const GANDIVA: Entry =
+    Entry::new("gandiva", gandiva::ABOUT, |s| Box::new(Gandiva::new(&s.gandiva)));
+const LAS: Entry = Entry::new("las", leases::ABOUT_LAS, |s| Box::new(leases::las(&s.las)));
+const SRTF: Entry =
+    Entry::new("srtf", shortest::ABOUT_SRTF, |s| Box::new(Shortest::new(false, &s.srtf)));
+
 pub const TABLE: &[Entry] = &[
-    Entry { name: "dally", about: dally::ABOUT, build: |s| dally::auto(&s.dally) },
+    DALLY,
+    DALLY.preset("dally-no-wait", dally::ABOUT_NO_WAIT, dally::TIMERS, |s| s.dally.wait_for(0.0)),
+    DALLY.preset("dally-consolidate", dally::ABOUT_CONSOLIDATE, dally::TIMERS, |s| {
+        s.dally.wait_for(f64::INFINITY);
+    }),
+    DALLY.preset("dally-manual", dally::ABOUT_MANUAL, &["dally.timers"], |s| {
+        s.dally.timers = dally::Timers::Fixed;
+    }),
+    DALLY.preset(
+        "dally-no-preempt",
+        dally::ABOUT_NO_PREEMPT,
+        &["dally.preempt", "dally.upgrade"],
+        |s| (s.dally.preempt, s.dally.upgrade) = (false, false),
+    ),
+    TIRESIAS,
+    TIRESIAS.preset(
+        "tiresias-authors",
+        tiresias::ABOUT_AUTHORS,
+        &["tiresias.thresholds", "tiresias.quantiles", "tiresias.placing"],
+        |s| {
+            s.tiresias.thresholds = tiresias::AUTHORS.to_vec();
+            s.tiresias.placing = Placing::Skew;
+        },
+    ),
+    TIRESIAS.preset("tiresias-strict", tiresias::ABOUT_STRICT, &["tiresias.placing"], |s| {
+        s.tiresias.placing = Placing::Strict;
+    }),
+    TIRESIAS.preset("tiresias-plus", tiresias::ABOUT_PLUS, &["tiresias.placing"], |s| {
+        s.tiresias.placing = Placing::ByProfile;
+    }),
     Entry {
-        name: "dally-no-wait",
-        about: dally::ABOUT_NO_WAIT,
-        build: |s| dally::no_wait(&s.dally),
+        table: "tiresias",
+        ..Entry::new("gittins", tiresias::ABOUT_GITTINS, |s| {
+            Box::new(Tiresias::new(&s.tiresias, true))
+        })
     },
+    GANDIVA,
+    GANDIVA.preset("gandiva-rack", gandiva::ABOUT_RACK, &["gandiva.racks"], |s| {
+        s.gandiva.racks = true;
+    }),
+    Entry::new("themis", leases::ABOUT_THEMIS, |s| Box::new(leases::themis(&s.themis))),
+    LAS,
+    LAS.preset("las-strict", leases::ABOUT_LAS_STRICT, &["las.placing"], |s| {
+        s.las.placing = Placing::Strict;
+    }),
+    Entry::new("fifo", fifo::ABOUT, |_| Box::new(fifo::Fifo)),
+    Entry::new("first-fit", first_fit::ABOUT, |_| Box::new(first_fit::FirstFit)),
+    SRTF,
+    SRTF.preset("srtf-strict", shortest::ABOUT_SRTF_STRICT, &["srtf.placing"], |s| {
+        s.srtf.placing = Placing::Strict;
+    }),
     Entry {
-        name: "dally-consolidate",
-        about: dally::ABOUT_CONSOLIDATE,
-        build: |s| dally::consolidate(&s.dally),
+        table: "srtf",
+        ..Entry::new("srsf", shortest::ABOUT_SRSF, |s| Box::new(Shortest::new(true, &s.srtf)))
     },
-    Entry { name: "dally-manual", about: dally::ABOUT_MANUAL, build: |s| dally::manual(&s.dally) },
-    Entry {
-        name: "dally-no-preempt",
-        about: dally::ABOUT_NO_PREEMPT,
-        build: |s| dally::no_preempt(&s.dally),
-    },
-    Entry { name: "tiresias", about: tiresias::ABOUT, build: |s| tiresias::las(&s.tiresias) },
-    Entry {
-        name: "tiresias-authors",
-        about: tiresias::ABOUT_AUTHORS,
-        build: |s| tiresias::authors(&s.tiresias),
-    },
-    Entry {
-        name: "tiresias-strict",
-        about: tiresias::ABOUT_STRICT,
-        build: |s| tiresias::strict(&s.tiresias),
-    },
-    Entry {
-        name: "tiresias-plus",
-        about: tiresias::ABOUT_PLUS,
-        build: |s| tiresias::plus(&s.tiresias),
-    },
-    Entry {
-        name: "gittins",
-        about: tiresias::ABOUT_GITTINS,
-        build: |s| tiresias::gittins(&s.tiresias),
-    },
-    Entry { name: "gandiva", about: gandiva::ABOUT, build: |s| gandiva::gandiva(&s.gandiva) },
-    Entry {
-        name: "gandiva-rack",
-        about: gandiva::ABOUT_RACK,
-        build: |s| gandiva::rack(&s.gandiva),
-    },
-    Entry { name: "themis", about: leases::ABOUT_THEMIS, build: |s| leases::themis(&s.themis) },
-    Entry { name: "las", about: leases::ABOUT_LAS, build: |s| leases::las(&s.las) },
-    Entry {
-        name: "las-strict",
-        about: leases::ABOUT_LAS_STRICT,
-        build: |s| leases::las_strict(&s.las),
-    },
-    Entry { name: "fifo", about: fifo::ABOUT, build: |_| Box::<fifo::Fifo>::default() },
-    Entry {
-        name: "first-fit",
-        about: first_fit::ABOUT,
-        build: |_| Box::<first_fit::FirstFit>::default(),
-    },
-    Entry { name: "srtf", about: shortest::ABOUT_SRTF, build: |s| shortest::srtf(&s.srtf) },
-    Entry {
-        name: "srtf-strict",
-        about: shortest::ABOUT_SRTF_STRICT,
-        build: |s| shortest::srtf_strict(&s.srtf),
-    },
-    Entry { name: "srsf", about: shortest::ABOUT_SRSF, build: |s| shortest::srsf(&s.srtf) },
-    Entry {
-        name: "fair-share",
-        about: fair_share::ABOUT,
-        build: |_| Box::<fair_share::FairShare>::default(),
-    },
+    Entry::new("fair-share", fair_share::ABOUT, |_| Box::<fair_share::FairShare>::default()),
 ];
 
 pub fn find(name: &str) -> Option<&'static Entry> {

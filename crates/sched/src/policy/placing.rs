@@ -2,9 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Cluster, Placement, PoolId};
+use crate::cluster::{Cluster, Placement};
+use crate::event::Why;
 use crate::forecast::Forecast;
-use crate::state::JobState;
+use crate::job::JobId;
+use crate::pass::Answer;
+use crate::state::{JobState, State, Turn};
 
 /// How close together a policy keeps the GPUs of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -42,21 +45,26 @@ impl Placing {
         }
     }
 
-    /// Where the job goes on free GPUs of the pool.
-    pub fn place(
-        self,
-        forecast: &Forecast,
-        cluster: &Cluster,
-        job: &JobState,
-        pool: PoolId,
-    ) -> Option<Placement> {
+    /// Where a waiting job goes on the cluster, or a copy of it, if it does not decline what is free.
+    pub fn find(self, state: &State, cluster: &Cluster, id: JobId) -> Option<Placement> {
+        let job = state.job(id);
         let gang = job.demand();
-        if self == Self::Skew && job.job.profile.skew < SKEWED {
-            cluster.first_fit(gang, pool)
-        } else if self.is_strict(forecast, job) {
-            cluster.place_at(gang, pool, job.best)
-        } else {
-            cluster.best_offer(gang, Some(pool))
+        cluster.pools_for(job.pool).find_map(|pool| match self {
+            Self::Skew if job.job.profile.skew < SKEWED => cluster.first_fit(gang, pool),
+            _ if self.is_strict(&state.forecast, job) => cluster.place_at(gang, pool, job.best),
+            _ => cluster.best_offer(gang, Some(pool)),
+        })
+    }
+
+    /// A waiting job takes the place that [`Placing::find`] finds.
+    pub fn answer(self, turn: &Turn, id: JobId) -> Answer {
+        match self.find(&turn.state, &turn.state.cluster, id) {
+            Some(place) => {
+                let why = Why::Turn { tier: place.tier };
+                Answer::Take(place, why)
+            }
+            None if self == Self::ByProfile => Answer::Wait,
+            None => Answer::AllWait,
         }
     }
 }

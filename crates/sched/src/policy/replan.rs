@@ -1,203 +1,132 @@
-//! Preemptive policies that plan anew at every event: empty the cluster on paper, walk all jobs in
-//! order of priority, take all that fit, preempt the rest.
+//! Displacing, as policies do that plan anew at every event: empty the cluster on paper, walk all jobs in order of
+//! rank, take all that fit, stop the rest.
 //!
-//! A plan touches few jobs, and so does its making (`plan.rs`): jobs that wait are kept by class,
-//! those that run by rank (`running.rs`).
+//! While gangs may be split in any way and take any GPUs, counting them makes the plan. Otherwise it is made on paper,
+//! which is a copy of the cluster once anything is moved on it.
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
-use hither_core::Seconds;
-use hither_core::record::Reason;
-use serde::{Deserialize, Serialize};
-
-use crate::by_id::ById;
-use crate::event::Why;
 use crate::job::JobId;
-use crate::policy::placing::Placing;
-use crate::policy::queue::{Class, Queue, class_of};
-use crate::state::Turn;
+use crate::policy::Placing;
+use crate::state::{Ask, Claim, Spot, State, Turn};
 
-mod plan;
-mod running;
-
-use plan::{LastFirst, Plan, choose, choose_on_paper, choose_plainly, start_fitting};
-use running::Running;
-
-/// How a policy ranks and places jobs.
-pub trait Order {
-    type Key: Ord + Copy;
-    type Cohort: Ord + Copy;
-
-    /// The job's rank now; the least comes first.
-    fn key(&self, turn: &Turn, id: JobId) -> Self::Key;
-
-    /// A key that a running job's own does not exceed, and until when that holds if nothing but time
-    /// changes the job. The tighter it is, the fewer jobs are looked at.
-    fn limit(&self, turn: &Turn, id: JobId) -> (Self::Key, Seconds);
-
-    /// Whether any running job may lose its GPUs in this plan.
-    fn may_preempt(&self) -> bool {
-        true
+/// Running jobs that lose their GPUs to those who wait, all at once, when the first of these finds no place in a pass;
+/// then all are offered what is free. `rank` is that of a running job; `None`: it keeps its GPUs. `planned` is the
+/// pass that the last plan was for.
+pub fn outranked(
+    turn: &Turn,
+    planned: &mut u64,
+    placing: Placing,
+    rank: impl Fn(&State, JobId) -> Option<Claim>,
+) -> Vec<JobId> {
+    if std::mem::replace(planned, turn.pass()) == turn.pass() {
+        return Vec::new();
     }
-
-    /// The rank of a running job that may lose its GPUs in this plan; `None` for one that may not, which
-    /// ranks before all that wait.
-    fn stop_key(&self, turn: &Turn, id: JobId) -> Option<Self::Key> {
-        Some(self.key(turn, id))
-    }
-
-    /// Whether the ranks of all running jobs are of another kind for this plan, so that limits say
-    /// nothing of them.
-    fn ranks_all(&self) -> bool {
-        false
-    }
-
-    /// What running jobs have in common that rank alike as long as they run. A job of its own kind is
-    /// a cohort of one.
-    fn cohort(&self, turn: &Turn, id: JobId) -> Self::Cohort;
-
-    /// Where chosen jobs go.
-    fn placing(&self) -> Placing;
-}
-
-/// Waiting and running jobs by priority.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(bound(serialize = "K: Serialize", deserialize = "K: Deserialize<'de>"))]
-pub struct Ranks<K: Ord + Copy, C = JobId> {
-    waiting: Queue<K>,
-    key_of: ById<(Class, K)>,
-    /// `None` after a restart, and when all ranks changed: they are ranked for the next plan.
-    #[serde(skip)]
-    running: Option<Running<K, C>>,
-}
-
-impl<K: Ord + Copy, C> Default for Ranks<K, C> {
-    fn default() -> Self {
-        Self { waiting: Queue::default(), key_of: ById::default(), running: None }
+    let ranked = ranked(&turn.state, rank);
+    match turn.state.cluster.splits_freely() && !placing.may_decline() {
+        true => by_counting(&turn.state, &ranked),
+        false => on_paper(&turn.state, &ranked, placing),
     }
 }
 
-impl<K: Ord + Copy, C: Ord + Copy> Ranks<K, C> {
-    /// The job waits from now on, at this rank.
-    pub fn insert(&mut self, turn: &Turn, key: K, id: JobId) {
-        self.remove(id);
-        let class = class_of(turn.state.job(id));
-        self.key_of.insert(id, (class, key));
-        self.waiting.insert(class, key, id);
-    }
+/// Running jobs that may be stopped, the last first.
+fn ranked(state: &State, rank: impl Fn(&State, JobId) -> Option<Claim>) -> Vec<Spot> {
+    let may_stop = |id: &JobId| state.job(*id).job.terms.preemptible;
+    let running = state.running.iter().copied().filter(may_stop);
+    let mut ranked: Vec<Spot> = running.filter_map(|id| Some((rank(state, id)?, id))).collect();
+    ranked.sort_unstable_by_key(|spot| Reverse(*spot));
+    ranked
+}
 
-    /// These jobs, which ran until now, wait from now on.
-    fn insert_stopped(&mut self, turn: &Turn, stopped: Vec<(K, JobId)>) {
-        let mut jobs = Vec::with_capacity(stopped.len());
-        for (key, id) in stopped {
-            if let Some(running) = &mut self.running {
-                running.remove(id);
+/// Who finds no room when all jobs take GPUs in order of rank. A running job goes before a waiting one of the same
+/// rank.
+fn by_counting(state: &State, ranked: &[Spot]) -> Vec<JobId> {
+    let cluster = &state.cluster;
+    let mut room: Vec<u32> =
+        (0..cluster.pool_count()).map(|pool| cluster.free_gpus(pool as _)).collect();
+    for &(_, id) in ranked {
+        room[state.pool_of_run(id) as usize] += state.would_free(id);
+    }
+    let mut victims = Vec::new();
+    let mut running = ranked.iter().rev().peekable();
+    let mut pass_running = |room: &mut [u32], until: Option<Claim>| {
+        while let Some(&(_, id)) = running.next_if(|spot| until.is_none_or(|at| spot.0 <= at)) {
+            let (pool, gpus) = (state.pool_of_run(id) as usize, state.would_free(id));
+            match room[pool].checked_sub(gpus) {
+                Some(left) => room[pool] = left,
+                None => victims.push(id),
             }
-            let class = class_of(turn.state.job(id));
-            self.key_of.insert(id, (class, key));
-            jobs.push((class, key, id));
         }
-        self.waiting.extend(jobs);
-    }
-
-    /// The job neither waits nor runs.
-    pub fn remove(&mut self, id: JobId) {
-        if let Some((class, key)) = self.key_of.remove(id) {
-            self.waiting.remove(class, key, id);
-        }
-        if let Some(running) = &mut self.running {
-            running.remove(id);
+    };
+    let mut heads = heads(state);
+    while let Some(Reverse((spot, ask))) = heads.pop() {
+        pass_running(&mut room, Some(spot.0));
+        let mut pools = cluster.pools_for(ask.pool);
+        // Room only shrinks on the way: the others of an ask that does not fit do not fit either.
+        if let Some(pool) = pools.find(|&pool| room[pool as usize] >= ask.gang.gpus) {
+            room[pool as usize] -= ask.gang.gpus;
+            heads.extend(state.line.after(ask, spot).map(|spot| Reverse((spot, ask))));
         }
     }
+    pass_running(&mut room, None);
+    victims
+}
 
-    /// The job runs from now on, or its rank changed otherwise than by time.
-    pub fn revise(&mut self, id: JobId) {
-        if let Some(running) = &mut self.running {
-            running.revise(id);
+/// The same, where counted GPUs do not tell whether a gang fits. A waiting job takes what is free; else running jobs
+/// that rank after it leave, the last first, until it fits. Those whose GPUs nobody takes stay.
+fn on_paper(state: &State, ranked: &[Spot], placing: Placing) -> Vec<JobId> {
+    let mut paper = Cow::Borrowed(&state.cluster);
+    let held = |id: JobId| &*state.job(id).run().expect("it runs").placement;
+    let split = |id: JobId| state.job(id).job.terms.split;
+    let mut gone = 0;
+    let mut hopeless: Vec<Ask> = Vec::new();
+    let mut heads = heads(state);
+    while let Some(Reverse((spot, ask))) = heads.pop() {
+        let (claim, id) = spot;
+        let next = state.line.after(ask, spot).map(|spot| Reverse((spot, ask)));
+        let is_strict = placing.is_strict(&state.forecast, state.job(id));
+        if is_strict && hopeless.contains(&ask) {
+            heads.extend(next);
+            continue;
         }
-    }
-
-    /// The ranks of all running jobs changed otherwise than by time.
-    pub fn revise_all(&mut self) {
-        self.running = None;
-    }
-
-    /// Ranks all waiting jobs anew.
-    pub fn rank_waiting(&mut self, key: impl Fn(JobId) -> K) {
-        let mut has_changed = false;
-        for (id, (_, known)) in self.key_of.iter_mut() {
-            let key = key(id);
-            has_changed |= key != *known;
-            *known = key;
-        }
-        // To sort them takes most of the time, and many policies' ranks stand still while jobs wait.
-        if has_changed {
-            let ranked = self.key_of.iter().map(|(id, &(class, key))| (class, key, id));
-            self.waiting = ranked.collect();
-        }
-    }
-
-    /// Plans and carries the plan out. Returns who started and who was preempted.
-    pub fn replan(
-        &mut self,
-        turn: &mut Turn,
-        order: &impl Order<Key = K, Cohort = C>,
-    ) -> (Vec<JobId>, BTreeSet<JobId>) {
-        if self.waiting.is_empty() {
-            return Default::default(); // nobody to preempt for
-        }
-        let placing = order.placing();
-        if !order.may_preempt() {
-            let started = start_fitting(turn, placing, &self.waiting);
-            started.iter().for_each(|&id| self.remove(id));
-            return (started, BTreeSet::new());
-        }
-        let (preempted, chosen) = self.plan(turn, order);
-        let mut stopped = Vec::with_capacity(preempted.len());
-        for &id in &preempted {
-            turn.preempt(id, Reason::Priority, Why::Outranked);
-            stopped.push((order.key(turn, id), id));
-        }
-        self.insert_stopped(turn, stopped);
-        let mut started = Vec::with_capacity(chosen.len());
-        for (id, pool, planned) in chosen {
-            // GPUs that others took from under a job are missing when it has made room.
-            let place = || {
-                let (forecast, cluster) = (&turn.state.forecast, &turn.state.cluster);
-                placing.place(forecast, cluster, turn.state.job(id), pool)
+        let before = gone;
+        let place = loop {
+            let place = placing.find(state, &paper, id);
+            let Some(last) = ranked.get(gone).filter(|last| place.is_none() && last.0 > claim)
+            else {
+                break place;
             };
-            let Some(placement) = planned.or_else(place) else { continue };
-            self.remove(id);
-            started.push(id);
-            let why = Why::Turn { tier: placement.tier };
-            turn.start(id, placement, why);
+            paper.to_mut().release(held(last.1), split(last.1));
+            gone += 1;
+        };
+        if let Some(place) = place {
+            paper.to_mut().take(&place, split(id));
+            heads.extend(next);
+            continue;
         }
-        (started, preempted)
+        for &(_, back) in &ranked[before..gone] {
+            paper.to_mut().take(held(back), split(back));
+        }
+        gone = before;
+        // The others of the ask rank after it and fare no better, if they want the same.
+        if is_strict && placing == Placing::ByProfile {
+            hopeless.push(ask);
+            heads.extend(next);
+        }
     }
+    let mut victims = Vec::new();
+    for &(_, id) in ranked[..gone].iter().rev() {
+        match paper.has_room(held(id), split(id)) {
+            true => paper.to_mut().take(held(id), split(id)),
+            false => victims.push(id),
+        }
+    }
+    victims
+}
 
-    fn plan(&mut self, turn: &Turn, order: &impl Order<Key = K, Cohort = C>) -> Plan {
-        let waiting = &self.waiting;
-        let is_counted = turn.state.cluster.splits_freely() && !order.placing().may_decline();
-        let plainly = || match is_counted {
-            true => choose_plainly(turn, order, waiting),
-            false => choose_on_paper(turn, order, &mut LastFirst::ranked(turn, order), waiting),
-        };
-        if order.ranks_all() {
-            return plainly();
-        }
-        let running = self.running.get_or_insert_with(|| Running::new(&turn.state.running));
-        running.refresh(turn, order);
-        let plan = match is_counted {
-            true => choose(turn, order, running, waiting),
-            false => {
-                let mut last_first = LastFirst::ascending(turn, running);
-                let plan = choose_on_paper(turn, order, &mut last_first, waiting);
-                let loose = last_first.loose();
-                running.found_loose(loose);
-                plan
-            }
-        };
-        debug_assert_eq!(plan, plainly());
-        plan
-    }
+/// The first job of each ask.
+fn heads(state: &State) -> BinaryHeap<Reverse<(Spot, Ask)>> {
+    state.line.heads().map(|(ask, spot, _)| Reverse((spot, ask))).collect()
 }

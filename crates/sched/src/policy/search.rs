@@ -30,30 +30,11 @@ const SEARCH: &[Searched] = &[
     ("srtf.placing", PLACINGS),
 ];
 
-/// Options that a policy sets itself, whatever the settings say.
-const FIXED: &[(&str, &[&str])] = &[
-    ("tiresias-authors", &["tiresias.thresholds", "tiresias.quantiles", "tiresias.placing"]),
-    ("tiresias-strict", &["tiresias.placing"]),
-    ("tiresias-plus", &["tiresias.placing"]),
-    ("gandiva-rack", &["gandiva.racks"]),
-    ("las-strict", &["las.placing"]),
-    ("srtf-strict", &["srtf.placing"]),
-];
-
 impl Entry {
-    /// The table of options that the policy reads, as `--set` names it; many have none.
-    pub fn table(&self) -> &'static str {
-        match self.name {
-            "gittins" => "tiresias",
-            "srsf" => "srtf",
-            name => name.split('-').next().unwrap_or(name),
-        }
-    }
-
     /// The options that are worth searching for this policy; empty if it has none.
     pub fn searched(&self) -> Vec<Searched> {
-        let fixed = FIXED.iter().find(|fixed| fixed.0 == self.name).map_or(&[][..], |f| f.1);
-        let is_own = |option: &str| option.split('.').next() == Some(self.table());
+        let fixed = self.preset.as_ref().map_or(&[][..], |preset| preset.options);
+        let is_own = |option: &str| option.split('.').next() == Some(self.table);
         let free = |(option, _): &&Searched| is_own(option) && !fixed.contains(option);
         SEARCH.iter().filter(free).copied().collect()
     }

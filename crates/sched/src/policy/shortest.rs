@@ -1,15 +1,13 @@
 //! Shortest remaining time first, and shortest remaining service (time × GPUs) first. They know
 //! how long jobs take, which real clusters do not: bounds to compare with.
 
-use hither_core::Seconds;
 use serde::{Deserialize, Serialize};
 
 use crate::job::JobId;
-use crate::order::SortKey;
-use crate::policy::placing::Placing;
-use crate::policy::replan::{Order, Ranks};
-use crate::policy::{Policy, saved_whole};
-use crate::state::Turn;
+use crate::pass::{Answer, Offer};
+use crate::policy::replan::outranked;
+use crate::policy::{Placing, Policy};
+use crate::state::{Claim, State, Turn};
 
 pub const ABOUT_SRTF: &str =
     "shortest remaining time first, preemptive; clairvoyant: told all lengths";
@@ -23,87 +21,44 @@ pub struct Options {
     pub placing: Placing,
 }
 
-pub fn srtf(options: &Options) -> Box<dyn Policy> {
-    Box::new(Shortest { order: LeastLeft::by(false, options), ranks: Ranks::default() })
-}
-
-pub fn srsf(options: &Options) -> Box<dyn Policy> {
-    Box::new(Shortest { order: LeastLeft::by(true, options), ranks: Ranks::default() })
-}
-
-pub fn srtf_strict(_options: &Options) -> Box<dyn Policy> {
-    srtf(&Options { placing: Placing::Strict })
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Shortest {
-    #[serde(skip)]
-    order: LeastLeft,
-    ranks: Ranks<SortKey>,
-}
-
 /// The least that is left first: time, or time × GPUs.
-#[derive(Debug, Clone, Copy, Default)]
-struct LeastLeft {
+pub struct Shortest {
     by_service: bool,
     placing: Placing,
+    planned: u64,
 }
 
-impl LeastLeft {
-    fn by(by_service: bool, options: &Options) -> Self {
-        Self { by_service, placing: options.placing }
+impl Shortest {
+    pub fn new(by_service: bool, options: &Options) -> Self {
+        Self { by_service, placing: options.placing, planned: 0 }
     }
 }
 
-impl Order for LeastLeft {
-    type Key = SortKey;
-    type Cohort = JobId;
-
-    fn key(&self, turn: &Turn, id: JobId) -> SortKey {
-        let job = turn.state.job(id);
-        let gpus = if self.by_service { f64::from(job.gpus()) } else { 1.0 };
-        SortKey(turn.state.forecast.left_s(job, turn.now()) * gpus)
-    }
-
-    fn limit(&self, turn: &Turn, id: JobId) -> (SortKey, Seconds) {
-        let forecast = &turn.state.forecast;
-        (self.key(turn, id), forecast.falls_until_s(turn.state.job(id), turn.now()))
-    }
-
-    fn cohort(&self, _turn: &Turn, id: JobId) -> JobId {
-        id
-    }
-
-    fn placing(&self) -> Placing {
-        self.placing
-    }
+fn least_left(by_service: bool, state: &State, id: JobId) -> Claim {
+    let job = state.job(id);
+    let gpus = if by_service { f64::from(job.gpus()) } else { 1.0 };
+    Claim::by(state.forecast.left_s(job, state.now) * gpus)
 }
 
 impl Policy for Shortest {
-    fn is_clairvoyant(&self) -> bool {
+    fn claim(&self, state: &State, id: JobId) -> Claim {
+        least_left(self.by_service, state, id)
+    }
+
+    fn answer(&mut self, turn: &mut Turn, id: JobId, _offer: Offer) -> Answer {
+        self.placing.answer(turn, id)
+    }
+
+    fn victims(&mut self, turn: &mut Turn, _id: JobId) -> Vec<JobId> {
+        let rank = |state: &State, id| Some(least_left(self.by_service, state, id));
+        outranked(turn, &mut self.planned, self.placing, rank)
+    }
+
+    fn may_stop(&self) -> bool {
         true
     }
 
-    fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
-        let key = self.order.key(turn, id);
-        self.ranks.insert(turn, key, id);
-    }
-
-    fn forget(&mut self, _turn: &mut Turn, id: JobId) {
-        self.ranks.remove(id);
-    }
-
-    fn started(&mut self, id: JobId) {
-        self.ranks.revise(id);
-    }
-
-    fn revised(&mut self, id: JobId) {
-        self.ranks.revise(id);
-    }
-
-    saved_whole!(order);
-
-    fn schedule(&mut self, turn: &mut Turn) {
-        self.ranks.replan(turn, &self.order);
+    fn is_clairvoyant(&self) -> bool {
+        true
     }
 }

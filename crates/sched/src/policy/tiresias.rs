@@ -4,21 +4,19 @@
 //! The paper leaves the thresholds between queues to the operator. By default they are quantiles of the
 //! GPU time of the jobs that have ended: a fixed pair suits one workload and makes another FIFO.
 
-mod history;
-
 use std::collections::BTreeMap;
 
 use hither_core::Seconds;
 use serde::{Deserialize, Serialize};
 
 use crate::event::Timer;
+use crate::history::History;
 use crate::job::JobId;
-use crate::order::SortKey;
-use crate::policy::placing::Placing;
-use crate::policy::replan::{Order, Ranks};
-use crate::policy::{Policy, saved_whole};
-use crate::state::Turn;
-use history::History;
+use crate::order::{SortKey, pairs};
+use crate::pass::{Answer, Offer};
+use crate::policy::replan::outranked;
+use crate::policy::{Placing, Policy, learned_whole};
+use crate::state::{Claim, State, Turn};
 
 pub const ABOUT: &str = "Tiresias: 2D-LAS in queues, consolidates models with a skewed tensor";
 pub const ABOUT_AUTHORS: &str = "tiresias with the thresholds of its authors' simulator";
@@ -50,61 +48,38 @@ impl Default for Options {
 }
 
 /// The thresholds of the authors' simulator, in GPU seconds.
-const AUTHORS: [f64; 2] = [3250.0, 7200.0];
+pub const AUTHORS: [f64; 2] = [3250.0, 7200.0];
 /// Until so many jobs have ended, the authors' thresholds stand in for quantiles.
 const ENDED_MIN: usize = 16;
 /// Thresholds that hardly move stay as they are: every change ranks all jobs anew.
 const HARDLY: f64 = 0.1;
 
-pub fn las(options: &Options) -> Box<dyn Policy> {
-    Box::new(Tiresias::new(options, false))
-}
-
-pub fn authors(options: &Options) -> Box<dyn Policy> {
-    las(&Options { thresholds: AUTHORS.to_vec(), placing: Placing::Skew, ..options.clone() })
-}
-
-pub fn strict(options: &Options) -> Box<dyn Policy> {
-    las(&Options { placing: Placing::Strict, ..options.clone() })
-}
-
-pub fn plus(options: &Options) -> Box<dyn Policy> {
-    las(&Options { placing: Placing::ByProfile, ..options.clone() })
-}
-
-pub fn gittins(options: &Options) -> Box<dyn Policy> {
-    Box::new(Tiresias::new(options, true))
-}
-
-/// Queue; running before waiting; Gittins index, highest first. Then the order of submission.
-type Rank = (usize, bool, SortKey);
-
-/// GPUs, since when they run, time held before, service forgiven: the service at any time.
-type Cohort = (u32, SortKey, SortKey, SortKey);
-
 #[derive(Debug, Serialize, Deserialize)]
-struct Tiresias {
+pub struct Tiresias {
     #[serde(skip)]
     options: Options,
-    /// Thresholds from the jobs that have ended.
-    learned: Vec<f64>,
     /// Whether the Gittins index ranks the jobs of a queue.
     by_index: bool,
-    history: History,
-    ranks: Ranks<Rank, Cohort>,
+    /// Thresholds from the jobs that have ended.
+    learned: Vec<f64>,
+    /// The change of the history that they are from.
+    learned_at: u64,
     /// Service forgiven by a promotion, by job.
+    #[serde(with = "pairs")]
     forgiven: BTreeMap<JobId, f64>,
+    #[serde(skip)]
+    planned: u64,
 }
 
 impl Tiresias {
-    fn new(options: &Options, by_index: bool) -> Self {
+    pub fn new(options: &Options, by_index: bool) -> Self {
         Self {
             options: options.clone(),
-            learned: AUTHORS.to_vec(),
             by_index,
-            history: History::default(),
-            ranks: Ranks::default(),
+            learned: AUTHORS.to_vec(),
+            learned_at: 0,
             forgiven: BTreeMap::new(),
+            planned: 0,
         }
     }
 
@@ -117,50 +92,28 @@ impl Tiresias {
         }
     }
 
-    /// A job has ended after so much service.
-    fn learn(&mut self, turn: &mut Turn, service: f64) {
+    /// Takes the thresholds from the jobs that have ended. Returns whether they moved.
+    fn learn_thresholds(&mut self, history: &History) -> bool {
         let has_quantiles =
             self.options.thresholds.is_empty() && !self.options.quantiles.is_empty();
-        if !(self.by_index || has_quantiles) || !self.history.add(service) {
-            return;
+        let is_news = std::mem::replace(&mut self.learned_at, history.changes) != history.changes;
+        if !(has_quantiles && is_news && history.len() >= ENDED_MIN) {
+            return false;
         }
-        let moved = has_quantiles && self.history.len() >= ENDED_MIN && {
-            let quantiles = self.options.quantiles.iter();
-            let learned: Vec<f64> = quantiles.map(|&q| self.history.quantile(q)).collect();
-            let mut pairs = learned.iter().zip(&self.learned);
-            let hardly = learned.len() == self.learned.len()
-                && pairs.all(|(is, was)| (is - was).abs() <= HARDLY * was);
-            if !hardly {
-                self.learned = learned;
-            }
-            !hardly
-        };
-        if self.by_index {
-            let thresholds = self.thresholds().to_vec();
-            self.history.set_floors(&thresholds);
+        let quantiles = self.options.quantiles.iter();
+        let learned: Vec<f64> = quantiles.map(|&q| history.quantile(q)).collect();
+        let mut pairs = learned.iter().zip(&self.learned);
+        let hardly = learned.len() == self.learned.len()
+            && pairs.all(|(is, was)| (is - was).abs() <= HARDLY * was);
+        if !hardly {
+            self.learned = learned;
         }
-        if moved || self.by_index {
-            self.ranks.revise_all();
-        }
-        if moved {
-            let mut ranks = std::mem::take(&mut self.ranks);
-            ranks.rank_waiting(|id| self.key(turn, id));
-            self.ranks = ranks;
-            let running: Vec<JobId> = turn.state.running.iter().copied().collect();
-            running.into_iter().for_each(|id| self.await_jump(turn, id));
-        }
+        !hardly
     }
 
-    /// Wakes the policy when a running job reaches the next queue.
-    fn await_jump(&self, turn: &mut Turn, id: JobId) {
-        if let Some(at_s) = self.next_jump_s(turn, id) {
-            turn.set_timer(Timer::Job(id), at_s);
-        }
-    }
-
-    fn service(&self, turn: &Turn, id: JobId) -> f64 {
-        let job = turn.state.job(id);
-        f64::from(job.gpus()) * job.held_at(turn.now()) - self.forgiven.get(&id).unwrap_or(&0.0)
+    fn service(&self, state: &State, id: JobId) -> f64 {
+        let job = state.job(id);
+        f64::from(job.gpus()) * job.held_at(state.now) - self.forgiven.get(&id).unwrap_or(&0.0)
     }
 
     /// A queue jump is due exactly when the service reaches the threshold: allow for rounding.
@@ -168,117 +121,104 @@ impl Tiresias {
         self.thresholds().iter().filter(|&&t| service >= t * (1.0 - 1e-9)).count()
     }
 
-    /// The moment at which a job that has just started reaches the next queue.
-    fn next_jump_s(&self, turn: &Turn, id: JobId) -> Option<Seconds> {
-        let service = self.service(turn, id);
-        let limit = self.thresholds().iter().find(|&&t| service < t * (1.0 - 1e-9))?;
-        Some(turn.now() + (limit - service) / f64::from(turn.state.job(id).gpus()))
-    }
-
-    fn await_promotion(&self, turn: &mut Turn, id: JobId) {
-        let job = turn.state.job(id);
-        let at_s = job.since_s + self.options.promote_knob * job.held_s;
-        if job.held_s > 0.0 && at_s.is_finite() {
-            turn.set_timer(Timer::Job(id), at_s);
-        }
-    }
-}
-
-impl Order for Tiresias {
-    type Key = Rank;
-    type Cohort = Cohort;
-
-    fn key(&self, turn: &Turn, id: JobId) -> Rank {
-        let service = self.service(turn, id);
+    /// Queue; running before waiting; Gittins index, highest first. Then the order of submission.
+    fn rank(&self, state: &State, id: JobId) -> Claim {
+        let service = self.service(state, id);
         let queue = self.queue(service);
         let index = match self.by_index {
             true => {
                 let limit = self.thresholds().get(queue).copied().unwrap_or(f64::INFINITY);
-                -self.history.gittins_index(service, limit - service)
+                -state.services.gittins_index(service, limit - service)
             }
             false => 0.0,
         };
-        (queue, turn.state.job(id).is_waiting(), SortKey(index))
+        let is_waiting = u32::from(state.job(id).is_waiting());
+        Claim { class: 2 * queue as u32 + is_waiting, value: SortKey(index) }
     }
 
-    /// Service only grows while a job runs: it keeps its queue until the next threshold, and within
-    /// a block of the history its index does not fall below the block's least.
-    fn limit(&self, turn: &Turn, id: JobId) -> (Rank, Seconds) {
-        let service = self.service(turn, id);
-        let queue = self.queue(service);
-        let threshold = self.thresholds().get(queue).copied().unwrap_or(f64::INFINITY);
-        let (rank, until) = match self.by_index {
-            true => {
-                let (index, until) = self.history.floor(queue, service);
-                (-index, until)
+    /// Wakes the policy when a job that runs or starts now reaches the next queue.
+    fn await_jump(&self, turn: &mut Turn, id: JobId) {
+        let service = self.service(&turn.state, id);
+        let limit = self.thresholds().iter().find(|&&t| service < t * (1.0 - 1e-9));
+        if let Some(limit) = limit {
+            let gpus = f64::from(turn.state.job(id).gpus());
+            turn.set_timer(Timer::Job(id), turn.now() + (limit - service) / gpus);
+        }
+    }
+
+    // ---- promotion ----
+
+    /// When a waiting job starts over in the first queue.
+    fn promoted_at_s(&self, state: &State, id: JobId) -> Seconds {
+        let job = state.job(id);
+        match job.held_s > 0.0 {
+            true => job.since_s + self.options.promote_knob * job.held_s,
+            false => f64::INFINITY,
+        }
+    }
+
+    fn await_promotions(&self, turn: &mut Turn) {
+        for id in turn.state.line.ids().collect::<Vec<JobId>>() {
+            let at_s = self.promoted_at_s(&turn.state, id);
+            let is_set = turn.state.timers.contains_key(&Timer::Job(id));
+            if at_s.is_finite() && at_s > turn.now() && !is_set {
+                turn.set_timer(Timer::Job(id), at_s);
             }
-            false => (0.0, f64::INFINITY),
-        };
-        let until = until.min(threshold * (1.0 - 1e-9));
-        // A moment earlier, for rounding.
-        let until_s = turn.now() + (until - service) / f64::from(turn.state.job(id).gpus()) - 1e-3;
-        ((queue, false, SortKey(rank)), until_s)
-    }
-
-    fn cohort(&self, turn: &Turn, id: JobId) -> Cohort {
-        let job = turn.state.job(id);
-        let forgiven = self.forgiven.get(&id).copied().unwrap_or(0.0);
-        (job.gpus(), SortKey(job.since_s), SortKey(job.held_s), SortKey(forgiven))
-    }
-
-    fn placing(&self) -> Placing {
-        self.options.placing
+        }
     }
 }
 
 impl Policy for Tiresias {
-    fn enqueue(&mut self, turn: &mut Turn, id: JobId) {
-        let rank = self.key(turn, id);
-        self.ranks.insert(turn, rank, id);
-        self.await_promotion(turn, id);
+    fn claim(&self, state: &State, id: JobId) -> Claim {
+        self.rank(state, id)
     }
 
-    fn forget(&mut self, turn: &mut Turn, id: JobId) {
-        self.ranks.remove(id);
-        self.forgiven.remove(&id);
-        let job = turn.state.job(id);
-        let service = f64::from(job.gpus()) * job.held_s;
-        self.learn(turn, service);
-    }
-
-    fn started(&mut self, id: JobId) {
-        self.ranks.revise(id);
-    }
-
-    fn adopt(&mut self, turn: &mut Turn, id: JobId) {
-        self.ranks.remove(id);
-        self.await_jump(turn, id);
-    }
-
-    fn timer(&mut self, turn: &mut Turn, timer: Timer) {
-        let Timer::Job(id) = timer else { return };
-        let job = turn.state.job(id);
-        let patience_s = self.options.promote_knob * job.held_s;
-        if job.is_waiting() && turn.now() >= job.since_s + patience_s {
-            self.forgiven.insert(id, f64::from(job.gpus()) * job.held_s);
-            let rank = self.key(turn, id);
-            self.ranks.insert(turn, rank, id);
-        } else if job.run().is_some() {
+    fn answer(&mut self, turn: &mut Turn, id: JobId, _offer: Offer) -> Answer {
+        let answer = self.options.placing.answer(turn, id);
+        if matches!(answer, Answer::Take(..)) {
             self.await_jump(turn, id);
         }
+        answer
     }
 
-    saved_whole!(options);
+    fn victims(&mut self, turn: &mut Turn, _id: JobId) -> Vec<JobId> {
+        let mut planned = self.planned;
+        let rank = |state: &State, id| Some(self.rank(state, id));
+        let victims = outranked(turn, &mut planned, self.options.placing, rank);
+        self.planned = planned;
+        victims
+    }
 
-    fn schedule(&mut self, turn: &mut Turn) {
-        let mut ranks = std::mem::take(&mut self.ranks);
-        let (started, preempted) = ranks.replan(turn, self);
-        self.ranks = ranks;
-        for id in started {
-            self.await_jump(turn, id);
+    fn round(&mut self, turn: &mut Turn) -> bool {
+        self.forgiven.retain(|id, _| turn.state.jobs.get(*id).is_some());
+        let mut changed: Vec<JobId> = Vec::new();
+        for id in turn.take_due_jobs() {
+            let Some(job) = turn.state.jobs.get(id) else { continue };
+            let (held_s, gpus) = (job.held_s, f64::from(job.gpus()));
+            if job.run().is_some() {
+                self.await_jump(turn, id);
+            } else if turn.state.line.contains(id)
+                && turn.now() >= self.promoted_at_s(&turn.state, id)
+            {
+                self.forgiven.insert(id, gpus * held_s);
+                changed.push(id);
+            }
         }
-        for id in preempted {
-            self.await_promotion(turn, id);
+        if self.learn_thresholds(&turn.state.services) {
+            changed = turn.state.line.ids().collect();
+            let running: Vec<JobId> = turn.state.running.iter().copied().collect();
+            running.into_iter().for_each(|id| self.await_jump(turn, id));
         }
+        turn.rank_anew(self, &changed);
+        if self.options.promote_knob.is_finite() {
+            self.await_promotions(turn);
+        }
+        !changed.is_empty()
+    }
+
+    learned_whole!(options);
+
+    fn may_stop(&self) -> bool {
+        true
     }
 }

@@ -43,18 +43,7 @@ pub const OPTIONS: &[Drawn] = drawn![
         let level = pick(rng, &["machine", "rack", "pod", "hall", "site"]);
         s.dally.level_s = [(level.into(), seconds(rng, 1.0, 5e4))].into();
     };
-    "dally.clock", "while-declining, since-declined, since-released", |s, rng| s.dally.clock =
-        pick(rng, &[
-            dally::Clock::WhileDeclining,
-            dally::Clock::SinceDeclined,
-            dally::Clock::SinceReleased,
-        ]);
-    "dally.wait_while_worth", "true, false", |s, rng| s.dally.wait_while_worth =
-        rng.random_bool(0.5);
     "dally.score", "all", |s, rng| s.dally.score = pick(rng, &[
-        dally::Score::UsefulService,
-        dally::Score::Slowdown,
-        dally::Score::Sensitivity,
         dally::Score::TwoDLas,
         dally::Score::Left,
     ]);
@@ -65,7 +54,6 @@ pub const OPTIONS: &[Drawn] = drawn![
         if rng.random_bool(0.1) { 0.0 } else { seconds(rng, 1.0, 3600.0) };
     "dally.damping", "1 to 4", |s, rng| s.dally.damping = rng.random_range(1.0..4.0);
     "dally.upgrade_gain", "0 to 4", |s, rng| s.dally.upgrade_gain = rng.random_range(0.0..4.0);
-    "dally.upgrade_evicts", "true, false", |s, rng| s.dally.upgrade_evicts = rng.random_bool(0.5);
     "dally.overdue_s", "100 to 50,000, or infinite", |s, rng| s.dally.overdue_s =
         if rng.random_bool(0.2) { f64::INFINITY } else { seconds(rng, 100.0, 5e4) };
     "dally.anticipate", "true, false", |s, rng| s.dally.anticipate = rng.random_bool(0.8);

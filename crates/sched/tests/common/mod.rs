@@ -96,7 +96,7 @@ pub fn try_run(
     scenario: &Scenario,
     options: &Options,
 ) -> Result<RunRecord, Error> {
-    let built = (policy::find(policy).expect("a policy of this name").build)(settings);
+    let built = policy::find(policy).expect("a policy of this name").build(settings);
     let options = Options { record: true, check: true, ..options.clone() };
     simulate(policy, built, topology, scenario, &options)
 }

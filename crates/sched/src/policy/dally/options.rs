@@ -12,16 +12,12 @@ use super::score::Score;
 pub struct Options {
     /// How a job decides whether to take a place or to wait for a better one.
     pub timers: Timers,
-    /// The timers where `timers` is "fixed": how long a job holds out for one place of the lowest
-    /// level, and for one of each level above it.
+    /// How long a job holds out for one place of the lowest level, and for one of each level above it, where
+    /// `timers` is "fixed" or nobody knows what a worse place would cost it.
     pub machine_s: Seconds,
     pub rack_s: Seconds,
     /// Other fixed timers for levels of the cluster, by name.
     pub level_s: BTreeMap<String, Seconds>,
-    pub clock: Clock,
-    /// With fixed timers: let a job wait no longer for a better tier than running on the worse one would
-    /// cost it on idle links.
-    pub wait_while_worth: bool,
     pub score: Score,
     pub preempt: bool,
     pub upgrade: bool,
@@ -33,8 +29,6 @@ pub struct Options {
     pub damping: f64,
     /// An upgrade must save this many times what it costs.
     pub upgrade_gain: f64,
-    /// Whether an upgrade may preempt jobs with a clearly worse claim, or only take what is free.
-    pub upgrade_evicts: bool,
     /// A job that has waited so long, and eight times as long as jobs lately did, goes before all younger
     /// ones, at any tier.
     pub overdue_s: Seconds,
@@ -47,25 +41,21 @@ pub struct Options {
 pub enum Timers {
     /// It takes a place if it would lose less there than waiting for a better one takes.
     Auto,
-    /// It accepts a worse tier when its timer has run out.
+    /// The same, as if it would lose as much as its fixed timer, whatever the place.
     Fixed,
 }
 
-/// When a job's delay begins to count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Clock {
-    /// While there is an offer that it declines: time in a queue for any GPUs at all is not
-    /// counted.
-    WhileDeclining,
-    /// From the first offer that it declines on.
-    SinceDeclined,
-    /// At its arrival or preemption.
-    SinceReleased,
-}
+/// The options that say how long jobs wait, whatever they would lose.
+pub const TIMERS: &[&str] = &["dally.timers", "dally.machine_s", "dally.rack_s", "dally.level_s"];
 
 impl Options {
-    /// How long a job holds out for one place of a level, where timers are fixed.
+    /// Jobs hold out for so long for a place of any level.
+    pub fn wait_for(&mut self, timer_s: Seconds) {
+        (self.timers, self.machine_s, self.rack_s) = (Timers::Fixed, timer_s, timer_s);
+        self.level_s.clear();
+    }
+
+    /// How long a job holds out for one place of a level, if what a worse one costs does not count.
     pub fn fixed_s(&self, level: usize, name: &str) -> Seconds {
         let unnamed_s = if level == 0 { self.machine_s } else { self.rack_s };
         self.level_s.get(name).copied().unwrap_or(unnamed_s)
@@ -79,8 +69,6 @@ impl Default for Options {
             machine_s: 12.0 * 3600.0,
             rack_s: 24.0 * 3600.0,
             level_s: BTreeMap::new(),
-            clock: Clock::WhileDeclining,
-            wait_while_worth: true,
             score: Score::TwoDLas,
             preempt: true,
             upgrade: true,
@@ -88,7 +76,6 @@ impl Default for Options {
             quantum_s: 600.0,
             damping: 2.0,
             upgrade_gain: 2.0,
-            upgrade_evicts: false,
             overdue_s: 30.0 * 86_400.0,
             anticipate: true,
         }

@@ -5,18 +5,11 @@ use hither_core::Seconds;
 use serde::{Deserialize, Serialize};
 
 use crate::forecast::Forecast;
-use crate::state::JobState;
+use crate::state::{Claim, JobState};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Score {
-    /// GPUs × useful computing time so far: time lost to the network is not charged, so jobs that
-    /// the network slows keep their priority. On a free network this is 2D-LAS.
-    UsefulService,
-    /// Useful computing time over time held: the most slowed first.
-    Slowdown,
-    /// Iteration time at the best tier over that at the worst: the most sensitive first.
-    Sensitivity,
     /// GPUs × time held, as in Tiresias.
     #[serde(rename = "2d-las")]
     TwoDLas,
@@ -26,14 +19,11 @@ pub enum Score {
 }
 
 impl Score {
-    pub fn claim(self, job: &JobState, forecast: &Forecast, now: Seconds) -> f64 {
+    pub fn claim(self, job: &JobState, forecast: &Forecast, now: Seconds) -> Claim {
         let gpus = f64::from(job.gpus());
-        match self {
-            Score::UsefulService => gpus * job.useful_at(now),
-            Score::Slowdown => job.useful_at(now) / job.held_at(now).max(1.0),
-            Score::Sensitivity => 1.0 / forecast.sensitivity(job),
+        Claim::by(match self {
             Score::TwoDLas => gpus * job.held_at(now),
             Score::Left => gpus * forecast.left_s(job, now),
-        }
+        })
     }
 }

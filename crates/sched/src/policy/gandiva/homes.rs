@@ -44,6 +44,11 @@ impl Homes {
         self.by_job.get(&id)
     }
 
+    /// The jobs that have a home.
+    pub fn jobs(&self) -> Vec<JobId> {
+        self.by_job.keys().copied().collect()
+    }
+
     pub fn room(&self, machine: MachineId) -> &Room {
         &self.machines[machine as usize]
     }
