@@ -2,6 +2,8 @@
 
 mod completions;
 mod demo;
+mod empty;
+mod exec_policy;
 mod inputs;
 mod muri;
 mod outputs;

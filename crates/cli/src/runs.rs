@@ -227,7 +227,9 @@ impl Plan {
         };
         let beliefs = Beliefs { profiles: self.profiles_told, ..args.beliefs() };
         let congestion = args.congestion;
-        let options = Options { seed, congestion, checkpoints, record, beliefs, check: args.check };
+        // Programs are not trusted.
+        let check = args.check || self.policies.iter().any(|entry| entry.is_outside());
+        let options = Options { seed, congestion, checkpoints, record, beliefs, check };
         let mut notes = read.notes;
         let mut jobs = read.jobs;
         let given = jobs.len();

@@ -7,11 +7,13 @@ use hither_sched::policy::{self, Entry, Settings};
 use serde::Deserialize as _;
 use toml::{Table, Value};
 
+use crate::exec_policy;
 use crate::inputs::{shown, text};
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct PolicyArgs {
-    /// Policies to run, separated by commas, or `all`; `hither policies` lists them
+    /// Policies to run, separated by commas, or `all`; `hither policies` lists them. `exec:PROGRAM` is a
+    /// program that answers for itself (docs/formats/policy-program.md)
     /// [default: dally,tiresias,fifo,srtf]
     #[arg(long, short, value_name = "NAME,…", value_delimiter = ',')]
     pub policy: Vec<String>,
@@ -46,6 +48,7 @@ impl PolicyArgs {
         for name in self.policy.iter().map(|n| n.trim()) {
             match policy::find(name) {
                 Some(entry) => add(entry),
+                None if name.starts_with(exec_policy::PREFIX) => add(exec_policy::entry(name)),
                 None if name == "all" => policy::TABLE.iter().for_each(&mut add),
                 None => bail!("{}", unknown(name)),
             }
@@ -84,7 +87,8 @@ impl OptionArgs {
 
 pub fn unknown(name: &str) -> String {
     let names: Vec<&str> = policy::TABLE.iter().map(|e| e.name).collect();
-    format!("unknown policy {name:?}; the policies are {} and all", names.join(", "))
+    let names = names.join(", ");
+    format!("unknown policy {name:?}; the policies are {names}, all, and exec:PROGRAM")
 }
 
 fn read(path: &Path) -> anyhow::Result<Table> {

@@ -15,7 +15,7 @@ use crate::outputs::{Force, Kind, OutputDir};
 use crate::runs::{Plan, PlanArgs, ScenarioArgs};
 use crate::schedule::{self, SlurmArgs};
 use crate::settings::PolicyArgs;
-use crate::{Common, muri, outputs, record};
+use crate::{Common, empty, muri, outputs, record};
 
 /// Replay a job trace under one or more policies and compare the results
 #[derive(Debug, clap::Args)]
@@ -110,6 +110,8 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         }
         None => simulate(args, common)?,
     };
+    let summaries: Vec<Summary> = runs.iter().map(|run| run.summary.clone()).collect();
+    say_notes(common, empty::note_on_runs(&summaries).as_slice());
     if let Some(output) = output {
         let page = output.path().join(record::REPORT);
         record::write(output, &header, &runs)?;
@@ -119,7 +121,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         outputs::print_json(&record::Summaries::new(&header, &runs))?;
     } else {
         let waits = hither_report::longest_waits(&runs);
-        let mut summaries: Vec<Summary> = runs.into_iter().map(|r| r.summary).collect();
+        let mut summaries = summaries;
         if !common.quiet {
             // Standard error has them already.
             summaries.iter_mut().for_each(|s| s.notes.retain(|note| !told.contains(note)));

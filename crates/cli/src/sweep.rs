@@ -19,9 +19,10 @@ use serde_json::json;
 use crate::inputs::say_notes;
 use crate::outputs::Force;
 use crate::runs::{Cell, Plan, PlanArgs};
-use crate::{Common, outputs, runs};
+use crate::{Common, empty, outputs, runs};
 use grid::Axis;
-use store::{CellStore, FinishedCell};
+use store::CellStore;
+pub use store::FinishedCell;
 
 /// Simulate a trace over a grid of settings and compare the policies in every cell
 #[derive(Debug, clap::Args)]
@@ -81,6 +82,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
         .map(|values| axes.iter().map(|a| a.key.clone()).zip(values.iter().cloned()).collect())
         .collect();
     let finished = finish(&plan, &cells, &names, &store, common)?;
+    say_notes(common, &empty::notes_on_cells(&finished));
 
     let document = json!({ "manifest": manifest, "cells": finished });
     let text = serde_json::to_string_pretty(&document)? + "\n";

@@ -683,7 +683,7 @@ fn books_hold(state: &State) -> Result<(), String> {
 }
 
 fn empty(state: &State) -> Result<(), String> {
-    let has_jobs = state.unfinished > 0 || state.line.len() > 0 || !state.in_flight.is_empty();
+    let has_jobs = state.unfinished > 0 || !state.line.is_empty() || !state.in_flight.is_empty();
     let is_taken = state.cluster.machines.iter().any(|m| m.taken > 0 || !m.stopping.is_empty());
     match has_jobs || is_taken {
         true => Err("all jobs are over, and the scheduler still has some".into()),

@@ -57,42 +57,30 @@ pub fn pass(policy: &mut dyn Policy, turn: &mut Turn) {
             continue;
         }
         let mut answer = offer_to(policy, turn, id, ask);
-        if !matches!(answer, Some((_, Answer::Take(..)))) && policy.may_stop() {
-            let victims = policy.victims(turn, id);
-            if !victims.is_empty() {
-                for &victim in &victims {
-                    turn.preempt(victim, Reason::Priority, Why::Outranked);
-                }
-                turn.enlist(policy);
-                stopped.extend(victims);
-                answer = offer_to(policy, turn, id, ask);
-            }
+        let has_place = matches!(answer, Some((_, Answer::Take(..))));
+        if !has_place && policy.may_stop() && make_room(policy, turn, id, &mut stopped) {
+            answer = offer_to(policy, turn, id, ask);
         }
         if let Some((_, Answer::Take(placement, why))) = answer {
             turn.accept(id, placement, why);
             heads.extend(next);
             continue;
         }
-        let (offer, until_s, gives_in_s) = match answer {
-            Some((offer, Answer::HoldOut { until_s, gives_in_s })) => (offer, until_s, gives_in_s),
-            Some((_, Answer::Wait)) => {
-                heads.extend(next);
-                continue;
+        match answer {
+            Some((Offer { tier, .. }, Answer::HoldOut { until_s, gives_in_s })) => {
+                let answer = Declined { tier, until_s, first: id, gives_in_s };
+                let (count, first) = declined.entry(ask).or_insert((0, answer));
+                if gives_in_s < first.gives_in_s {
+                    *first = answer;
+                }
+                *count += 1;
+                heads.extend(next.filter(|_| *count < ASKED_MAX));
             }
+            Some((_, Answer::Wait)) => heads.extend(next),
             _ => {
                 turn.hold_out(ask, false);
                 declined.remove(&ask);
-                continue;
             }
-        };
-        let answer = Declined { tier: offer.tier, until_s, first: id, gives_in_s };
-        let (count, earliest) = declined.entry(ask).or_insert((0, answer));
-        if gives_in_s < earliest.gives_in_s {
-            *earliest = answer;
-        }
-        *count += 1;
-        if *count < ASKED_MAX {
-            heads.extend(next);
         }
     }
     for (ask, (_, declined)) in declined {
@@ -101,6 +89,22 @@ pub fn pass(policy: &mut dyn Policy, turn: &mut Turn) {
         await_giving_in(turn, &declined);
         turn.report_wait(ask);
     }
+}
+
+/// Stops those whom a waiting job displaces. Returns whether there are any.
+fn make_room(
+    policy: &mut dyn Policy,
+    turn: &mut Turn,
+    id: JobId,
+    stopped: &mut BTreeSet<JobId>,
+) -> bool {
+    let victims = policy.victims(turn, id);
+    for &victim in &victims {
+        turn.preempt(victim, Reason::Priority, Why::Outranked);
+    }
+    turn.enlist(policy);
+    stopped.extend(&victims);
+    !victims.is_empty()
 }
 
 /// Offers the job the best that is free for it, if anything is.

@@ -3,6 +3,7 @@
 mod bad_inputs;
 mod bench;
 mod dataset;
+mod exec_policy;
 mod files;
 mod help;
 mod links;

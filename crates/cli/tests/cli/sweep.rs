@@ -196,3 +196,23 @@ fn savings_are_told_against_policies_that_were_run() {
     let page = fs::read_to_string(out.join("sweep.html")).expect("the page");
     assert!(page.contains("<h3>dally against fifo</h3>"));
 }
+
+#[test]
+fn a_comparison_of_nothing_says_so() {
+    let bench = Bench::new();
+    let (trace, cluster) = (bench.path("trace.csv"), bench.path("cluster.toml"));
+    let told = |jobs: &str, out: &str| {
+        fs::write(&trace, format!("job,gpus,submit_s,duration_s\n{jobs}")).expect("it is written");
+        let out = bench.path(out);
+        let seeds = ["--vary", "seed=1,2", "--policy", "dally,fifo", "-o", out.str()];
+        let output =
+            hither(&[&["sweep", trace.str(), "--cluster", cluster.str()], &seeds[..]].concat());
+        assert!(output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let idle = told("a,1,0,10\nb,1,100,10\n", "idle");
+    assert!(idle.contains("note: in 2 of 2 cells no job waits under any policy"), "{idle}");
+    assert!(idle.contains("note: the seed changes nothing"), "{idle}");
+    let full: String = (0..100).map(|n| format!("j{n},8,0,1000\n")).collect();
+    assert!(!told(&full, "full").contains("no job waits"));
+}

@@ -186,7 +186,7 @@ fi"#
     let first = bed.submit(4, 3, &[]);
     bed.await_all_completed(&[first], 30);
     let denied = bed.submit_foreign(&["-n1"], 1);
-    bed.await_all_completed(&[denied.clone()], 30);
+    bed.await_all_completed(std::slice::from_ref(&denied), 30);
     std::fs::write(bed.folder().join("denied"), (denied.parse::<u32>().unwrap() + 1).to_string())
         .unwrap();
     let denied = bed.submit(4, 3, &[]);

@@ -87,7 +87,7 @@ pub trait Policy: Send {
 }
 
 /// The best place for the job within what is on offer.
-fn best_place(turn: &Turn, id: JobId, Offer { tier, pool }: Offer) -> Placement {
+pub fn best_place(turn: &Turn, id: JobId, Offer { tier, pool }: Offer) -> Placement {
     let gang = turn.state.job(id).demand();
     turn.state.cluster.place_at(gang, pool, tier).expect("it is on offer")
 }
@@ -115,9 +115,16 @@ pub struct Entry {
     pub about: &'static str,
     /// The table of options that it reads, as `--set` names it; many have none.
     pub table: &'static str,
-    make: fn(&Settings) -> Box<dyn Policy>,
+    make: Make,
     /// What makes it another than the policy that it is made of.
     preset: Option<Preset>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Make {
+    Built(fn(&Settings) -> Box<dyn Policy>),
+    /// By its name.
+    Outside(fn(&str) -> Box<dyn Policy>),
 }
 
 #[derive(Debug)]
@@ -133,7 +140,16 @@ impl Entry {
         about: &'static str,
         make: fn(&Settings) -> Box<dyn Policy>,
     ) -> Self {
-        Self { name, about, table: name, make, preset: None }
+        Self { name, about, table: name, make: Make::Built(make), preset: None }
+    }
+
+    /// A policy that is not in the table, and makes itself from its name.
+    pub const fn outside(
+        name: &'static str,
+        about: &'static str,
+        make: fn(&str) -> Box<dyn Policy>,
+    ) -> Self {
+        Self { name, about, table: "", make: Make::Outside(make), preset: None }
     }
 
     const fn preset(
@@ -146,12 +162,19 @@ impl Entry {
         Self { name, about, preset: Some(Preset { options, set }), ..self }
     }
 
+    pub fn is_outside(&self) -> bool {
+        matches!(self.make, Make::Outside(_))
+    }
+
     pub fn build(&self, settings: &Settings) -> Box<dyn Policy> {
         let mut settings = settings.clone();
         if let Some(preset) = &self.preset {
             (preset.set)(&mut settings);
         }
-        (self.make)(&settings)
+        match self.make {
+            Make::Built(make) => make(&settings),
+            Make::Outside(make) => make(self.name),
+        }
     }
 }
 
