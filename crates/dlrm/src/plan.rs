@@ -14,7 +14,6 @@ pub mod layouts;
 pub mod levers;
 pub mod make;
 pub mod measure;
-mod refresh;
 mod self_test;
 pub mod timer;
 

@@ -10,7 +10,7 @@ use axum::Router;
 use axum::body::Body;
 use bytes::Bytes;
 use hither_kernels::threads::Pinning;
-use hither_serve::backend::{Backend, Done, Failure, HotRows, Threads, Worker};
+use hither_serve::backend::{Backend, Done, Failure, Threads, Worker};
 use hither_serve::config::ModelConfig;
 use hither_serve::grpc::proto::inference::ModelInferRequest;
 use hither_serve::grpc::proto::inference::model_infer_request::InferInputTensor;
@@ -78,18 +78,6 @@ impl Backend for Fake {
 
     fn tune(&self) -> Result<(), String> {
         Ok(())
-    }
-
-    fn refresh_hot_rows(&self) -> Result<Option<[f64; 2]>, String> {
-        Ok(None)
-    }
-
-    fn has_hot_rows(&self) -> bool {
-        false
-    }
-
-    fn hot_rows(&self) -> HotRows {
-        HotRows::default()
     }
 }
 
