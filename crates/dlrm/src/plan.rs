@@ -7,7 +7,6 @@ pub mod advice;
 pub mod cache;
 mod crew;
 pub mod effects;
-pub mod expect;
 mod file;
 pub mod gpu;
 pub mod layouts;
