@@ -27,6 +27,18 @@ async fn on<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.ok()
 }
 
+/// Copies the tables of a version before it serves, if there is memory for them at once. From its mapped file it
+/// would be slower than the version whose place it takes.
+pub(crate) async fn copy_ahead(served: &Arc<Served>, memory: &Arc<Memory>) {
+    let _turn = memory.copying.lock().await;
+    let wanted = served.backend.copy_bytes();
+    let share = (wanted > 0).then(|| memory.take(wanted).ok()).flatten();
+    if let Some(share) = share {
+        // One that fails is told when it is tried again.
+        let _ = on(&Arc::downgrade(served), move |one| one.backend.copy(share)).await;
+    }
+}
+
 /// Copies the tables that are to be copied, as soon as there is memory for them: the version that this
 /// one replaces may still hold its own.
 async fn copy(served: &Weak<Served>, memory: &Arc<Memory>) {
