@@ -245,12 +245,19 @@ fn pages(choice: PageChoice) -> Option<Pages> {
     }
 }
 
-/// What a thread copies at a time.
+/// What a thread copies at a time, and after which it lets others run: a thread that serves on the same core would
+/// otherwise wait for the system's clock.
 const COPY_BYTES: usize = 4 << 20;
+const COPY_BYTES_AT_ONCE: usize = 256 << 10;
 
 fn copy_all(from: &[u8], to: &mut [u8]) {
     let parts = to.par_chunks_mut(COPY_BYTES).zip(from.par_chunks(COPY_BYTES));
-    parts.for_each(|(to, from)| to.copy_from_slice(from));
+    parts.for_each(|(to, from)| {
+        for (to, from) in to.chunks_mut(COPY_BYTES_AT_ONCE).zip(from.chunks(COPY_BYTES_AT_ONCE)) {
+            to.copy_from_slice(from);
+            std::thread::yield_now();
+        }
+    });
 }
 
 /// The rows of `order`, one behind the other; nothing where it has no row.
