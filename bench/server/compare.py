@@ -381,7 +381,7 @@ def has_kept(level, slo_us):
 
 def sweep(args, server, samples, capacity_per_s):
     """Latency at shares of what callers in a closed loop reached, in an open loop."""
-    levels, request_bytes = offer(args, server, samples, [share * capacity_per_s for share in SHARES])
+    levels, request_bytes = offer(args, server, samples, [share * capacity_per_s for share in args.shares])
     for _ in range(RETRIES):
         is_unclear = lambda level: (level["stolen_share"] or 0) > STOLEN_MAX and not has_kept(level, args.slo_ms * 1e3)
         unclear = [at for at, level in enumerate(levels) if is_unclear(level)]
@@ -464,15 +464,22 @@ def case(args, common, shape, model, samples):
             rates = [one[variant] for one in engines]
             keep({"bench": "server-compare", "server": f"engine-{variant}", "samples": samples, "samples_per_s": rates, **common})
             print(f"{common['model']:7} engine-{variant:12} {samples:3} samples: {[show(rate) for rate in rates]} samples/s", flush=True)
+        rows = {}
         for name, server in servers.items():
             best = highest(sweeps[name], args.slo_ms * 1e3)
-            row = {"rate_max_per_s": best["rate"], "samples_max_per_s": best["rate"] and best["rate"] * samples}
+            row = {"bench": "server-compare", "server": name, "samples": samples, "slo_ms": args.slo_ms, **common}
+            row.update({"rate_max_per_s": best["rate"], "samples_max_per_s": best["rate"] and best["rate"] * samples})
             row.update(p50_us=best["p50_us"], p99_us=best["p99_us"], closed=closed[name], crowded=crowded[name], sweeps=sweeps[name])
+            # Kept before the overheads are measured, so that a run that is cut short has the rates.
+            rows[name] = {**row, "facts": server.facts}
+            keep(rows[name])
+        for name, server in servers.items():
+            row = rows[name]
             row.update(undisturbed(server, lambda: overhead(args, server, samples)))
             if args.perf_analyzer and server.url.startswith("grpc"):
                 row.update(perf_analyzer(args, server, shape, samples))
-            row.update(memory_mb=memory_mb(server.process.pid), facts=server.facts, load_average=os.getloadavg()[0])
-            keep({"bench": "server-compare", "server": name, "samples": samples, "slo_ms": args.slo_ms, **common, **row})
+            row.update(memory_mb=memory_mb(server.process.pid), load_average=os.getloadavg()[0])
+            keep(row)
             reached = sum(one["samples_per_s"] for one in row["closed"]) / ROUNDS
             print(
                 f"{common['model']:7} {name:19} {samples:3} samples: {show(row['samples_max_per_s']):>9} samples/s with p99 <= {args.slo_ms} ms; "
@@ -498,6 +505,7 @@ def main():
     parser.add_argument("--hotness", default="medium")
     parser.add_argument("--slo-ms", type=float, default=10)
     parser.add_argument("--window-ms", type=int, default=1000)
+    parser.add_argument("--shares", nargs="+", type=float, default=SHARES, help="of a server's capacity, offered in the open loop")
     parser.add_argument("--perf-analyzer", action="store_true", help="also measure with Triton's load generator")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "target/server-bench")
     args = parser.parse_args()
