@@ -15,7 +15,7 @@ import statistics
 
 import compare
 
-CASES = [("mlperf", 16), ("mlperf", 64), ("rm2_1", 16)]
+CASES = ["mlperf:16", "mlperf:64", "rm2_1:16"]
 
 
 def measured(args, build, model, samples):
@@ -29,13 +29,17 @@ def measured(args, build, model, samples):
         client.hither = args.new
         four = compare.closed_loop(client, server, samples)
         crowd = compare.closed_loop(client, server, samples, compare.CROWD)
-        cpu_us, model_us = compare.per_request(
-            client, server, samples, 4, lambda: compare.cpu_s(server.process.pid))
+        pid = server.process.pid
+        cpu_us, _ = compare.per_request(client, server, samples, 4, lambda: compare.cpu_s(pid))
+        others = lambda: compare.cpu_s(pid, lambda name: not compare.is_engine(name))
+        others_us, _ = compare.per_request(client, server, samples, 4, others)
         return {
             "four_callers": four["samples_per_s"],
             "four_callers_p99_us": four["p99_us"],
             "crowd": crowd["samples_per_s"],
             "cpu_us_per_request": cpu_us,
+            # Of threads that do not compute: sockets, protocols, waking.
+            "others_us_per_request": others_us,
         }
     finally:
         server.stop()
@@ -46,14 +50,16 @@ def main():
     parser.add_argument("--old", type=pathlib.Path, required=True)
     parser.add_argument("--new", type=pathlib.Path, required=True)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cases", nargs="+", default=CASES, help="MODEL:SAMPLES")
     parser.add_argument("--mlp", default="fp32")
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/tmp/hither-builds"))
     parser.add_argument("--window-ms", type=int, default=2000)
     args = parser.parse_args()
     args.hotness, args.slo_ms = "medium", 10
     args.work.mkdir(parents=True, exist_ok=True)
-    for model, samples in CASES:
-        ratios = {}
+    for case in args.cases:
+        model, samples = case.split(":")
+        samples, ratios = int(samples), {}
         for number in range(args.rounds):
             row = {}
             for name in ("old", "new")[:: 1 if number % 2 == 0 else -1]:

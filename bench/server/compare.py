@@ -61,8 +61,12 @@ RETRIES = 2
 SERVERS = {
     "hither-fp32": {"kind": "hither", "mlp": "fp32"},
     "hither-bf16": {"kind": "hither", "mlp": "bf16"},
+    "hither-bf16-rows": {"kind": "hither", "mlp": "bf16", "rows": "bf16"},
+    "hither-int8": {"kind": "hither", "mlp": "bf16", "rows": "int8"},
+    "hither-int4": {"kind": "hither", "mlp": "bf16", "rows": "int4"},
     "triton-torch-fp32": {"kind": "triton", "engine": "torch-fp32"},
     "triton-torch-bf16": {"kind": "triton", "engine": "torch-bf16"},
+    "triton-fbgemm-int8": {"kind": "triton", "engine": "fbgemm-int8"},
     "triton-onnx": {"kind": "triton", "engine": "onnx"},
     "fastapi-torch-fp32": {"kind": "fastapi", "engine": "torch-fp32"},
 }
@@ -76,6 +80,14 @@ def make_model(hither, name, work):
     shape, directory = MODELS[name], work / f"model-{name}-{MODELS[name]['rows']}"
     if not (directory / "model.safetensors").exists():
         run([hither, "model", "generate", "--preset", name, "--rows", shape["rows"], "--seed", 1, "-o", directory])
+    return directory
+
+
+def with_rows(hither, model, dtype):
+    """The model with tables of another type."""
+    directory = model.with_name(f"{model.name}-{dtype}")
+    if not (directory / "model.safetensors").exists():
+        run([hither, "model", "quantise", model, "--dtype", dtype, "-o", directory])
     return directory
 
 
@@ -94,7 +106,7 @@ def peer_environment(shape, model, engine, samples, facts):
         # PyTorch's own switch for huge pages: its best setting here.
         THP_MEM_ALLOC_ENABLE="1",
     )
-    if engine == "torch-bf16":
+    if engine in ("torch-bf16", "fbgemm-int8"):
         env.update(onednn_settings(env))
     env["PYTHONPATH"] = f"{HERE}:{PEERS}:{env['PYTHONPATH']}"
     return env
@@ -113,21 +125,23 @@ def onednn_settings(env):
 
 
 class Hither:
-    """`hither serve` on one core, as a user starts it."""
+    """`hither serve` on one core, as a user starts it; `rows` is the type of its tables, fp32 unless told."""
 
-    def __init__(self, args, shape, model, mlp, port, more=""):
-        repository = args.work / f"repository-{mlp}"
+    def __init__(self, args, shape, model, mlp, port, more="", rows=None):
+        name = f"{mlp}-{rows}" if rows else mlp
+        model = with_rows(args.hither, model, rows) if rows else model
+        repository = args.work / f"repository-{name}"
         shutil.rmtree(repository, ignore_errors=True)
         (repository / "dlrm").mkdir(parents=True)
         (repository / "dlrm/1").symlink_to(model.resolve())
         config = f'ids_per_bag = {shape["ids_per_bag"]}\nmlp = "{mlp}"\n{more}'
         (repository / "dlrm/config.toml").write_text(config)
-        log = args.work / f"hither-{mlp}.log"
+        log = args.work / f"hither-{name}.log"
         ports = ["--http-port", port, "--grpc-port", port + 1, "--metrics-port", port + 2]
         command = ["taskset", "-c", SERVER_CORE, args.hither, "serve", repository, "--threads", 1, *ports]
         self.process = subprocess.Popen([str(w) for w in command], stdout=open(log, "w"), stderr=subprocess.STDOUT)
         await_ready(f"http://127.0.0.1:{port}/v2/health/ready", self.process, log)
-        self.url, self.facts = f"grpc://127.0.0.1:{port + 1}", {"mlp": mlp}
+        self.url, self.facts = f"grpc://127.0.0.1:{port + 1}", {"mlp": mlp, "rows": rows or "fp32"}
         self.metrics = f"http://127.0.0.1:{port + 2}/metrics"
         # Until then tables are being copied, on the same core.
         while metric(self.metrics, "hither_tables_settled") != 1:
@@ -191,7 +205,7 @@ class FastApi:
 def start(args, name, shape, model, samples, port):
     server = SERVERS[name]
     if server["kind"] == "hither":
-        return Hither(args, shape, model, server["mlp"], port)
+        return Hither(args, shape, model, server["mlp"], port, rows=server.get("rows"))
     kind = {"triton": TritonDlrm, "fastapi": FastApi}[server["kind"]]
     # Batches gather: a set-up that is only best for one sample would be chosen wrongly.
     return kind(args, shape, model, server["engine"], max(samples, 16), port)
@@ -367,7 +381,7 @@ def has_kept(level, slo_us):
 
 def sweep(args, server, samples, capacity_per_s):
     """Latency at shares of what callers in a closed loop reached, in an open loop."""
-    levels, request_bytes = offer(args, server, samples, [share * capacity_per_s for share in SHARES])
+    levels, request_bytes = offer(args, server, samples, [share * capacity_per_s for share in args.shares])
     for _ in range(RETRIES):
         is_unclear = lambda level: (level["stolen_share"] or 0) > STOLEN_MAX and not has_kept(level, args.slo_ms * 1e3)
         unclear = [at for at, level in enumerate(levels) if is_unclear(level)]
@@ -450,15 +464,22 @@ def case(args, common, shape, model, samples):
             rates = [one[variant] for one in engines]
             keep({"bench": "server-compare", "server": f"engine-{variant}", "samples": samples, "samples_per_s": rates, **common})
             print(f"{common['model']:7} engine-{variant:12} {samples:3} samples: {[show(rate) for rate in rates]} samples/s", flush=True)
+        rows = {}
         for name, server in servers.items():
             best = highest(sweeps[name], args.slo_ms * 1e3)
-            row = {"rate_max_per_s": best["rate"], "samples_max_per_s": best["rate"] and best["rate"] * samples}
+            row = {"bench": "server-compare", "server": name, "samples": samples, "slo_ms": args.slo_ms, **common}
+            row.update({"rate_max_per_s": best["rate"], "samples_max_per_s": best["rate"] and best["rate"] * samples})
             row.update(p50_us=best["p50_us"], p99_us=best["p99_us"], closed=closed[name], crowded=crowded[name], sweeps=sweeps[name])
+            # Kept before the overheads are measured, so that a run that is cut short has the rates.
+            rows[name] = {**row, "facts": server.facts}
+            keep(rows[name])
+        for name, server in servers.items():
+            row = rows[name]
             row.update(undisturbed(server, lambda: overhead(args, server, samples)))
             if args.perf_analyzer and server.url.startswith("grpc"):
                 row.update(perf_analyzer(args, server, shape, samples))
-            row.update(memory_mb=memory_mb(server.process.pid), facts=server.facts, load_average=os.getloadavg()[0])
-            keep({"bench": "server-compare", "server": name, "samples": samples, "slo_ms": args.slo_ms, **common, **row})
+            row.update(memory_mb=memory_mb(server.process.pid), load_average=os.getloadavg()[0])
+            keep(row)
             reached = sum(one["samples_per_s"] for one in row["closed"]) / ROUNDS
             print(
                 f"{common['model']:7} {name:19} {samples:3} samples: {show(row['samples_max_per_s']):>9} samples/s with p99 <= {args.slo_ms} ms; "
@@ -484,6 +505,7 @@ def main():
     parser.add_argument("--hotness", default="medium")
     parser.add_argument("--slo-ms", type=float, default=10)
     parser.add_argument("--window-ms", type=int, default=1000)
+    parser.add_argument("--shares", nargs="+", type=float, default=SHARES, help="of a server's capacity, offered in the open loop")
     parser.add_argument("--perf-analyzer", action="store_true", help="also measure with Triton's load generator")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "target/server-bench")
     args = parser.parse_args()

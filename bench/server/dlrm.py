@@ -59,30 +59,35 @@ class Weights:
 
 
 class Torch:
-    """The model in PyTorch; `dtype` is that of MLPs and interaction, tables stay fp32."""
+    """The model in PyTorch; one of `dtypes` is that of MLPs and interaction, tables stay fp32."""
 
-    def __init__(self, weights, ids_per_bag, dtype=torch.float32, samples=16):
-        self.ids_per_bag, self.dtype = ids_per_bag, dtype
+    def __init__(self, weights, ids_per_bag, dtypes=(torch.float32,), samples=16):
+        self.ids_per_bag = ids_per_bag
         self.tables, self.vectors = weights.tables, weights.tables + 1
-        self.embeddings = weights.embeddings()
-        self.first = (torch.arange(self.tables) * weights.rows).view(1, self.tables, 1)
+        self.load(weights)
         row, column = torch.tril_indices(self.vectors, self.vectors, offset=-1)
         self.lower = row * self.vectors + column
         layers = weights.mlp("bot_l"), weights.mlp("top_l")
         width = layers[0][0][0].shape[1]
         self.took_us = {}
+        ways = {f"{name} {dtype}".replace("torch.", ""): (name, dtype) for dtype in dtypes for name in STACKS}
         # Fused kernels of oneDNN do not run in every type on every processor.
-        for name in STACKS:
+        for way, (name, dtype) in ways.items():
             try:
-                self.stack(name, layers, samples)
-                self.took_us[name] = self.trial(samples, width)
+                self.stack(name, dtype, layers, samples)
+                self.took_us[way] = self.trial(samples, width)
             except RuntimeError as error:
-                self.took_us[name] = f"does not run: {str(error).splitlines()[0]}"
-        timed = {name: us for name, us in self.took_us.items() if isinstance(us, float)}
+                self.took_us[way] = f"does not run: {str(error).splitlines()[0]}"
+        timed = {way: us for way, us in self.took_us.items() if isinstance(us, float)}
         self.kind = min(timed, key=timed.get)
-        self.stack(self.kind, layers, samples)
+        self.stack(*ways[self.kind], layers, samples)
 
-    def stack(self, name, layers, samples):
+    def load(self, weights):
+        self.embeddings = weights.embeddings()
+        self.first = (torch.arange(self.tables) * weights.rows).view(1, self.tables, 1)
+
+    def stack(self, name, dtype, layers, samples):
+        self.dtype = dtype
         make = lambda layers, last: STACKS[name](layers, last, self.dtype, samples)
         self.bottom, self.top = make(layers[0], "relu"), make(layers[1], "sigmoid")
 
@@ -100,18 +105,36 @@ class Torch:
     def __call__(self, dense, sparse):
         x = self.bottom(dense.to(self.dtype))
         samples, dim = x.shape
-        ids = sparse.view(samples, self.tables, self.ids_per_bag) + self.first
-        if self.ids_per_bag == 1:
-            pooled = torch.nn.functional.embedding(ids.view(samples, self.tables), self.embeddings)
-        else:
-            pooled = torch.nn.functional.embedding_bag(
-                ids.view(samples * self.tables, self.ids_per_bag), self.embeddings, mode="sum"
-            )
+        pooled = self.pooled(sparse.view(samples, self.tables, self.ids_per_bag))
         pooled = pooled.view(samples, self.tables, dim).to(self.dtype)
         stacked = torch.cat([x.unsqueeze(1), pooled], dim=1)
         products = torch.bmm(stacked, stacked.transpose(1, 2)).view(samples, -1)
         features = torch.cat([x, products.index_select(1, self.lower)], dim=1)
         return self.top(features).float()
+
+
+    def pooled(self, ids):
+        samples, ids = len(ids), ids + self.first
+        if self.ids_per_bag == 1:
+            return torch.nn.functional.embedding(ids.view(samples, self.tables), self.embeddings)
+        ids = ids.view(samples * self.tables, self.ids_per_bag)
+        return torch.nn.functional.embedding_bag(ids, self.embeddings, mode="sum")
+
+
+class Fbgemm(Torch):
+    """The same with all tables in FBGEMM's inference operator, in int8."""
+
+    def load(self, weights):
+        import peers
+
+        tables = [torch.from_numpy(weights.tensor(f"emb_l.{t}.weight").copy()) for t in range(self.tables)]
+        self.bags = peers.Fbgemm().setup(tables, "int8")
+
+    def pooled(self, ids):
+        # Table after table, as FBGEMM takes them.
+        ids = ids.to(self.bags.index_type).transpose(0, 1).reshape(-1)
+        offsets = torch.arange(0, len(ids) + 1, self.ids_per_bag, dtype=self.bags.index_type)
+        return self.bags.op(ids, offsets)
 
 
 class Onnx:
@@ -145,12 +168,14 @@ class Onnx:
 
 
 def load(directory, ids_per_bag, engine, samples):
-    """`engine`: torch-fp32, torch-bf16 or onnx."""
+    """`engine`: torch-fp32, torch-bf16, fbgemm-int8 or onnx."""
     weights = Weights(directory)
     if engine == "onnx":
         return Onnx(weights, ids_per_bag)
-    dtype = {"torch-fp32": torch.float32, "torch-bf16": torch.bfloat16}[engine]
-    return Torch(weights, ids_per_bag, dtype, samples)
+    fp32, bf16 = torch.float32, torch.bfloat16
+    if engine == "fbgemm-int8":
+        return Fbgemm(weights, ids_per_bag, (fp32, bf16), samples)
+    return Torch(weights, ids_per_bag, {"torch-fp32": (fp32,), "torch-bf16": (bf16,)}[engine], samples)
 
 
 def load_from_environment():

@@ -17,7 +17,6 @@ await visit(asked, "body", async (page) => {
     check(`${card} is a number above zero`, number(text) > 0, text);
   }
   check("the queue is told", /requests wait/.test(await figure("queue")), await figure("queue"));
-  check("the share of hot rows is told", /of lookups/.test(await figure("hot")), await figure("hot"));
   const widths = await page.$$eval('[data-card="time"] .bar span', (all) => all.map((part) => part.getBoundingClientRect().width));
   check("the bar of times has parts", widths.length === 4 && widths.some((width) => width > 1), widths.join());
   const stages = await page.$$eval('[data-card="stages"] .keys > span', (all) => all.map((key) => key.textContent));

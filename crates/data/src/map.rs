@@ -6,7 +6,7 @@ use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
-use memmap2::{Mmap, MmapMut};
+use memmap2::{Mmap, MmapMut, UncheckedAdvice};
 
 use crate::Error;
 
@@ -77,6 +77,29 @@ impl Buffer {
     }
 }
 
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: the buffer is gone, and so is everybody who could read its bytes.
+        release(self.map.len(), |from, len| unsafe {
+            self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, from, len)
+        });
+    }
+}
+
+/// What is given back at a time.
+const RELEASE_BYTES: usize = HUGE_PAGE;
+
+/// Gives pages back piece by piece before they are unmapped: to unmap gigabytes at once would keep every thread
+/// waiting that asks the system for memory meanwhile, and a thread that computes on the same core.
+fn release(bytes: usize, give_back: impl Fn(usize, usize) -> std::io::Result<()>) {
+    for from in (0..bytes).step_by(RELEASE_BYTES) {
+        if give_back(from, RELEASE_BYTES.min(bytes - from)).is_err() {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
 /// Has no effect on a kernel without huge pages; [`Buffer::backing`] shows it.
 #[cfg(target_os = "linux")]
 fn advise(map: &MmapMut, pages: Pages, start: usize, len: usize) {
@@ -110,6 +133,15 @@ struct Mapped {
     #[cfg(unix)]
     _watch: crate::torn::Watch,
     map: Mmap,
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the pages are those of a file, which keeps its bytes, and nobody reads them here any more.
+        release(self.map.len(), |from, len| unsafe {
+            self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, from, len)
+        });
+    }
 }
 
 impl Owner {

@@ -7,14 +7,12 @@ pub mod advice;
 pub mod cache;
 mod crew;
 pub mod effects;
-pub mod expect;
 mod file;
 pub mod gpu;
 pub mod layouts;
 pub mod levers;
 pub mod make;
 pub mod measure;
-mod refresh;
 mod self_test;
 pub mod timer;
 

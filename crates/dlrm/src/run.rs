@@ -11,7 +11,6 @@
 
 mod cpu;
 mod host;
-mod sample;
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,7 +24,6 @@ pub use hither_kernels::threads::Pinning;
 pub use self::cpu::Worker;
 pub(crate) use self::cpu::part_samples;
 pub use self::host::Host;
-pub use self::sample::Seen;
 use crate::Error;
 use crate::model::Model;
 use crate::plan::Plan;
@@ -80,8 +78,6 @@ pub struct Options {
     pub cpu: Cpu,
     /// One reaction per table; where there are fewer, the others refuse ids that no row has.
     pub out_of_range: Vec<OutOfRange>,
-    /// About one of this many ids is remembered for [`Engine::seen`]; 0 remembers none.
-    pub sample_every: u32,
     /// How plans for a GPU are carried out; without it they are refused.
     pub gpu: Option<LoadGpu>,
 }
@@ -121,7 +117,7 @@ pub struct StageTimes {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cpu: detect::cpu(), out_of_range: Vec::new(), sample_every: 0, gpu: None }
+        Self { cpu: detect::cpu(), out_of_range: Vec::new(), gpu: None }
     }
 }
 
@@ -250,12 +246,6 @@ impl Engine {
     /// The tables as they lie at this moment.
     pub fn tables(&self) -> Arc<Tables> {
         self.host.tables()
-    }
-
-    /// The ids that were remembered last, some 100,000 at most. Empty without
-    /// [`Options::sample_every`].
-    pub fn seen(&self) -> Vec<Seen> {
-        self.host.seen()
     }
 }
 

@@ -12,7 +12,6 @@ use rayon::prelude::*;
 use crate::Error;
 use crate::model::{Model, TableData, TableSpec};
 use crate::plan::{Packing, PageChoice, Plan, TablePlan};
-use crate::run::Seen;
 
 /// Tables in memory. Cloned handles and replanned tables share the bytes.
 pub struct Tables {
@@ -86,20 +85,6 @@ impl Tables {
     /// The tables as the kernels take them.
     pub fn view(&self) -> Vec<Table<'_>> {
         self.tables.iter().map(Loaded::view).collect()
-    }
-
-    /// The share of lookups that went to packed rows; `None` where no lookup was in a table that has
-    /// any.
-    pub fn hot_share(&self, seen: &[Seen]) -> Option<f64> {
-        let packed = |seen: &&Seen| {
-            self.tables.get(seen.table as usize).is_some_and(|table| table.hot.is_some())
-        };
-        let (mut all, mut hot) = (0u64, 0u64);
-        for seen in seen.iter().filter(packed) {
-            all += 1;
-            hot += u64::from(self.tables[seen.table as usize].is_hot(seen.row));
-        }
-        (all > 0).then(|| hot as f64 / all as f64)
     }
 
     pub fn len(&self) -> usize {
@@ -190,10 +175,6 @@ impl Loaded {
         if self.hot_list.is_empty() { Packing::Off } else { self.plan.packing }
     }
 
-    fn is_hot(&self, row: u32) -> bool {
-        self.hot.as_ref().is_some_and(|hot| hot.map.contains(row))
-    }
-
     /// Whether this table reads the rows of `owner`, and the plans leave them where they are.
     fn can_share(&self, owner: &Self) -> bool {
         self.spec.shares.as_ref() == Some(&owner.spec.name)
@@ -264,12 +245,19 @@ fn pages(choice: PageChoice) -> Option<Pages> {
     }
 }
 
-/// What a thread copies at a time.
+/// What a thread copies at a time, and after which it lets others run: a thread that serves on the same core would
+/// otherwise wait for the system's clock.
 const COPY_BYTES: usize = 4 << 20;
+const COPY_BYTES_AT_ONCE: usize = 256 << 10;
 
 fn copy_all(from: &[u8], to: &mut [u8]) {
     let parts = to.par_chunks_mut(COPY_BYTES).zip(from.par_chunks(COPY_BYTES));
-    parts.for_each(|(to, from)| to.copy_from_slice(from));
+    parts.for_each(|(to, from)| {
+        for (to, from) in to.chunks_mut(COPY_BYTES_AT_ONCE).zip(from.chunks(COPY_BYTES_AT_ONCE)) {
+            to.copy_from_slice(from);
+            std::thread::yield_now();
+        }
+    });
 }
 
 /// The rows of `order`, one behind the other; nothing where it has no row.

@@ -1,5 +1,5 @@
 //! Inference allocates nothing once a worker has grown: whole models, several requests in a batch,
-//! alone and with helpers, with ids sampled, in fp32 and bf16.
+//! alone and with helpers, in fp32 and bf16.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,8 +54,7 @@ fn inference_allocates_nothing() {
             (table.packing, table.hot_rows) = (Packing::Lookup, 20);
             plan.hot[t] = lookups.histogram(t).hottest(20).to_vec();
         }
-        let options = Options { sample_every: 32, ..Options::default() };
-        let engine = Engine::load(&model, &plan, options, &|_| {}).expect("loaded");
+        let engine = Engine::load(&model, &plan, Options::default(), &|_| {}).expect("loaded");
         for helpers in [0, 2] {
             let threads = Threads::new(helpers, Pinning::Free).expect("started");
             let (mut worker, mut out) = (Worker::default(), vec![0.0; 240]);
@@ -90,6 +89,5 @@ fn inference_allocates_nothing() {
             });
             assert_eq!(of_helpers.into_inner(), 0, "{precision:?}, on {helpers} helpers");
         }
-        assert!(engine.seen().len() > 100, "ids were sampled all the while");
     }
 }

@@ -9,7 +9,6 @@ use hither_data::{Dense, IdTrace};
 use hither_dlrm::generate::{Shape, generate};
 use hither_dlrm::hotness::{Histogram, fitting};
 use hither_dlrm::model::Spec;
-use hither_dlrm::plan::expect::{Cost, Costs, Level, Shares};
 use hither_dlrm::plan::levers::Setting;
 use hither_dlrm::plan::make::{Overrides, make};
 use hither_dlrm::plan::measure::{Bounds, Effect, Group, Timing, hot_rows, measure};
@@ -17,6 +16,7 @@ use hither_dlrm::plan::{Packing, PageChoice, Plan};
 use hither_dlrm::tables::Tables;
 use hither_dlrm::workload::{Reading, Workload};
 use hither_dlrm::{Error, Model};
+use hither_kernels::bag::Dtype;
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::detect;
 use hither_kernels::gemm::Precision;
@@ -214,28 +214,6 @@ fn ids_out_of_range_are_told_or_wrapped() {
     assert_eq!(workload.histograms().expect("wrapped")[0].hottest(9), [3]);
 }
 
-/// Costs such that the expectation can be told by hand.
-#[test]
-fn expectations_follow_the_shares() {
-    let cost = |level, packed, ns| Cost { level, pages: true, prefetch: true, packed, ns };
-    let costs = Costs {
-        rows: vec![
-            cost(Level::L2, false, 10.0),
-            cost(Level::L3, false, 20.0),
-            cost(Level::L3, true, 16.0),
-            cost(Level::Memory, false, 100.0),
-        ],
-        map_ns: 1.0,
-        bytes: vec![(64, 50.0)],
-    };
-    let shares = Shares { l2: 0.25, l3: 0.75 };
-    let setting = |packing| Setting { pages: true, prefetch: true, packing };
-    assert_eq!(costs.expected_ns(setting(Packing::Off), shares), 2.5 + 10.0 + 25.0);
-    // Packed rows of the second level were not measured: the spread ones stand for them.
-    assert_eq!(costs.expected_ns(setting(Packing::Lookup), shares), 2.5 + 8.0 + 25.0 + 1.0);
-    assert_eq!(costs.expected_with_bytes(64, shares), 2.5 + 10.0 + 12.5);
-}
-
 fn forged(threads: usize, best: Prefetch, ns: impl Fn(Setting) -> f64) -> Timing {
     let effect = |setting: Setting| Effect {
         setting,
@@ -243,19 +221,14 @@ fn forged(threads: usize, best: Prefetch, ns: impl Fn(Setting) -> f64) -> Timing
         ns: ns(setting),
         touch_ns: 1.0,
         touch_prefetch: best,
-        expected_ns: 1.0,
     };
-    Timing {
-        threads,
-        effects: Setting::all().into_iter().map(effect).collect(),
-        costs: Costs::default(),
-    }
+    let effects = Setting::all().into_iter().map(effect).collect();
+    Timing { threads, effects, types: Vec::new() }
 }
 
 fn group(tables: Vec<usize>, huge_share: f64, timings: Vec<Timing>) -> Group {
-    let shares = Shares { l2: 0.1, l3: 0.5 };
     let huge_share = Some(huge_share);
-    Group { sampled: tables.clone(), tables, shares, copied: true, huge_share, timings }
+    Group { sampled: tables.clone(), tables, copied: true, huge_share, timings }
 }
 
 #[test]
@@ -381,9 +354,11 @@ fn measured_plans_open_and_load() {
         assert_eq!(groups[0].copied, copied);
         for timing in &groups[0].timings {
             assert_eq!(timing.effects.len(), settings);
+            let types: Vec<Dtype> = timing.types.iter().map(|(dtype, _)| *dtype).collect();
+            assert_eq!(types, [Dtype::F32, Dtype::Int8, Dtype::Int4]);
+            assert!(timing.types.iter().all(|(_, ns)| ns.is_finite() && *ns > 0.0));
             for effect in &timing.effects {
-                let figures = [effect.ns, effect.touch_ns, effect.expected_ns];
-                assert!(figures.iter().all(|ns| ns.is_finite() && *ns > 0.0), "{effect:?}");
+                assert!(effect.ns.is_finite() && effect.touch_ns > 0.0, "{effect:?}");
                 assert!(effect.touch_ns <= effect.ns, "{effect:?}");
             }
         }

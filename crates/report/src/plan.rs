@@ -81,7 +81,7 @@ pub struct SmallerType {
     pub row_bytes: usize,
     /// Relative error of a sample of rows.
     pub error: f64,
-    pub expected_speedup: f64,
+    pub speedup: f64,
     pub advised: bool,
 }
 
@@ -101,10 +101,8 @@ pub struct Lever {
     pub threads: usize,
     /// Nanoseconds per row.
     pub ns: f64,
-    pub expected_ns: f64,
     /// Relative to no lever with the same number of threads.
     pub speedup: f64,
-    pub expected_speedup: f64,
     pub gb_s: f64,
     /// Time of a reference that only reads the same rows in the same places, over this one's.
     pub of_touch: f64,
@@ -119,9 +117,6 @@ pub struct PlanGroup {
     pub sampled: Vec<String>,
     pub copied: bool,
     pub huge_share: Option<f64>,
-    /// Shares of lookups expected in half of the second and third level.
-    pub l2_share: f64,
-    pub l3_share: f64,
     pub timings: Vec<PlanTiming>,
 }
 
@@ -130,8 +125,6 @@ pub struct PlanGroup {
 pub struct PlanTiming {
     pub threads: usize,
     pub prefetch: Vec<SettingPrefetch>,
-    pub costs: Vec<RowCost>,
-    pub map_ns: f64,
 }
 
 /// The prefetch that was fastest with a set of levers.
@@ -141,15 +134,5 @@ pub struct SettingPrefetch {
     pub setting: String,
     /// The fastest scheme with them, or `off`.
     pub prefetch: String,
-    pub ns: f64,
-}
-
-/// The cost of reading a row from one place: the calibration behind the expected figures.
-#[derive(Clone, Debug, Serialize)]
-pub struct RowCost {
-    pub level: String,
-    pub pages: String,
-    pub prefetch: bool,
-    pub packed: bool,
     pub ns: f64,
 }

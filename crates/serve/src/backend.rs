@@ -31,15 +31,6 @@ pub trait Backend: Send + Sync {
 
     /// The last step before tables are in place, with copies or without: trying how rows are read fastest.
     fn tune(&self) -> Result<(), String>;
-
-    /// Exchanges hot rows if others have become clearly hotter. Returns the share of lookups that hot
-    /// rows took before and take now, if they were exchanged.
-    fn refresh_hot_rows(&self) -> Result<Option<[f64; 2]>, String>;
-
-    /// Whether [`Backend::refresh_hot_rows`] is worth calling.
-    fn has_hot_rows(&self) -> bool;
-
-    fn hot_rows(&self) -> HotRows;
 }
 
 /// What became of a batch.
@@ -60,14 +51,4 @@ pub enum Failure {
     Backend(String),
     /// The device is gone: no request will succeed until the model is loaded anew.
     Lost(String),
-}
-
-/// What hot rows do.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct HotRows {
-    /// Share of sampled lookups that they took at the last look, and before and after the last exchange.
-    pub now: Option<f64>,
-    pub before: Option<f64>,
-    pub after: Option<f64>,
-    pub refreshes: u64,
 }

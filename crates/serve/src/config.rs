@@ -38,7 +38,6 @@ pub struct ModelConfig {
     /// Microseconds that a request may wait, unless it says so itself; 0 for ever.
     pub timeout_us: u64,
     pub batching: Batching,
-    pub hotness: Hotness,
 }
 
 /// When batches are cut.
@@ -55,20 +54,6 @@ pub struct Batching {
     pub queue_requests_max: usize,
     /// Samples that may wait.
     pub queue_samples_max: usize,
-}
-
-/// How hot rows follow the requests.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Hotness {
-    /// About one of this many ids is remembered; 0 remembers none and never refreshes.
-    pub sample_every: u32,
-    /// Seconds between two looks at what was remembered.
-    pub refresh_s: f64,
-    /// Bytes of copies of hot rows in all tables; by default as many as the plan packs.
-    pub hot_bytes: Option<usize>,
-    /// The share of lookups that new hot rows must gain, so that they replace the old.
-    pub gain_min: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -117,7 +102,6 @@ impl Default for ModelConfig {
             allow_not_finite: false,
             timeout_us: 0,
             batching: Batching::default(),
-            hotness: Hotness::default(),
         }
     }
 }
@@ -131,12 +115,6 @@ impl Default for Batching {
             queue_requests_max: 1024,
             queue_samples_max: 1 << 16,
         }
-    }
-}
-
-impl Default for Hotness {
-    fn default() -> Self {
-        Self { sample_every: 256, refresh_s: 10.0, hot_bytes: None, gain_min: 0.02 }
     }
 }
 
@@ -185,10 +163,6 @@ impl ModelConfig {
         }
         if matches!(self.version_policy, VersionPolicy::Latest(0)) {
             return Err("version_policy: latest = 0 would serve nothing".into());
-        }
-        if !(0.01..=1e6).contains(&self.hotness.refresh_s) {
-            let seconds = self.hotness.refresh_s;
-            return Err(format!("hotness.refresh_s = {seconds}: must be between 0.01 and 1000000"));
         }
         if self.batching.window_us > 60_000_000 {
             return Err("batching.window_us: must be at most 60000000, a minute".into());

@@ -1,21 +1,20 @@
 //! The backend of recommendation models: an engine, its plan, and how its tables lie.
 
-mod hot;
 mod request;
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hither_dlrm::model::{SPEC_FILE, Spec, TENSORS_FILE};
-use hither_dlrm::plan::{PLAN_FILE, Packing, PageChoice, Plan};
+use hither_dlrm::plan::{PLAN_FILE, PageChoice, Plan};
 pub use hither_dlrm::run::LoadGpu;
 use hither_dlrm::run::{Device, Engine, Options, Request, Threads, Worker};
 use hither_dlrm::{Error, Model};
 use hither_kernels::bag::{OutOfRange, TableBags};
 use hither_kernels::gemm::Precision;
 
-use crate::backend::{Backend, Done, Failure, HotRows};
-use crate::config::{Hotness, Mlp, ModelConfig, Reaction};
+use crate::backend::{Backend, Done, Failure};
+use crate::config::{Mlp, ModelConfig, Reaction};
 use crate::inputs::{Features, ModelShape, Signature};
 use crate::memory::Share;
 
@@ -27,7 +26,6 @@ pub struct Dlrm {
     target: Plan,
     /// Whether the target is a plan that somebody made, and not a default.
     has_plan: bool,
-    hotness: Hotness,
     state: Mutex<Layout>,
 }
 
@@ -36,7 +34,6 @@ struct Layout {
     plan: Plan,
     /// Of the copies.
     memory: Option<Share>,
-    hot_rows: HotRows,
 }
 
 /// Seconds that a model without a plan tries prefetch schemes for.
@@ -71,13 +68,8 @@ impl Dlrm {
         if let Some(mlp) = config.mlp {
             plan.mlp = if mlp == Mlp::Bf16 { Precision::Bf16 } else { Precision::F32 };
         }
-        let copies_hot_rows = config.hotness.hot_bytes.is_some_and(|bytes| bytes > 0);
         for table in &mut plan.tables {
             table.pages = config.pages.unwrap_or(table.pages);
-            // Without a plan, rows become hot only by what requests ask for.
-            if copies_hot_rows && table.packing == Packing::Off {
-                table.packing = Packing::Lookup;
-            }
         }
         let mut first = plan.clone();
         first.tables.iter_mut().for_each(|table| table.pages = PageChoice::Mapped);
@@ -85,13 +77,8 @@ impl Dlrm {
             Reaction::Refuse => OutOfRange::Error,
             Reaction::Clamp => OutOfRange::Clamp,
         };
-        let options = Options {
-            out_of_range: vec![reaction; spec.tables.len()],
-            // Ids are remembered only for hot rows to follow them.
-            sample_every: if packs(&plan) { config.hotness.sample_every } else { 0 },
-            gpu,
-            ..Options::default()
-        };
+        let options =
+            Options { out_of_range: vec![reaction; spec.tables.len()], gpu, ..Options::default() };
         let (engine, problem) =
             Engine::load_or_cpu(&model, &first, options, &|_| ()).map_err(shown)?;
         if let Some(problem) = problem {
@@ -107,14 +94,13 @@ impl Dlrm {
             outputs: engine.outputs(),
         };
         let signature = Signature::new(name, shape, form, ids_per_bag, config);
-        let layout = Layout { plan: first, memory: None, hot_rows: HotRows::default() };
+        let layout = Layout { plan: first, memory: None };
         Ok(Self {
             signature,
             engine,
             spec: model.spec.clone(),
             target: plan,
             has_plan,
-            hotness: config.hotness.clone(),
             state: Mutex::new(layout),
         })
     }
@@ -176,23 +162,6 @@ impl Backend for Dlrm {
         self.layout().plan = plan;
         Ok(())
     }
-
-    fn refresh_hot_rows(&self) -> Result<Option<[f64; 2]>, String> {
-        self.refreshed()
-    }
-
-    fn has_hot_rows(&self) -> bool {
-        packs(&self.target) && self.hotness.sample_every > 0
-    }
-
-    fn hot_rows(&self) -> HotRows {
-        self.layout().hot_rows
-    }
-}
-
-/// Whether a plan copies hot rows.
-fn packs(plan: &Plan) -> bool {
-    plan.tables.iter().any(|table| table.packing == Packing::Lookup)
 }
 
 /// Whose fault an error is.

@@ -130,29 +130,7 @@ fn own(text: &mut Text) {
     text.each("hither_model_healthy", "gauge", "0 when the model's device is lost.", |served| {
         f64::from(served.is_healthy())
     });
-    hot_rows(text);
     latency(text);
-}
-
-fn hot_rows(text: &mut Text) {
-    let name = "hither_hot_share";
-    text.family(
-        name,
-        "gauge",
-        "Share of lookups that packed rows take; before and after a refresh.",
-    );
-    for served in text.models.clone() {
-        let hot = served.backend.hot_rows();
-        let shares = [hot.now, hot.before, hot.after];
-        for (when, share) in ["now", "before", "after"].iter().zip(shares) {
-            let Some(share) = share else { continue };
-            let labels = format!("{},when=\"{when}\"", labels(&served));
-            text.line(name, &labels, share);
-        }
-    }
-    text.each("hither_hot_refreshes", "counter", "Times that hot rows were exchanged.", |served| {
-        served.backend.hot_rows().refreshes as f64
-    });
 }
 
 fn latency(text: &mut Text) {

@@ -10,7 +10,6 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -19,8 +18,6 @@ use tokio::time::Sleep;
 use crate::error::Error;
 use crate::server::Limits;
 
-/// A client that takes longer for one request's body is cut off.
-const BODY_MAX: Duration = Duration::from_secs(60);
 /// Requests of the largest size that may be under way at once.
 const LARGEST_AT_ONCE: usize = 16;
 /// Of those, requests of one connection.
@@ -45,7 +42,7 @@ struct Pool {
 #[derive(Clone, Debug)]
 pub struct Budget {
     all: Arc<Pool>,
-    request_bytes_max: usize,
+    limits: Limits,
 }
 
 /// The part of a budget that one connection may hold.
@@ -79,9 +76,8 @@ impl Pool {
 
 impl Budget {
     pub fn new(limits: &Limits) -> Self {
-        let request_bytes_max = limits.request_bytes_max;
-        let all = Pool::new(request_bytes_max.saturating_mul(LARGEST_AT_ONCE));
-        Self { all, request_bytes_max }
+        let all = Pool::new(limits.request_bytes_max.saturating_mul(LARGEST_AT_ONCE));
+        Self { all, limits: *limits }
     }
 
     /// Bytes that requests hold now.
@@ -91,7 +87,7 @@ impl Budget {
 
     /// The part of a new connection.
     pub fn client(&self) -> ClientBudget {
-        let mine = Pool::new(self.request_bytes_max.saturating_mul(LARGEST_PER_CLIENT));
+        let mine = Pool::new(self.limits.request_bytes_max.saturating_mul(LARGEST_PER_CLIENT));
         ClientBudget { mine, budget: self.clone() }
     }
 }
@@ -157,7 +153,7 @@ impl Drop for Held {
 /// Why a body was cut off.
 #[derive(Debug, thiserror::Error)]
 pub enum Cut {
-    #[error("it took longer than {} s", BODY_MAX.as_secs())]
+    #[error("it took too long")]
     Late,
     #[error("the server receives too much at once; try again later")]
     TooMuch,
@@ -251,7 +247,7 @@ impl Arrived {
                 let [flag, a, b, c, d] = head[..] else { continue };
                 head.clear();
                 *left = u32::from_be_bytes([a, b, c, d]) as usize;
-                let most = self.held.client.budget.request_bytes_max;
+                let most = self.held.client.budget.limits.request_bytes_max;
                 // The library inflates a message at once, so what it may become is held before.
                 let inflated = if flag == 0 { 0 } else { *left * INFLATION_MAX };
                 *held_bytes = inflated.min(most);
@@ -282,6 +278,7 @@ impl Arrived {
 pub struct Limited<B> {
     body: B,
     intake: Intake,
+    limits: Limits,
     /// Set when the body first makes the server wait; most never do.
     limit: Option<Pin<Box<Sleep>>>,
     may_last: bool,
@@ -289,7 +286,8 @@ pub struct Limited<B> {
 
 impl<B> Limited<B> {
     pub fn new(body: B, path: &str, client: &ClientBudget) -> Self {
-        Self { body, intake: Intake::new(path, client), limit: None, may_last: path == STREAM }
+        let (intake, limits) = (Intake::new(path, client), client.budget.limits);
+        Self { body, intake, limits, limit: None, may_last: path == STREAM }
     }
 
     /// Where the share of the budget is taken from, once a request has arrived.
@@ -315,8 +313,8 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Limited<B> {
                 return Poll::Pending;
             }
             Poll::Pending => {
-                let limit =
-                    this.limit.get_or_insert_with(|| Box::pin(tokio::time::sleep(BODY_MAX)));
+                let begin = || Box::pin(tokio::time::sleep(this.limits.body_max));
+                let limit = this.limit.get_or_insert_with(begin);
                 ready!(limit.as_mut().poll(cx));
                 return Poll::Ready(Some(Err(Cut::Late)));
             }
@@ -466,6 +464,7 @@ mod tests {
         let cut = Limited::new(endless(begun), STREAM, &client).collect().await;
         assert!(matches!(cut, Err(Cut::Late)), "a message of a stream that does not end");
         let stream = Limited::new(endless(message(0, 10)), STREAM, &client).collect();
-        assert!(tokio::time::timeout(10 * BODY_MAX, stream).await.is_err(), "streams may last");
+        let long = 10 * Limits::default().body_max;
+        assert!(tokio::time::timeout(long, stream).await.is_err(), "streams may last");
     }
 }

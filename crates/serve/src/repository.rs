@@ -148,6 +148,11 @@ impl Repository {
             }
         };
         let problem = loaded.versions.values().find_map(|one| one.as_ref().err().cloned());
+        if self.find(model, "").is_ok() {
+            for served in loaded.versions.values().flatten() {
+                settle::copy_ahead(served, &self.memory).await;
+            }
+        }
         let change = self.write().loaded(model, loaded);
         self.changes.send_modify(|count| *count += 1);
         self.retire(change.retired);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tracing::{debug, warn};
@@ -30,6 +31,8 @@ pub struct Limits {
     pub request_bytes_max: usize,
     /// Connections per port.
     pub connections_max: usize,
+    /// A client that takes longer for one request's body is cut off.
+    pub body_max: Duration,
 }
 
 /// Requests that were answered for no model, or before one was found.
@@ -40,7 +43,8 @@ pub struct Answered {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { request_bytes_max: 64 << 20, connections_max: 4096 }
+        let body_max = Duration::from_secs(60);
+        Self { request_bytes_max: 64 << 20, connections_max: 4096, body_max }
     }
 }
 

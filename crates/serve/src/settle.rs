@@ -1,5 +1,4 @@
-//! What happens to a model's tables after it began to serve: they are copied into memory, and hot rows
-//! follow the requests.
+//! What happens to a model's tables after it began to serve: they are copied into memory.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,10 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Begins to settle a version; stops by itself when the version is no longer served.
 pub(crate) fn start(served: &Arc<Served>, memory: &Arc<Memory>) {
     let (served, memory) = (Arc::downgrade(served), Arc::clone(memory));
-    tokio::spawn(async move {
-        copy(&served, &memory).await;
-        refresh(&served).await;
-    });
+    tokio::spawn(async move { copy(&served, &memory).await });
 }
 
 /// Runs work on a version on a thread of its own; `None` if the version has gone.
@@ -29,6 +25,18 @@ async fn on<T: Send + 'static>(
     let served = served.upgrade()?;
     let work = move || hither_kernels::threads::in_background(|| work(&served));
     tokio::task::spawn_blocking(work).await.ok()
+}
+
+/// Copies the tables of a version before it serves, if there is memory for them at once. From its mapped file it
+/// would be slower than the version whose place it takes.
+pub(crate) async fn copy_ahead(served: &Arc<Served>, memory: &Arc<Memory>) {
+    let _turn = memory.copying.lock().await;
+    let wanted = served.backend.copy_bytes();
+    let share = (wanted > 0).then(|| memory.take(wanted).ok()).flatten();
+    if let Some(share) = share {
+        // One that fails is told when it is tried again.
+        let _ = on(&Arc::downgrade(served), move |one| one.backend.copy(share)).await;
+    }
 }
 
 /// Copies the tables that are to be copied, as soon as there is memory for them: the version that this
@@ -72,25 +80,5 @@ async fn copy(served: &Weak<Served>, memory: &Arc<Memory>) {
             info!(model, version = number, copied_bytes = memory.used(), "tables are in place");
         }
         return;
-    }
-}
-
-/// Looks at the sampled ids from time to time.
-async fn refresh(served: &Weak<Served>) {
-    let version = served.upgrade().filter(|version| version.backend.has_hot_rows());
-    let Some(version) = version else { return };
-    let (model, number) = (version.name.clone(), version.version);
-    let pause = Duration::from_secs_f64(version.config.hotness.refresh_s);
-    drop(version);
-    loop {
-        tokio::time::sleep(pause).await;
-        match on(served, |one| one.backend.refresh_hot_rows()).await {
-            None => return,
-            Some(Ok(None)) => {}
-            Some(Ok(Some([before, after]))) => {
-                info!(model, version = number, before, after, "hot rows refreshed");
-            }
-            Some(Err(error)) => warn!(model, version = number, error, "hot rows stay"),
-        }
     }
 }

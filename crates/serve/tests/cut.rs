@@ -1,6 +1,7 @@
 //! What a client hears whose body was cut off on its way in.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -16,7 +17,8 @@ use tonic::Status;
 use tonic::codegen::tokio_stream;
 use tower::ServiceExt as _;
 
-const LIMITS: Limits = Limits { request_bytes_max: 100, connections_max: 1 };
+const LIMITS: Limits =
+    Limits { request_bytes_max: 100, connections_max: 1, body_max: Duration::from_secs(60) };
 
 fn server() -> Arc<Server> {
     let dir = tempfile::tempdir().expect("a directory");

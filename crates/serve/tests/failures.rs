@@ -10,7 +10,7 @@ use axum::Router;
 use axum::body::Body;
 use bytes::Bytes;
 use hither_kernels::threads::Pinning;
-use hither_serve::backend::{Backend, Done, Failure, HotRows, Threads, Worker};
+use hither_serve::backend::{Backend, Done, Failure, Threads, Worker};
 use hither_serve::config::ModelConfig;
 use hither_serve::grpc::proto::inference::ModelInferRequest;
 use hither_serve::grpc::proto::inference::model_infer_request::InferInputTensor;
@@ -33,6 +33,7 @@ struct Script {
     failure: Mutex<Option<Failure>>,
     load_failure: Mutex<Option<String>>,
     copy_bytes: u64,
+    copy_time: Duration,
     /// Bytes that all backends hold at most, as their copies end.
     copied: Mutex<Vec<u64>>,
 }
@@ -71,6 +72,7 @@ impl Backend for Fake {
     }
 
     fn copy(&self, memory: Share) -> Result<(), String> {
+        std::thread::sleep(self.script.copy_time);
         *self.memory.lock().expect("nobody panics") = Some(memory);
         self.script.copied.lock().expect("nobody panics").push(self.script.copy_bytes);
         Ok(())
@@ -78,18 +80,6 @@ impl Backend for Fake {
 
     fn tune(&self) -> Result<(), String> {
         Ok(())
-    }
-
-    fn refresh_hot_rows(&self) -> Result<Option<[f64; 2]>, String> {
-        Ok(None)
-    }
-
-    fn has_hot_rows(&self) -> bool {
-        false
-    }
-
-    fn hot_rows(&self) -> HotRows {
-        HotRows::default()
     }
 }
 
@@ -245,5 +235,19 @@ async fn copies_wait_for_the_memory_of_the_version_before() {
         }
         assert_eq!((copies(), bed.server.repository.copied_bytes()), (load, 60));
         bed.server.repository.load("ads").await.expect("loaded");
+    }
+}
+
+/// With memory for both, a version takes the place of another only when its tables are copied.
+#[tokio::test]
+async fn a_version_is_copied_before_it_takes_the_place_of_another() {
+    let copy_time = Duration::from_millis(50);
+    let script = Script { copy_bytes: 60, copy_time, ..Script::default() };
+    let bed = Bed::new(script, Some(1000)).await;
+    for loads in 1..=3 {
+        bed.server.repository.load("ads").await.expect("loaded");
+        let copies = bed.script.copied.lock().expect("nobody panics").len();
+        // The first version serves from its file at once, and may be replaced before its turn.
+        assert!(copies >= loads, "{copies} copies after {loads} loads");
     }
 }

@@ -5,3 +5,4 @@ mod failures;
 mod generated;
 mod inputs;
 mod queue;
+mod sockets;

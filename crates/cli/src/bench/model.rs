@@ -34,9 +34,6 @@ pub struct Args {
     /// Plan of `hither plan`: plan.toml or its directory [default: huge pages, a tested prefetch]
     #[arg(long, value_name = "PATH")]
     plan: Option<PathBuf>,
-    /// Measure fp32 also while one of N ids is remembered, as a server does
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    sample_every: Option<u32>,
     #[command(flatten)]
     rounds: RoundArgs,
 }
@@ -48,8 +45,7 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     args.rounds.check()?;
     // Tables of fp32 and, half as large, of bf16; without a plan, both are copied to huge pages. A
     // plan was made for the memory that there is.
-    let engines = if args.sample_every.is_some() { 2.5 } else { 1.5 };
-    let copies = if args.plan.is_some() { 0.0 } else { engines };
+    let copies = if args.plan.is_some() { 0.0 } else { 1.5 };
     let needs = Needs { copies, half_on_disk: true, seconds: args.rounds.seconds };
     let opened = args.subject.open(&needs, common)?;
     let model = &opened.model;
@@ -61,33 +57,29 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
         None => args.subject.drawn(samples * inputs),
     };
     let lookups = asked.lookups.clone();
-    let load = |model: &Model, precision: Precision| -> anyhow::Result<(Engine, Plan)> {
+    let load = |model: &Model, precision: Precision| -> anyhow::Result<Engine> {
         let mut plan = match &args.plan {
             Some(path) => crate::plan::open(path, &model.spec, common)?,
             None => Plan::standard(&model.spec),
         };
         plan.mlp = precision;
         plan.threads = common.threads.map_or(plan.threads, usize::from);
-        let engine = lay_out(model, &plan, 0, common)?;
+        let engine = lay_out(model, &plan, common)?;
         if args.plan.is_none() {
-            plan = engine.self_test(&plan, SELF_TEST_S)?;
+            engine.self_test(&plan, SELF_TEST_S)?;
         }
-        Ok((engine, plan))
+        Ok(engine)
     };
-    let (full, plan) = load(model, Precision::F32)?;
-    // With the same prefetch, so that nothing but the sampling differs.
-    let sampled =
-        args.sample_every.map(|every| lay_out(model, &plan, every, common)).transpose()?;
+    let full = load(model, Precision::F32)?;
     let scratch = Scratch::in_temp_dir("hither-bench-bf16");
     let halved = halved(model, scratch.path())?;
-    let (half, _) = load(halved.as_ref().unwrap_or(model), Precision::Bf16)?;
+    let half = load(halved.as_ref().unwrap_or(model), Precision::Bf16)?;
 
     let work = PassWork { samples: samples as u64, rows: lookups.ids() as u64, bytes: 0, flops: 0 };
     let crew = Crew { worker: RefCell::default(), threads: common.helpers(0)? };
     let times = Rc::new(RefCell::new(Vec::new()));
-    let engines = [("fp32", &full), ("bf16", &half)].into_iter();
-    let variants = engines
-        .chain(sampled.iter().map(|engine| ("fp32, ids sampled", engine)))
+    let variants = [("fp32", &full), ("bf16", &half)]
+        .into_iter()
         .map(|(name, engine)| variant(name, engine, &crew, &lookups, &dense, work, times.clone()))
         .collect();
     if let Some(path) = &args.rounds.write_output {
@@ -105,15 +97,9 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn lay_out(
-    model: &Model,
-    plan: &Plan,
-    sample_every: u32,
-    common: &Common,
-) -> anyhow::Result<Engine> {
-    let options = Options { sample_every, ..Options::default() };
+fn lay_out(model: &Model, plan: &Plan, common: &Common) -> anyhow::Result<Engine> {
     super::laying_out(common, model, 1, |done| {
-        crate::plan::load(model, plan, options, done, common)
+        crate::plan::load(model, plan, Options::default(), done, common)
     })
 }
 

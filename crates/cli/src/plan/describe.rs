@@ -7,11 +7,9 @@ use std::sync::Arc;
 use hither_dlrm::hotness::Histogram;
 use hither_dlrm::model::TableData;
 use hither_dlrm::plan::advice::Smaller;
-use hither_dlrm::plan::expect::{Level, Shares};
 use hither_dlrm::plan::levers::Setting;
-use hither_dlrm::plan::measure::{Bounds, Effect, Group, Timing};
+use hither_dlrm::plan::measure::{Effect, Group, Timing};
 use hither_dlrm::plan::{Packing, PageChoice};
-use hither_kernels::bag::Dtype;
 use hither_kernels::bag::prefetch::Prefetch;
 use hither_kernels::gemm::Precision;
 use hither_report::plan::*;
@@ -127,7 +125,6 @@ impl Planned<'_> {
         for (place, group) in self.groups.iter().enumerate() {
             group.tables.iter().for_each(|t| groups[*t] = place);
         }
-        let shares: Vec<_> = self.groups.iter().map(|group| self.shares(group)).collect();
         let mut tables = Vec::with_capacity(data.len());
         for (t, (spec, planned)) in self.model.spec.tables.iter().zip(&self.plan.tables).enumerate()
         {
@@ -148,7 +145,7 @@ impl Planned<'_> {
                 prefetch: planned.prefetch.to_string(),
                 packing: packing_name(planned.packing).into(),
                 hot_rows: planned.hot_rows,
-                smaller: self.smaller(&data[t], &self.groups[group], &shares[group]),
+                smaller: self.smaller(&data[t], &self.groups[group]),
                 curve: curves[t],
                 group,
             });
@@ -156,36 +153,15 @@ impl Planned<'_> {
         tables
     }
 
-    /// How much of a group would be in the caches with rows of its own and of smaller types.
-    fn shares(&self, group: &Group) -> Vec<(usize, Shares)> {
-        let hot: Vec<&Histogram> = group.sampled.iter().map(|t| self.hot[*t].as_ref()).collect();
-        let spec = &self.model.spec.tables[group.tables[0]];
-        let of = |dtype: Dtype| {
-            let row_bytes = dtype.row_bytes(spec.dim);
-            let sizes = vec![row_bytes; hot.len()];
-            let Bounds { l2_bytes, l3_bytes, .. } = *self.bounds;
-            (row_bytes, Shares::new(&hot, &sizes, l2_bytes, l3_bytes))
-        };
-        [spec.dtype, Dtype::Int8, Dtype::Int4].map(of).to_vec()
-    }
-
-    fn smaller(
-        &self,
-        table: &TableData,
-        group: &Group,
-        shares: &[(usize, Shares)],
-    ) -> Vec<SmallerType> {
+    fn smaller(&self, table: &TableData, group: &Group) -> Vec<SmallerType> {
         let Some(timing) = group.timing(self.plan.threads) else { return Vec::new() };
-        let of = |row_bytes| shares.iter().find(|(bytes, _)| *bytes == row_bytes);
-        let shares = |row_bytes| of(row_bytes).map_or(group.shares, |(_, shares)| *shares);
-        let types = Smaller::types_for(table, &timing.costs, shares);
-        types
+        Smaller::types_for(table, &timing.types)
             .iter()
             .map(|smaller| SmallerType {
                 dtype: smaller.dtype.name().into(),
                 row_bytes: smaller.row_bytes,
                 error: smaller.error,
-                expected_speedup: smaller.speedup,
+                speedup: smaller.speedup,
                 advised: smaller.is_advised(),
             })
             .collect()
@@ -212,9 +188,7 @@ impl Planned<'_> {
                     name: setting.to_string(),
                     threads,
                     ns: mean.ns,
-                    expected_ns: mean.expected_ns,
                     speedup: base.ns / mean.ns,
-                    expected_speedup: base.expected_ns / mean.expected_ns,
                     gb_s: mean.row_bytes / mean.ns,
                     of_touch: mean.touch_ns / mean.ns,
                     chosen: threads == planned_threads && chosen == Some(setting),
@@ -248,17 +222,11 @@ impl Planned<'_> {
             weights += weight;
             mean.ns += effect.ns * weight;
             mean.touch_ns += effect.touch_ns * weight;
-            mean.expected_ns += effect.expected_ns * weight;
             mean.row_bytes += row_bytes as f64 * weight;
         }
-        let Mean { ns, touch_ns, expected_ns, row_bytes } = mean;
+        let Mean { ns, touch_ns, row_bytes } = mean;
         let by = |sum: f64| sum / weights;
-        Some(Mean {
-            ns: by(ns),
-            touch_ns: by(touch_ns),
-            expected_ns: by(expected_ns),
-            row_bytes: by(row_bytes),
-        })
+        Some(Mean { ns: by(ns), touch_ns: by(touch_ns), row_bytes: by(row_bytes) })
     }
 
     fn group(&self, group: &Group) -> PlanGroup {
@@ -270,8 +238,6 @@ impl Planned<'_> {
             sampled: names(&group.sampled),
             copied: group.copied,
             huge_share: group.huge_share,
-            l2_share: group.shares.l2,
-            l3_share: group.shares.l3,
             timings: group.timings.iter().map(timing).collect(),
         }
     }
@@ -326,7 +292,6 @@ impl Planned<'_> {
 struct Mean {
     ns: f64,
     touch_ns: f64,
-    expected_ns: f64,
     row_bytes: f64,
 }
 
@@ -337,24 +302,7 @@ fn timing(timing: &Timing) -> PlanTiming {
         prefetch: effect.prefetch.to_string(),
         ns: effect.ns,
     });
-    let cost = |cost: &hither_dlrm::plan::expect::Cost| RowCost {
-        level: match cost.level {
-            Level::L2 => "L2",
-            Level::L3 => "L3",
-            Level::Memory => "memory",
-        }
-        .into(),
-        pages: if cost.pages { "huge" } else { "mapped" }.into(),
-        prefetch: cost.prefetch,
-        packed: cost.packed,
-        ns: cost.ns,
-    };
-    PlanTiming {
-        threads: timing.threads,
-        prefetch: schemes.collect(),
-        costs: timing.costs.rows.iter().map(cost).collect(),
-        map_ns: timing.costs.map_ns,
-    }
+    PlanTiming { threads: timing.threads, prefetch: schemes.collect() }
 }
 
 /// A path as a shell takes it.

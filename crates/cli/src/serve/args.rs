@@ -195,6 +195,7 @@ impl Args {
                 "--connections-max",
                 connections.unwrap_or(limits.connections_max),
             )?,
+            ..limits
         };
         let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let metrics_host = self.metrics_host.or(file.metrics_host).unwrap_or(localhost);

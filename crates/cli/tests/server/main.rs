@@ -2,6 +2,5 @@
 
 mod bed;
 mod clients;
-mod hot_rows;
 mod operation;
 mod reload;

@@ -1,10 +1,9 @@
-//! Advice on smaller element types: the expected gain, and the error they bring.
+//! Advice on smaller element types: the gain, and the error they bring.
 
 use half::f16;
 use hither_kernels::bag::Dtype;
 use hither_kernels::bag::quant::int4_element;
 
-use super::expect::{Costs, Shares};
 use crate::model::{TableData, element, floats, store};
 
 /// The error is measured on this many rows, evenly spaced.
@@ -21,31 +20,23 @@ pub struct Smaller {
     pub row_bytes: usize,
     /// Norm of the rounding errors over the norm of the rows.
     pub error: f64,
-    /// Expected, by [`Costs::expected_with_bytes`].
+    /// Of lookups in the tables that were measured for this one.
     pub speedup: f64,
 }
 
 impl Smaller {
-    /// Int8 and int4 for a table that is not quantised yet; none for a quantised one. `shares`
-    /// returns how much of the table is in the caches if its rows have so many bytes.
-    pub fn types_for(
-        table: &TableData,
-        costs: &Costs,
-        shares: impl Fn(usize) -> Shares,
-    ) -> Vec<Self> {
+    /// Types for a table that is not quantised yet; none for a quantised one. `measured` has the
+    /// nanoseconds per row of its own type, and then of smaller ones.
+    pub fn types_for(table: &TableData, measured: &[(Dtype, f64)]) -> Vec<Self> {
         let Some(kind) = element(table.spec.dtype) else { return Vec::new() };
-        let now_bytes = table.spec.row_bytes();
-        let now = costs.expected_with_bytes(now_bytes, shares(now_bytes));
-        [Dtype::Int8, Dtype::Int4]
-            .into_iter()
-            .filter(|dtype| dtype.row_bytes(table.spec.dim) < now_bytes)
-            .map(|dtype| {
-                let row_bytes = dtype.row_bytes(table.spec.dim);
-                let then = costs.expected_with_bytes(row_bytes, shares(row_bytes));
-                let error = error(table, kind, dtype);
-                Self { dtype, row_bytes, error, speedup: now / then }
-            })
-            .collect()
+        let Some(((_, own_ns), smaller)) = measured.split_first() else { return Vec::new() };
+        let smaller = smaller.iter().map(|(dtype, ns)| Self {
+            dtype: *dtype,
+            row_bytes: dtype.row_bytes(table.spec.dim),
+            error: error(table, kind, *dtype),
+            speedup: own_ns / ns,
+        });
+        smaller.collect()
     }
 
     pub fn is_advised(&self) -> bool {

@@ -9,9 +9,7 @@ use hither_kernels::bag::{Bags, Dtype, Prepared, Table};
 use hither_kernels::detect::Isa;
 use hither_kernels::memory;
 
-use super::Packing;
 use super::crew::Crew;
-use super::expect::{Cost, Costs, Level, random_rows};
 use super::layouts::Layouts;
 use super::levers::Setting;
 use super::timer::{Timed, interleave};
@@ -31,8 +29,6 @@ pub struct Effect {
     /// the prefetch that is best for it.
     pub touch_ns: f64,
     pub touch_prefetch: Prefetch,
-    /// By the model of `expect`; NaN where it was not asked.
-    pub expected_ns: f64,
 }
 
 /// Times lookups on some threads.
@@ -107,7 +103,7 @@ impl Meter {
                 Ok(self.lookup(tables(*way), lookups)?.competing(0))
             };
             let mut runs = ways.iter().map(run).collect::<Result<Vec<_>, _>>()?;
-            interleave(&mut runs, 1, seconds / SEARCH_STEPS)?;
+            interleave(&mut runs, seconds / SEARCH_STEPS)?;
             Ok(runs.iter().map(|run| run.ns).collect())
         })
     }
@@ -170,7 +166,7 @@ impl Meter {
                 }
             }
         }
-        interleave(&mut runs, 1, seconds)?;
+        interleave(&mut runs, seconds)?;
         let times = |place: usize, first: usize| {
             let runs = runs[first * places.len()..].iter().skip(place).step_by(places.len());
             with_none.iter().copied().zip(runs.map(|run| run.ns))
@@ -194,82 +190,35 @@ impl Meter {
             // lookup, that lookup's time is nearer to what touching takes.
             let touch_ns =
                 times(place, 0).take(with_none.len()).map(|t| t.1).fold(touch_ns, f64::min);
-            let expected_ns = f64::NAN;
-            effects.push(Effect {
-                setting: *setting,
-                prefetch,
-                ns,
-                touch_ns,
-                touch_prefetch,
-                expected_ns,
-            });
+            let setting = *setting;
+            effects.push(Effect { setting, prefetch, ns, touch_ns, touch_prefetch });
         }
         Ok(effects)
     }
 
-    /// What rows cost from each level of memory, with the best prefetch and without.
-    pub(super) fn costs(
+    /// Nanoseconds per row of the tables' own type and of smaller ones, whose rows lie where the tables' rows lie.
+    pub(super) fn types(
         &self,
         layouts: &Layouts,
+        lookups: &Lookups,
         best: Prefetch,
-        [l2_bytes, l3_bytes]: [usize; 2],
-        lookups: usize,
         seconds: f64,
-    ) -> Result<Costs, Error> {
-        let near = Setting::NONE;
-        let some = layouts.view(near, Prefetch::Off).unwrap_or_default();
-        let drawn = |bytes, packed| random_rows(&some, bytes, packed, lookups);
-        let sets = [
-            (Level::L2, false, drawn(Some(l2_bytes / 2), false)),
-            (Level::L2, true, drawn(Some(l2_bytes / 2), true)),
-            (Level::L3, false, drawn(Some(l3_bytes / 2), false)),
-            (Level::L3, true, drawn(Some(l3_bytes / 2), true)),
-            (Level::Memory, false, random_rows(&some, None, false, lookups * 2)),
-        ];
+    ) -> Result<Vec<(Dtype, f64)>, Error> {
+        let pages = Setting { pages: true, ..Setting::NONE };
+        let place = if layouts.tables(pages).is_some() { pages } else { Setting::NONE };
+        let tables = layouts.view(place, best).unwrap_or_default();
         // Scales that mean nothing, one per row: reading them costs as much as reading real ones.
-        let most = some.iter().map(|table| table.rows).max().unwrap_or(0);
+        let most = tables.iter().map(|table| table.rows).max().unwrap_or(0);
         let params = vec![Params::default(); most];
-        let (mut rows, mut runs) = (Vec::new(), Vec::new());
-        for pages in [false, true] {
-            let place = Setting { pages, ..near };
-            for (level, packed, lookups) in &sets {
-                for prefetch in [false, true] {
-                    let fetched = if prefetch { best } else { Prefetch::Off };
-                    let Some(view) = layouts.view(place, fetched) else { continue };
-                    rows.push(Cost { level: *level, pages, prefetch, packed: *packed, ns: 0.0 });
-                    let run = self.lookup(without_padding(view), lookups)?;
-                    runs.push(if *level == Level::Memory { run } else { run.warm() });
-                }
-            }
-        }
-        let pages = layouts.tables(Setting { pages: true, ..near }).is_some();
-        let place = Setting { pages, ..near };
-        // Spread rows, because the cost of the map is that of touching all of its lines.
-        for packing in [Packing::Off, Packing::Lookup] {
-            let view = layouts.view(Setting { packing, ..place }, best).unwrap_or_default();
-            runs.push(self.lookup(without_padding(view), &sets[2].2)?.warm());
-        }
-        let types = types(&some);
-        for dtype in &types {
-            let view = layouts.view(place, best).unwrap_or_default();
-            let view = without_padding(view).into_iter().map(|t| as_type(t, *dtype, &params));
-            runs.push(self.lookup(view.collect(), &sets[4].2)?);
-        }
-        interleave(&mut runs, 5, seconds)?;
-        for (cost, run) in rows.iter_mut().zip(&runs) {
-            cost.ns = run.ns;
-        }
-        let rest = &runs[rows.len()..];
-        let map_ns = (rest[1].ns - rest[0].ns).max(0.0);
-        let dim = some.first().map_or(0, |table| table.dim);
-        let sizes = types.iter().map(|dtype| dtype.row_bytes(dim));
-        let bytes = sizes.zip(rest[2..].iter().map(|run| run.ns)).collect();
-        Ok(Costs { rows, map_ns, bytes })
+        let types = types(&tables);
+        let run = |dtype: &Dtype| {
+            let tables = tables.iter().map(|table| as_type(*table, *dtype, &params));
+            self.lookup(tables.collect(), lookups)
+        };
+        let mut runs = types.iter().map(run).collect::<Result<Vec<_>, _>>()?;
+        interleave(&mut runs, seconds)?;
+        Ok(types.into_iter().zip(runs.iter().map(|run| run.ns)).collect())
     }
-}
-
-fn without_padding(tables: Vec<Table<'_>>) -> Vec<Table<'_>> {
-    tables.into_iter().map(|table| Table { padding: None, ..table }).collect()
 }
 
 /// The tables' own type, and quantised types with smaller rows.

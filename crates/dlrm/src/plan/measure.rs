@@ -13,7 +13,6 @@ use hither_kernels::detect::Isa;
 use super::Packing;
 pub use super::effects::Effect;
 use super::effects::Meter;
-use super::expect::{Costs, Shares};
 use super::layouts::{HotRows, Layouts};
 use super::levers::Setting;
 use super::timer::ROUNDS_MIN;
@@ -42,7 +41,6 @@ pub struct Bounds {
 pub struct Group {
     pub tables: Vec<usize>,
     pub sampled: Vec<usize>,
-    pub shares: Shares,
     /// Whether copies fitted into memory; if not, only the mapped file was read.
     pub copied: bool,
     /// The share of the copies that lies on huge pages; `None` where the system does not tell.
@@ -56,7 +54,8 @@ pub struct Group {
 pub struct Timing {
     pub threads: usize,
     pub effects: Vec<Effect>,
-    pub costs: Costs,
+    /// Nanoseconds per row if the tables were of this type: their own, and smaller ones.
+    pub types: Vec<(Dtype, f64)>,
 }
 
 /// Copies of the sampled tables in memory at once: one with packed copies, two in another order.
@@ -138,19 +137,13 @@ impl Bench<'_> {
         let lookups = (lookups as usize).max(least).clamp(1 << 12, 1 << 20);
         let batch = self.workload.batch();
         let plain = Lookups::new(batch, self.workload.requests(&sampled, lookups));
-        let shares = self.shares(&sampled, None);
         let timings = threads.iter().map(|&threads| {
             let meter = Meter::new(threads, self.bounds.isa)?;
             let all = Setting::all();
             let schemes = meter.schemes(&layouts, &plain, each_s * 0.1)?;
-            let mut effects = meter.effects(&layouts, &plain, &all, &schemes, each_s * 0.6)?;
-            let best = best_scheme(&effects);
-            let caches = [self.bounds.l2_bytes, self.bounds.l3_bytes];
-            let costs = meter.costs(&layouts, best, caches, lookups, each_s * 0.3)?;
-            for effect in &mut effects {
-                effect.expected_ns = costs.expected_ns(effect.setting, shares);
-            }
-            Ok(Timing { threads, effects, costs })
+            let effects = meter.effects(&layouts, &plain, &all, &schemes, each_s * 0.8)?;
+            let types = meter.types(&layouts, &plain, best_scheme(&effects), each_s * 0.1)?;
+            Ok(Timing { threads, effects, types })
         });
         let timings = timings.collect::<Result<_, Error>>()?;
         let huge = Setting { pages: true, ..Setting::NONE };
@@ -158,7 +151,7 @@ impl Bench<'_> {
             let backing = tables.backing();
             Some(backing.huge_bytes? as f64 / (backing.resident_bytes?.max(1)) as f64)
         });
-        Ok(Group { tables, sampled, shares, copied, huge_share, timings })
+        Ok(Group { tables, sampled, copied, huge_share, timings })
     }
 
     /// As many of the tables as are needed and fit into memory, and whether any did.
@@ -185,14 +178,6 @@ impl Bench<'_> {
         let mut settings = Setting::all();
         settings.retain(|setting| copied || !setting.needs_copy());
         Layouts::new(self.model, sampled, &hot, &settings, &|_| {})
-    }
-
-    /// Shares with rows as they are, or with rows of another size.
-    fn shares(&self, tables: &[usize], row_bytes: Option<usize>) -> Shares {
-        let hot: Vec<&Histogram> = tables.iter().map(|t| self.hot[*t].as_ref()).collect();
-        let own = |t: &usize| self.model.spec.tables[*t].row_bytes();
-        let sizes: Vec<usize> = tables.iter().map(|t| row_bytes.unwrap_or(own(t))).collect();
-        Shares::new(&hot, &sizes, self.bounds.l2_bytes, self.bounds.l3_bytes)
     }
 }
 

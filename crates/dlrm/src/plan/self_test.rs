@@ -8,14 +8,15 @@ use hither_kernels::detect::Isa;
 
 use super::Plan;
 use super::effects::Meter;
-use super::expect::random_rows;
 use crate::Error;
+use crate::lookups::{Hotness, Lookups, Shape};
 use crate::tables::Tables;
 
 /// Tables of one form that are read together.
 const TABLES_MAX: usize = 8;
-/// Lookups per pass: a millisecond or less, so that a short test has many rounds.
+/// Ids of a pass, in bags of one table each: a millisecond or less, so that a short test has many rounds.
 const LOOKUPS: usize = 1 << 14;
+const SAMPLES: usize = 64;
 
 impl Plan {
     /// The same plan with the prefetch that is fastest for random rows of the loaded tables, on one
@@ -41,7 +42,10 @@ impl Plan {
                 .take(TABLES_MAX)
                 .map(|table| Table { padding: None, hot: None, ..*table })
                 .collect();
-            let lookups = random_rows(&some, None, false, LOOKUPS);
+            let pooling = LOOKUPS / SAMPLES / some.len();
+            let shape = Shape { batches: 1, batch: SAMPLES, pooling };
+            let rows: Vec<usize> = some.iter().map(|table| table.rows).collect();
+            let lookups = Lookups::draw(Hotness::Random, &rows, shape, 0);
             let fetched = |prefetch: Prefetch| -> Vec<Table> {
                 some.iter().map(|table| Table { prefetch, ..*table }).collect()
             };

@@ -14,8 +14,6 @@ pub struct Timed<'a> {
     pass: Pass<'a>,
     /// What the time is divided by.
     lookups: usize,
-    /// Whether an untimed pass precedes each timed one, so that the caches hold what they can.
-    is_warm: bool,
     /// The passes with this number compete: only the fastest of them matters.
     contest: Option<usize>,
     /// Nanoseconds per lookup.
@@ -31,7 +29,7 @@ const LOSING: f64 = 1.2;
 
 impl<'a> Timed<'a> {
     pub fn new(lookups: usize, pass: Pass<'a>) -> Self {
-        Self { pass, lookups, is_warm: false, contest: None, ns: f64::INFINITY }
+        Self { pass, lookups, contest: None, ns: f64::INFINITY }
     }
 
     /// Lets the pass compete with all others of the same number. Once it is clearly slower than the
@@ -40,31 +38,24 @@ impl<'a> Timed<'a> {
         Self { contest: Some(contest), ..self }
     }
 
-    pub fn warm(self) -> Self {
-        Self { is_warm: true, ..self }
-    }
-
     /// The pass alone.
     pub fn into_pass(self) -> Pass<'a> {
         self.pass
     }
 
     fn once(&mut self) -> Result<(), Error> {
-        if self.is_warm {
-            (self.pass)()?;
-        }
         let begin = Instant::now();
         (self.pass)()?;
         let ns = begin.elapsed().as_secs_f64() * 1e9 / self.lookups.max(1) as f64;
         self.ns = self.ns.min(ns);
+        // A model may be served on the same core meanwhile.
+        std::thread::yield_now();
         Ok(())
     }
 }
 
-/// Times all passes in turns for about so long. What a pass finds in the caches depends on the passes
-/// before it: neighbours are taken `apart` passes from each other, so that none finds its rows where
-/// its neighbour left them.
-pub fn interleave(runs: &mut [Timed], apart: usize, seconds: f64) -> Result<(), Error> {
+/// Times all passes in turns for about so long.
+pub fn interleave(runs: &mut [Timed], seconds: f64) -> Result<(), Error> {
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     let latest = end + Duration::from_secs_f64(seconds);
     // The first round only brings everything into memory.
@@ -77,10 +68,8 @@ pub fn interleave(runs: &mut [Timed], apart: usize, seconds: f64) -> Result<(), 
             runs.iter_mut().for_each(|run| run.ns = f64::INFINITY);
         }
         let is_timed = contenders(runs, round);
-        for first in 0..apart {
-            for at in (first..runs.len()).step_by(apart).filter(|at| is_timed[*at]) {
-                runs[at].once()?;
-            }
+        for (run, _) in runs.iter_mut().zip(&is_timed).filter(|(_, is_timed)| **is_timed) {
+            run.once()?;
         }
     }
     Ok(())

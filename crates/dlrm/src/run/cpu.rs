@@ -9,11 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hither_kernels::bag::{self, Ids, TableBags};
+use hither_kernels::bag;
 use hither_kernels::gemm::{Activation, Precision, Rows, RowsMut, stride_for};
 
 use super::host::{Host, Layout};
-use super::sample::Sampler;
 use super::{Done, Options, Request, Sparse, StageTimes, Threads};
 use crate::Error;
 use crate::interact::Interactor;
@@ -44,7 +43,6 @@ pub struct Worker {
     starts: Vec<usize>,
     /// Whether a request of the part at hand failed.
     failed: Vec<bool>,
-    sampler: Sampler,
 }
 
 /// Samples that a thread takes at a time where bags are short: the pooled rows of a part stay in the
@@ -61,7 +59,6 @@ const ALONE_SAMPLES: usize = 8;
 /// A call, as all threads see it.
 struct Call<'a> {
     engine: &'a CpuEngine,
-    host: &'a Host,
     layout: &'a Layout,
     requests: &'a [Request<'a>],
     starts: &'a [usize],
@@ -112,7 +109,6 @@ impl CpuEngine {
         assert_eq!(out.len(), samples * outputs, "a place for each score");
         let call = Call {
             engine: self,
-            host,
             layout: &layout,
             requests,
             starts: &starts,
@@ -187,7 +183,6 @@ impl Call<'_> {
         let mut pooled = std::mem::take(&mut worker.pooled);
         let width = self.layout.resident.get().width();
         self.lookups(samples, requests, aligned(&mut pooled, count * width), worker);
-        self.remember(samples, requests, worker);
         let tables_done = Instant::now();
 
         let stride = stride_for::<f32>(interactor.width());
@@ -302,29 +297,6 @@ impl Call<'_> {
         if is_first {
             results[request] = Err(error);
         }
-    }
-
-    fn remember(&self, samples: &Range<usize>, requests: &Range<usize>, worker: &mut Worker) {
-        let ring = &self.host.ring;
-        if !ring.is_on() {
-            return;
-        }
-        let tables = self.layout.resident.get().tables();
-        for (request, _) in requests.clone().zip(&worker.failed).filter(|(_, failed)| !**failed) {
-            let (own, _) = self.overlap(request, samples);
-            for (table, t) in tables.iter().enumerate() {
-                let TableBags { ids, offsets, .. } = self.requests[request].sparse.table(table);
-                let start = offsets[own.start] as usize;
-                let count = offsets[own.end] as usize - start;
-                let is_row =
-                    |row: &u32| (*row as usize) < t.rows && t.padding != Some(i64::from(*row));
-                worker.sampler.pass(ring, table, count, |at| match ids {
-                    Ids::U32(ids) => Some(ids[start + at]).filter(is_row),
-                    Ids::I64(ids) => u32::try_from(ids[start + at]).ok().filter(is_row),
-                });
-            }
-        }
-        ring.write(&mut worker.sampler);
     }
 
     fn done(&self) -> Done {

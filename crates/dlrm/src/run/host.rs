@@ -6,8 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use hither_kernels::bag::{self, Resident};
 use hither_kernels::detect::Isa;
 
-use super::sample::Ring;
-use super::{Options, Request, Seen, Sparse};
+use super::{Options, Request, Sparse};
 use crate::Error;
 use crate::model::Model;
 use crate::plan::Plan;
@@ -19,7 +18,6 @@ pub struct Host {
     outputs: usize,
     options: Options,
     layout: RwLock<Arc<Layout>>,
-    pub(super) ring: Ring,
 }
 
 /// What a new plan replaces.
@@ -41,7 +39,6 @@ impl Host {
         Ok(Self {
             inputs: model.spec.dense_features(),
             outputs: model.spec.top.last().copied().unwrap_or(0),
-            ring: Ring::new(options.sample_every),
             options,
             layout: RwLock::new(Arc::new(layout)),
         })
@@ -63,10 +60,6 @@ impl Host {
 
     pub(super) fn layout(&self) -> Arc<Layout> {
         Arc::clone(&self.layout.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub(super) fn seen(&self) -> Vec<Seen> {
-        self.ring.read()
     }
 
     pub(super) fn replan(&self, plan: &Plan, done: &(dyn Fn(u64) + Sync)) -> Result<(), Error> {

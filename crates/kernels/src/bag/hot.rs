@@ -62,11 +62,6 @@ impl HotMap {
         self.buckets.is_empty()
     }
 
-    /// Whether the row has a copy.
-    pub fn contains(&self, row: u32) -> bool {
-        !self.is_empty() && self.slot(row).0
-    }
-
     pub(super) fn buckets(&self) -> &[[u32; WAYS]] {
         &self.buckets
     }

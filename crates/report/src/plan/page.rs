@@ -49,7 +49,6 @@ impl PlanReport {
             facts => self.facts(),
             tables => self.tables.iter().map(table_row).collect::<Vec<_>>(),
             levers => self.lever_groups(),
-            costs => self.costs(),
             hidden_curves => self.curves.len().saturating_sub(CURVES_MAX),
             notes => self.notes.clone(),
             commands => self.commands.iter().map(|c| context! {
@@ -121,7 +120,7 @@ impl PlanReport {
 
     /// One block of bars per number of threads; the length of a bar is its speed-up.
     fn lever_groups(&self) -> Vec<Value> {
-        let most = self.levers.iter().flat_map(|l| [l.speedup, l.expected_speedup]);
+        let most = self.levers.iter().map(|lever| lever.speedup);
         let most = most.filter(|s| s.is_finite()).fold(1.0, f64::max);
         let width = |speedup: f64| {
             let share = if speedup.is_finite() { speedup / most } else { 0.0 };
@@ -135,9 +134,7 @@ impl PlanReport {
                     chosen => lever.chosen,
                     ns => format!("{:.1}", lever.ns),
                     measured => format!("{:.2}×", lever.speedup),
-                    expected => format!("{:.2}×", lever.expected_speedup),
                     measured_width => width(lever.speedup),
-                    expected_width => width(lever.expected_speedup),
                     gb_s => format!("{:.1}", lever.gb_s),
                     of_touch => percent(lever.of_touch),
                 }
@@ -148,56 +145,12 @@ impl PlanReport {
         })
         .collect()
     }
-
-    /// The calibration: one row per place, one column per combination of pages and prefetch.
-    fn costs(&self) -> Vec<Value> {
-        let mut rows = Vec::new();
-        for group in &self.groups {
-            for timing in &group.timings {
-                for cost in timing.costs.iter().filter(|c| !c.prefetch && c.pages == "mapped") {
-                    let of = |pages: &str, prefetch: bool| {
-                        let same = timing.costs.iter().find(|c| {
-                            (c.level.as_str(), c.packed) == (cost.level.as_str(), cost.packed)
-                                && (c.pages.as_str(), c.prefetch) == (pages, prefetch)
-                        });
-                        same.map_or_else(|| "–".into(), |c| format!("{:.1}", c.ns))
-                    };
-                    rows.push(context! {
-                        tables => names(&group.tables),
-                        threads => timing.threads,
-                        place => place(&cost.level, cost.packed),
-                        mapped => of("mapped", false),
-                        mapped_prefetch => of("mapped", true),
-                        huge => of("huge", false),
-                        huge_prefetch => of("huge", true),
-                    });
-                }
-            }
-        }
-        rows
-    }
-}
-
-fn place(level: &str, packed: bool) -> String {
-    match (level, packed) {
-        ("memory", _) => "memory".into(),
-        (level, true) => format!("{level}, packed"),
-        (level, false) => format!("{level}, spread"),
-    }
-}
-
-fn names(tables: &[String]) -> String {
-    match tables {
-        [] => String::new(),
-        [one] => one.clone(),
-        [first, .., last] => format!("{first} … {last} ({})", tables.len()),
-    }
 }
 
 fn table_row(table: &PlannedTable) -> Value {
     let smaller = |s: &super::SmallerType| {
         context! {
-            text => format!("{} {:.2}×, error {}", s.dtype, s.expected_speedup, percent(s.error)),
+            text => format!("{} {:.2}×, error {}", s.dtype, s.speedup, percent(s.error)),
             advised => s.advised,
         }
     };
