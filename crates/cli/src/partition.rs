@@ -114,7 +114,9 @@ pub fn say_partitioning(
     if edges >= EDGES_MANY {
         let time = match method {
             // 0.6 to 1 µs per edge on current server processors.
-            "metis" | "metis-even" | "clusters" | "auto" => format!("; allow about {} s", edges.div_ceil(1_000_000)),
+            "metis" | "metis-even" | "clusters" | "auto" => {
+                format!("; allow about {} s", edges.div_ceil(1_000_000))
+            }
             _ => String::new(),
         };
         spinner.suspend(|| common.say(&(work + &time)));

@@ -92,7 +92,8 @@ impl Cut {
     }
 
     fn by(settings: &partition::Settings, data: &Dataset) -> Result<Self, Error> {
-        let partition = partition::partition(&data.graph, &data.labels, &data.split.train, settings)?;
+        let partition =
+            partition::partition(&data.graph, &data.labels, &data.split.train, settings)?;
         Ok(Self::new(partition, settings.method.name().into(), data))
     }
 

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::builder::RangedU64ValueParser;
 use hither_gnn::config::{
-    self, Batch, ClassWeights, MetricName, PartitionBy, StepCount, TaskName, TrainBy, TrainConfig, first_said,
+    self, Batch, ClassWeights, MetricName, PartitionBy, StepCount, TaskName, TrainBy, TrainConfig,
+    first_said,
 };
 use hither_gnn::layer::Norm;
 use hither_gnn::links::pairs::{Loss, NegativesBy};

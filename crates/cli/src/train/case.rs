@@ -61,8 +61,8 @@ impl<'a> TrainingCase<'a> {
         let by = workers.partition.unwrap_or(Cut::usual(&self.data));
         let parts = workers.parts.unwrap_or(PARTS);
         let start = Instant::now();
-        let spinner = is_cut_here
-            .then(|| say_partitioning(&self.data, parts, &by.to_string(), self.common));
+        let spinner =
+            is_cut_here.then(|| say_partitioning(&self.data, parts, &by.to_string(), self.common));
         let cut = Cut::of(config, &self.data);
         spinner.into_iter().for_each(|spinner| spinner.finish_and_clear());
         let mut cut = cut?;

@@ -157,7 +157,9 @@ impl FromStr for PartitionBy {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "auto" => Ok(Self::Auto),
-            _ => text.parse().map(Self::Method).map_err(|error: String| format!("{error}; or auto")),
+            _ => {
+                text.parse().map(Self::Method).map_err(|error: String| format!("{error}; or auto"))
+            }
         }
     }
 }

@@ -4,8 +4,8 @@
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64Mcg;
 
-use super::level::Level;
 use super::kinds::KindCounts;
+use super::level::Level;
 use super::tally::Tally;
 
 const PASSES: usize = 3;
@@ -59,7 +59,8 @@ impl Clusters<'_> {
         for sum in sums.iter() {
             let key = key(*sum);
             wish = wish.max(key);
-            if key > best && (sum.0 == from || self.has_room(sum.0, level.sizes.row(node as usize))) {
+            if key > best && (sum.0 == from || self.has_room(sum.0, level.sizes.row(node as usize)))
+            {
                 best = key;
             }
         }

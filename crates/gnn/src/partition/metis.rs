@@ -38,9 +38,8 @@ pub fn cut(level: &Level, quota: &Quota, imbalance: f64, seed: Idx) -> Result<Ve
     // More slack does not help it: given 1.3, it cuts more edges of dense graphs than given 1.03.
     let slack = imbalance.clamp(1.001, 1.1);
     // A kind of few nodes cannot be more even than whole nodes allow.
-    let whole = |(most, total): (&u32, &u32)| {
-        f64::from(*most) * parts as f64 / f64::from((*total).max(1))
-    };
+    let whole =
+        |(most, total): (&u32, &u32)| f64::from(*most) * parts as f64 / f64::from((*total).max(1));
     let slack: Vec<Real> =
         quota.most.iter().zip(&quota.total).map(|kind| slack.max(whole(kind)) as Real).collect();
     let mut of = vec![0; nodes];

@@ -40,8 +40,7 @@ fn cut_from(
         refine::refine(&Level::whole(graph, quota), quota, &mut of);
         return Ok(of);
     }
-    let most: Vec<u32> =
-        quota.most.iter().map(|most| (most / CLUSTERS_PER_PART).max(1)).collect();
+    let most: Vec<u32> = quota.most.iter().map(|most| (most / CLUSTERS_PER_PART).max(1)).collect();
     let mut random = hither_core::seed::stream(settings.seed, "partition");
     let mut level = Level::whole(graph, quota);
     // Finer levels, and the cluster that each of their nodes went into.

@@ -198,7 +198,9 @@ fn label_skew(labels: &Labels, parts: &mut [PartQuality]) -> f64 {
     for part in parts {
         let known: u64 = part.labels.iter().sum();
         part.label_skew = match labels {
-            Labels::Classes { .. } if known > 0 => distance(&part.labels, known, known_of_all) / 2.0,
+            Labels::Classes { .. } if known > 0 => {
+                distance(&part.labels, known, known_of_all) / 2.0
+            }
             Labels::Tasks { count, .. } if part.nodes > 0 => {
                 distance(&part.labels, part.nodes, nodes) / (*count).max(1) as f64
             }

@@ -41,18 +41,11 @@ pub fn refine(level: &Level, quota: &Quota, of: &mut [u32]) {
 }
 
 /// A part with room and more links than the own one, or as many and fewer nodes.
-fn better(
-    links: &Links,
-    quota: &Quota,
-    held: &KindCounts,
-    from: u32,
-    size: &[u32],
-) -> Option<u32> {
+fn better(links: &Links, quota: &Quota, held: &KindCounts, from: u32, size: &[u32]) -> Option<u32> {
     if links.parts() == [from] {
         return None;
     }
-    let to =
-        links.best(|part| part != from && held.has_room(part as usize, size, &quota.most))?;
+    let to = links.best(|part| part != from && held.has_room(part as usize, size, &quota.most))?;
     let gain = links.to(to) - links.to(from);
     let evens = held.total(to as usize) + size.iter().sum::<u32>() < held.total(from as usize);
     (gain > 0 || gain == 0 && evens).then_some(to)
