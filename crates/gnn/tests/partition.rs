@@ -363,7 +363,7 @@ fn what_cannot_be_done_is_told() {
     let empty = Graph::from_edges(0, &[]).unwrap();
     let none = partition(&empty, &classes(vec![], 1), &[], &settings(Method::Random, 1));
     assert!(none.unwrap_err().to_string().contains("graph of 0 nodes into 1 parts"));
-    assert!("kahip".parse::<Method>().unwrap_err().to_string().contains("metis, ldg, fennel"));
+    assert!("kahip".parse::<Method>().unwrap_err().to_string().contains("clusters, ldg, fennel"));
     assert_eq!("fennel".parse::<Method>().unwrap(), Method::Fennel);
 }
 

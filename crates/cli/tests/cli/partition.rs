@@ -83,7 +83,8 @@ fn methods_are_compared() {
         cut["cut-share"].as_f64().expect("a share")
     };
     assert!(share("metis") < share("random") && share("ldg") < share("random"));
-    assert_eq!(cuts.len(), 5);
+    assert!(share("metis") < share("metis-even") && share("metis-even") < share("random"));
+    assert_eq!(cuts.len(), 7);
 }
 
 #[test]
