@@ -42,7 +42,7 @@ const CHECK_NODES: usize = 512;
 const CHECK_FRACTION: f64 = 0.25;
 /// Nodes that a check may read with all their neighbours. Where it would read more, fewer are checked: their features
 /// and hidden rows are in memory at once.
-const CHECK_ROWS_MAX: usize = 1 << 21;
+pub(crate) const CHECK_ROWS_MAX: usize = 1 << 21;
 
 /// Nodes of a server step that halving stops at.
 const BATCH_MIN: usize = 32;
@@ -246,7 +246,7 @@ impl<'a> Judge<'a> {
 }
 
 /// So many nodes, or half as many, and so on, that they and their neighbours are no more than `most`.
-fn few_enough(
+pub(crate) fn few_enough(
     count: usize,
     draw: impl Fn(usize) -> Vec<u32>,
     graph: &Graph,

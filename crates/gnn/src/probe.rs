@@ -15,6 +15,8 @@ use hither_core::record::train::Work;
 use hither_core::seed;
 use hither_kernels::vector::add_scaled;
 
+use crate::correct::{CHECK_ROWS_MAX, few_enough};
+use crate::full_batch::FullBatch;
 use crate::local::{Learner, Pace, Steps, Until};
 use crate::model::{Model, Spec, Weights};
 use crate::partition::Partition;
@@ -77,12 +79,15 @@ impl<'a> Probe<'a> {
         let inside = Arc::new(Dataset { graph: inside, ..(**self.data).clone() });
         let mut whole = self.settings.learner(&self.model, self.data.clone());
         let mut local = self.settings.learner(&self.model, inside);
-        let takes_all = self.settings.local.batch.is_none();
+        let takes_all = self.takes_all();
         let mut pull = |half: usize| {
             let nodes = |(part, train): (usize, &Vec<u32>)| {
+                if takes_all {
+                    return train.clone();
+                }
                 let name = format!("probe/{part}/{half}");
-                let count = if takes_all { train.len() } else { NODES };
-                draw(train, count, &mut seed::stream(self.settings.seed, &name))
+                let some = |count| draw(train, count, &mut seed::stream(self.settings.seed, &name));
+                few_enough(NODES, some, &self.data.graph, self.model.needs().hops, CHECK_ROWS_MAX)
             };
             let nodes: Vec<Vec<u32>> = train.iter().enumerate().map(nodes).collect();
             let mut gradients = |learner: &mut Learner, groups: &[Vec<u32>]| -> Vec<Vec<f32>> {
@@ -101,6 +106,13 @@ impl<'a> Probe<'a> {
         let first = pull(0);
         let second = if takes_all { None } else { Some(pull(1)) };
         first.times(second.as_ref().unwrap_or(&first), &shares)
+    }
+
+    /// Whether all training nodes are measured: where steps take all, and one pass over the whole graph is possible.
+    fn takes_all(&self) -> bool {
+        let nodes = 0..self.data.graph.nodes() as u32;
+        let whole = FullBatch::from_nodes(self.data, nodes);
+        self.settings.local.batch.is_none() && whole.check(&self.model).is_ok()
     }
 
     /// The training nodes of each part that has some.
