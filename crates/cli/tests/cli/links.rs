@@ -109,7 +109,8 @@ fn without_validation_links_the_last_model_is_kept() {
 fn links_of_any_graph_are_learnt() {
     let place = Place::new();
     let graph = place.graph();
-    let words = ["train", &graph, "--task", "links", "--rounds", "2", "--parts", "2", "--batch", "256"];
+    let words =
+        ["train", &graph, "--task", "links", "--rounds", "2", "--parts", "2", "--batch", "256"];
     for model in ["sage", "lightgcn"] {
         let outcome = json_of(&[&words[..], &["--model", model, "--json"]].concat());
         assert_eq!(outcome["runs"][0]["header"]["metric"], "mrr", "{model}");
