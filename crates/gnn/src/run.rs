@@ -67,6 +67,13 @@ impl Cut {
                 Self::new(partition::read(path, data.graph.nodes())?, file, data)
             }
             (None, None) => match workers.partition.unwrap_or(Self::usual(data)) {
+                PartitionBy::Auto if data.links.is_some() => {
+                    return Err(Error::Settings(
+                        "--partition auto probes gradients of labels, and links are learnt here; name a method, such as \
+                         metis"
+                            .into(),
+                    ));
+                }
                 PartitionBy::Auto => choose::alike(config, workers, data)?,
                 PartitionBy::Method(method) => {
                     let settings = Self::settings(workers, method, config.run.seed);

@@ -124,6 +124,7 @@ fn what_links_do_not_do_is_refused() {
     let place = Place::new();
     let (graph, shop) = (place.graph(), shop());
     refused(&["train", &shop, "--mode", "ggs"], "learns labels of nodes only");
+    refused(&["train", &shop, "--parts", "2", "--partition", "auto"], "auto probes gradients");
     refused(&["train", &shop, "--task", "nodes", "--model", "sage"], "has users and items");
     refused(&["train", &shop, "--model", "sage"], "has no features");
     refused(&["train", &shop, "--metric", "accuracy"], "is a score of labels");
