@@ -36,11 +36,13 @@ Examples:
 The file of -o holds one part number per line, in the order of the nodes, as gpmetis writes it. The \
 folder of --write holds the whole dataset with its nodes numbered by part: training maps it and \
 copies nothing, and gives the same results (docs/formats/partition.md). Methods:
-  metis   multilevel; cuts the fewest edges
-  ldg     streaming: each node joins most of its neighbours, if there is room
-  fennel  streaming, with Fennel's penalty on the size of parts
-  random  random parts of equal size
-  label   nodes sorted by class and cut into equal pieces")]
+  metis       multilevel; cuts the fewest edges
+  metis-even  the same, and each part has its share of every class of training nodes
+  clusters    small clusters by metis, dealt so that each part has its share of every class
+  ldg         streaming: each node joins most of its neighbours, if there is room
+  fennel      streaming, with Fennel's penalty on the size of parts
+  random      nodes dealt at random, each class by itself: the most alike parts
+  label       nodes sorted by class and cut into equal pieces: the least alike parts")]
 pub struct Args {
     #[command(flatten)]
     data: DataArgs,
@@ -48,7 +50,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = RangedU64ValueParser::<usize>::new().range(1..=PARTS_MAX as u64))]
     #[arg(allow_negative_numbers = true)]
     parts: usize,
-    /// Method: metis, ldg, fennel, random or label; `all` compares them
+    /// Method: metis, metis-even, clusters, ldg, fennel, random or label; `all` compares them
     #[arg(long, value_name = "NAME", default_value = "metis")]
     method: Methods,
     /// Largest allowed part, as a multiple of the average size
@@ -99,16 +101,22 @@ fn yes(text: &str) -> Result<bool, String> {
 const EDGES_MANY: usize = 2_000_000;
 
 /// A spinner for the time in which a graph is partitioned. Says first what is done if that takes long.
-pub fn say_partitioning(data: &Dataset, settings: &Settings, common: &Common) -> ProgressBar {
+pub fn say_partitioning(
+    data: &Dataset,
+    parts: usize,
+    method: &str,
+    common: &Common,
+) -> ProgressBar {
     let graph = &data.graph;
-    let Settings { method, parts, .. } = settings;
-    let (nodes, edges, parts) = (graph.nodes(), graph.edges(), plural(*parts, "part"));
+    let (nodes, edges, parts) = (graph.nodes(), graph.edges(), plural(parts, "part"));
     let work = format!("partitioning {nodes} nodes and {edges} edges into {parts} by {method}");
     let spinner = common.spinner(work.clone());
     if edges >= EDGES_MANY {
         let time = match method {
             // 0.6 to 1 µs per edge on current server processors.
-            Method::Metis => format!("; allow about {} s", edges.div_ceil(1_000_000)),
+            "metis" | "metis-even" | "clusters" | "auto" => {
+                format!("; allow about {} s", edges.div_ceil(1_000_000))
+            }
             _ => String::new(),
         };
         spinner.suspend(|| common.say(&(work + &time)));
@@ -122,7 +130,7 @@ fn partition_graph(
     common: &Common,
 ) -> anyhow::Result<Partition> {
     let Dataset { graph, labels, split, .. } = data;
-    let spinner = say_partitioning(data, settings, common);
+    let spinner = say_partitioning(data, settings.parts, settings.method.name(), common);
     let partition = partition::partition(graph, labels, &split.train, settings);
     spinner.finish_and_clear();
     Ok(partition?)
@@ -203,7 +211,9 @@ fn cut(
     if let Some(dir) = dir {
         write(dir, data, &parts, method, common)?;
     }
-    Ok(MeasuredPartition { method, time_s, quality: quality(graph, labels, &split.train, &parts) })
+    let quality = quality(graph, labels, &split.train, &parts);
+    let quality = quality.with_features(&data.features, &parts);
+    Ok(MeasuredPartition { method, time_s, quality })
 }
 
 /// The part of each node of the user's files.
@@ -240,6 +250,7 @@ fn shown(cuts: &[MeasuredPartition]) -> String {
         "training nodes",
         "largest / mean",
         "label skew",
+        "feature skew",
         "rows to fetch",
         "copies per node",
         "time",
@@ -254,6 +265,7 @@ fn shown(cuts: &[MeasuredPartition]) -> String {
             format!("{} – {}", quality.train.min, quality.train.max),
             format!("{:.3}", quality.train.imbalance),
             format!("{:.3}", quality.label_skew),
+            shown_skew(quality.feature_skew),
             quality.communication_volume.to_string(),
             format!("{:.2}", quality.replication),
             format!("{time_s:.2} s"),
@@ -271,6 +283,9 @@ fn shown(cuts: &[MeasuredPartition]) -> String {
             "edges inside",
             "edges cut",
             "boundary nodes",
+            "hubs",
+            "label skew",
+            "feature skew",
         ]);
         for (number, part) in quality.parts.iter().enumerate() {
             table.add_row([
@@ -280,11 +295,19 @@ fn shown(cuts: &[MeasuredPartition]) -> String {
                 part.edges_inside.to_string(),
                 part.edges_cut.to_string(),
                 part.boundary_nodes.to_string(),
+                part.hubs.to_string(),
+                format!("{:.3}", part.label_skew),
+                shown_skew(part.feature_skew),
             ]);
         }
         text.push_str(&format!("{table}\n"));
     }
     text
+}
+
+/// A graph without features has none.
+fn shown_skew(skew: Option<f64>) -> String {
+    skew.map_or_else(|| "–".to_owned(), |skew| format!("{skew:.3}"))
 }
 
 fn new_table(head: &[&str]) -> Table {

@@ -27,9 +27,9 @@ use crate::schedule::Schedule;
 use crate::task::{Objective, Task};
 use crate::train::Settings;
 use crate::update::Updates;
-use crate::{Dataset, Error, Features, Labels, optim, partition};
+use crate::{Dataset, Error, Features, Labels, optim};
 
-pub use values::{Batch, ClassWeights, MetricName, StepCount, TaskName};
+pub use values::{Batch, ClassWeights, MetricName, PartitionBy, StepCount, TaskName};
 
 /// Defines a group of options, each with its default beside it.
 macro_rules! options {
@@ -56,6 +56,10 @@ macro_rules! options {
 
 /// Workers without further word.
 pub const PARTS: usize = 8;
+/// Nodes per step of one machine without further word.
+const BATCH: usize = 256;
+/// What the server may spend of the work of up to [`PARTS`] workers: a quarter of all, with what a last step goes beyond.
+const SERVER_SHARE: f64 = 0.3;
 
 /// A training run as it is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -132,7 +136,8 @@ options! {
         /// Factor by which they grow per round.
         rho: f64 = 1.0,
         lr: f64 = 0.01,
-        /// `None`: 256; for lightgcn a quarter of the links, and at most 8192.
+        /// `None`: 256, and for lightgcn a quarter of the links and at most 8192: of one machine, or of all workers
+        /// together.
         batch: Option<Batch> = None,
         /// `None`: 10 neighbours of each node, and all for lightgcn.
         fanout: Option<Fanout> = None,
@@ -188,8 +193,8 @@ pub enum TrainBy {
 pub struct WorkerConfig {
     /// `None`: 8, or as the file or the dataset is partitioned.
     pub parts: Option<usize>,
-    /// `None`: metis, or as the dataset is partitioned.
-    pub partition: Option<partition::Method>,
+    /// `None`: auto for labels and metis for links, or as the dataset is partitioned.
+    pub partition: Option<PartitionBy>,
     pub partition_file: Option<PathBuf>,
     /// What workers send back.
     pub updates: Updates,
@@ -209,8 +214,8 @@ options! {
 pub struct ServerConfig {
     /// `None`: automatic, and an eighth of the local steps for links, where judging has not been worth its work.
     pub server_steps: Option<StepCount>,
-    /// What automatic steps may cost, as a share of the slowest worker's work.
-    /// `None`: 1.
+    /// What automatic steps may cost, as a share of the work of all workers. `None`: 0.3, and with more than 8 workers
+    /// as much as with 8.
     pub server_share: Option<f64>,
     /// `None`: that of the local steps.
     pub server_lr: Option<f64>,
@@ -275,6 +280,8 @@ pub struct Facts {
     pub has_weights: bool,
     /// Edges to learn from.
     pub edges: usize,
+    /// Parts that the graph is in, where that is known; else as many as are asked for.
+    pub parts: Option<usize>,
 }
 
 impl Facts {
@@ -287,6 +294,7 @@ impl Facts {
             link_metric: links.map(|links| LinkMetric::usual(links, data.graph.nodes())),
             has_weights: data.graph.weights().is_some(),
             edges: data.graph.edges(),
+            parts: data.parts.as_ref().map(|stored| stored.datasets().len()),
         }
     }
 }
@@ -439,13 +447,15 @@ impl TrainConfig {
     pub(crate) fn settings(&self, facts: &Facts, is_light: bool) -> Settings {
         // A pass over the links takes four steps at least.
         let light_batch = (facts.edges / 4).clamp(16, 8192);
-        let usual_batch = Batch::Of(if is_light { light_batch } else { 256 });
+        let usual_size = if is_light { light_batch } else { BATCH };
         let usual_fanout = if is_light { Fanout::All } else { Fanout::AtMost(10) };
         let Self { steps, run, by, .. } = self;
         let usual_server = ServerConfig::default();
         let server = by.server().unwrap_or(&usual_server);
+        let asked = by.workers().map(|workers| workers.parts.unwrap_or(PARTS));
+        let parts = asked.map_or(1, |asked| facts.parts.unwrap_or(asked));
         let pace = |batch: Option<Batch>, fanout: &Option<Fanout>, rate: f64| Pace {
-            batch: batch.unwrap_or(usual_batch).size(),
+            batch: batch.unwrap_or(Batch::Of(usual_size)).size(),
             fanout: fanout.clone().unwrap_or(usual_fanout.clone()),
             rate: rate as f32,
             clip: steps.clip.map(|most| most as f32),
@@ -456,7 +466,12 @@ impl TrainConfig {
             rounds: run.rounds,
             local_steps: steps.local_steps,
             rho: steps.rho,
-            local: pace(steps.batch, &steps.fanout, steps.lr),
+            // Workers together take what is best for one machine: larger steps are not worth their nodes.
+            local: pace(
+                steps.batch.or(Some(Batch::Of(usual_size.div_ceil(parts)))),
+                &steps.fanout,
+                steps.lr,
+            ),
             server: pace(
                 server.server_batch,
                 &server.server_fanout,
@@ -468,7 +483,9 @@ impl TrainConfig {
                 StepCount::Fixed(steps) => ServerSteps::Fixed(steps),
                 StepCount::Like => ServerSteps::Like(vec![]),
             },
-            server_share: server.server_share.unwrap_or(1.0),
+            server_share: server
+                .server_share
+                .unwrap_or(SERVER_SHARE * (PARTS as f64 / parts as f64).min(1.0)),
             machine: Machine {
                 sums_per_s: run.machine[0] * 1e9,
                 products_per_s: run.machine[1] * 1e9,

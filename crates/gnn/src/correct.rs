@@ -1,6 +1,6 @@
 //! How much of an average the server takes, and how many steps it corrects it by.
 //!
-//! `auto` gives the server a budget: a share of the work of one worker's round, 1 by default. Three
+//! `auto` gives the server a budget: a share of the work of all workers' round, 0.3 by default. Three
 //! quarters of it pay for steps with sampled neighbours, one quarter for judging. A judgement
 //! compares the loss of training nodes that the server's steps of the round leave out, with all
 //! their neighbours: at the old model, half way to the average, at the average, and after the
@@ -42,7 +42,7 @@ const CHECK_NODES: usize = 512;
 const CHECK_FRACTION: f64 = 0.25;
 /// Nodes that a check may read with all their neighbours. Where it would read more, fewer are checked: their features
 /// and hidden rows are in memory at once.
-const CHECK_ROWS_MAX: usize = 1 << 21;
+pub(crate) const CHECK_ROWS_MAX: usize = 1 << 21;
 
 /// Nodes of a server step that halving stops at.
 const BATCH_MIN: usize = 32;
@@ -62,7 +62,7 @@ pub enum ServerSteps {
 /// What the server may spend, in seconds of the machine that work is converted by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Budget {
-    /// Of the slowest worker's time, per round.
+    /// Of the time of all workers together, per round.
     pub share: f64,
     pub machine: Machine,
     /// One step on the whole graph; `None`: the server takes no such steps.
@@ -74,8 +74,8 @@ pub struct Budget {
 /// The time of all rounds so far, in seconds of the budget's machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spent {
-    /// The slowest worker of each round.
-    slowest_s: Seconds,
+    /// All workers together.
+    workers_s: Seconds,
     server_s: Seconds,
     judge_s: Seconds,
 }
@@ -83,14 +83,14 @@ pub struct Spent {
 impl Budget {
     /// Counts one more round.
     pub fn note(&mut self, round: &Round) {
-        self.spent.slowest_s += self.machine.seconds(round.work.slowest);
+        self.spent.workers_s += self.machine.seconds(round.work.workers);
         self.spent.server_s += self.machine.seconds(round.work.server);
         self.spent.judge_s += self.machine.seconds(round.work.judge);
     }
 
     /// The budget of the rounds so far.
     fn earned_s(&self) -> Seconds {
-        self.share * self.spent.slowest_s
+        self.share * self.spent.workers_s
     }
 
     /// Whether a judgement is due after these rounds: the first at once, others as soon as they are
@@ -108,30 +108,30 @@ impl Budget {
         self.whole_step.is_some_and(|step| self.machine.seconds(step) <= of_a_round_s)
     }
 
-    /// What steps may take now. The work of this round's slowest worker counts if it is known.
-    pub fn left_s(&self, slowest: Option<Work>) -> Seconds {
-        let now_s = slowest.map_or(0.0, |work| self.share * self.machine.seconds(work));
+    /// What steps may take now. The work of this round's workers counts if it is known.
+    pub fn left_s(&self, workers: Option<Work>) -> Seconds {
+        let now_s = workers.map_or(0.0, |work| self.share * self.machine.seconds(work));
         (1.0 - JUDGING) * (self.earned_s() + now_s) - self.spent.server_s
     }
 }
 
 impl ServerSteps {
-    /// When the server stops after some rounds, with so many nodes per step. `slowest` is the work of
-    /// this round's slowest worker, if it is known before the steps. `judged` says that this round's
-    /// steps are judged.
+    /// When the server stops after some rounds, with so many nodes per step. `workers` is the work of
+    /// this round's workers, if it is known before the steps. `judged` says that this round's steps are
+    /// judged.
     pub fn until(
         &self,
         past: &[Round],
         batch: Option<usize>,
         budget: &Budget,
-        slowest: Option<Work>,
+        workers: Option<Work>,
         judged: bool,
     ) -> Until {
         match self {
             Self::Fixed(steps) => Until::Count(*steps),
             Self::Like(taken) => Until::Count(taken.get(past.len()).map_or(0, |(n, _)| *n)),
             Self::Auto if judged || !corrections_harm(past, batch) => {
-                let seconds = budget.left_s(slowest);
+                let seconds = budget.left_s(workers);
                 Until::Spent { seconds, machine: budget.machine }
             }
             Self::Auto => Until::Count(0),
@@ -246,7 +246,7 @@ impl<'a> Judge<'a> {
 }
 
 /// So many nodes, or half as many, and so on, that they and their neighbours are no more than `most`.
-fn few_enough(
+pub(crate) fn few_enough(
     count: usize,
     draw: impl Fn(usize) -> Vec<u32>,
     graph: &Graph,
@@ -303,7 +303,7 @@ mod tests {
         share: 1.0,
         machine: Machine { sums_per_s: 1.0, products_per_s: 1.0, link_bytes_per_s: 1.0 },
         whole_step: Some(Work { sums: 75, products: 0 }),
-        spent: Spent { slowest_s: 0.0, server_s: 0.0, judge_s: 0.0 },
+        spent: Spent { workers_s: 0.0, server_s: 0.0, judge_s: 0.0 },
     };
 
     /// The budget after some rounds.
@@ -313,11 +313,11 @@ mod tests {
         budget
     }
 
-    /// A round whose slowest worker took 100 seconds.
+    /// A round whose workers took 100 seconds.
     fn round(server: u64, judge: u64, gain: Option<f64>) -> Round {
         let work = |sums| Work { sums, products: 0 };
         let works = Works {
-            slowest: work(100),
+            workers: work(100),
             server: work(server),
             judge: work(judge),
             ..Works::default()

@@ -33,6 +33,17 @@ impl Trainer {
         bytes
     }
 
+    /// Model bytes of a round on the link that takes longest. A star sends all models through the server's. A tree of
+    /// all machines broadcasts one model and sums up what comes back, each level after the one before; it needs
+    /// models that are alike and can be summed as they travel.
+    fn busiest_link(&self, bytes: &Bytes) -> u64 {
+        let star = bytes.model_down_bytes + bytes.model_up_bytes;
+        let workers = self.workers.parts().len();
+        let levels = u64::from(usize::BITS - workers.leading_zeros());
+        let can_sum = self.view.is_none() && self.settings.updates() == Updates::Fp32;
+        if can_sum { star.min(2 * levels * self.global.bytes()) } else { star }
+    }
+
     /// The time of the round if every worker and the server had a machine of its own.
     pub(crate) fn critical_path(
         &self,
@@ -53,8 +64,7 @@ impl Trainer {
         };
         CriticalPath {
             workers_s,
-            // All of it goes through the server's link.
-            transfer_s: machine.transfer_s(bytes.model_down_bytes + bytes.model_up_bytes),
+            transfer_s: machine.transfer_s(self.busiest_link(bytes)),
             server_s: waited_s + machine.seconds(works.judge),
         }
     }

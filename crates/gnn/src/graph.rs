@@ -315,6 +315,24 @@ impl Graph {
         &self.neighbours
     }
 
+    /// The same nodes, with only the edges between nodes of one group.
+    pub fn inside(&self, group_of: &[u32]) -> Self {
+        let mut offsets = vec![0];
+        let (mut neighbours, mut weights) = (vec![], self.weights().map(|_| vec![]));
+        for node in 0..self.nodes() as u32 {
+            let row = self.neighbours(node);
+            let own = |other: &u32| group_of[*other as usize] == group_of[node as usize];
+            neighbours.extend(row.iter().filter(|other| own(other)));
+            if let (Some(weights), Some(all)) = (&mut weights, self.weights_of(node)) {
+                let inside = row.iter().zip(all).filter(|(other, _)| own(other));
+                weights.extend(inside.map(|(_, weight)| *weight));
+            }
+            offsets.push(neighbours.len() as u64);
+        }
+        let weights = weights.map(Array::from);
+        Self { weights, ..Self::from_parts(offsets.into(), neighbours.into()) }
+    }
+
     /// The graph between some of the nodes, which are numbered anew in the order given.
     /// `number` is scratch space with one entry per node, all `u32::MAX` before and after.
     pub fn induced(&self, nodes: &[u32], number: &mut [u32]) -> Self {

@@ -26,6 +26,7 @@ pub mod normalisation;
 pub mod optim;
 pub mod partition;
 pub mod parts;
+pub mod probe;
 pub mod run;
 pub mod sample;
 pub mod save;

@@ -9,6 +9,7 @@
 //! A run needs no folder; with one, it goes on where an earlier one of the same configuration on the same data
 //! stopped. It reads no clock of its own, and prints nothing.
 
+mod choose;
 pub mod figures;
 pub mod folder;
 mod identity;
@@ -18,14 +19,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hither_core::Seconds;
-use hither_core::record::train::{Round, RunRecord};
+use hither_core::record::train::{Round, RunRecord, Setup};
 use hither_data::output::check_space;
 use serde_json::json;
 
-use crate::config::{Facts, PARTS, Plan, TrainConfig, WorkerConfig};
+use crate::config::{Facts, PARTS, PartitionBy, Plan, TrainConfig, WorkerConfig};
 use crate::full_batch::FullBatch;
 use crate::model::Inference;
-use crate::partition::{self, Partition, quality};
+use crate::partition::{self, Method, Partition, quality};
+use crate::parts::StoredParts;
 use crate::train::{Best, Trainer};
 use crate::transport::Workers;
 use crate::{Dataset, Error, checkpoint};
@@ -39,71 +41,100 @@ pub use outputs::{NODES_MAX, class_scores, field, likeliest, write_predictions, 
 /// Rounds from one checkpoint to the next.
 const CHECKPOINT_EVERY: u32 = 10;
 
-/// The parts of a graph, the method or file that they come from, and the share of edges that they cut.
+/// The parts of a graph, the method or file that they come from, the share of edges that they cut, and what it took.
 #[derive(Clone, Debug)]
 pub struct Cut {
     pub partition: Partition,
     pub name: String,
     pub share: f64,
+    pub setup: Setup,
 }
 
 impl Cut {
     /// The whole graph as one part.
     pub fn none(data: &Dataset) -> Self {
         let partition = Partition { of: vec![0; data.graph.nodes()], parts: 1 };
-        Self { partition, name: "none".into(), share: 0.0 }
+        Self { partition, name: "none".into(), share: 0.0, setup: Setup::default() }
     }
 
     /// The parts that a configuration asks for.
-    pub fn of(config: &TrainConfig, data: &Dataset) -> Result<Self, Error> {
-        match config.by.workers() {
-            None => Ok(Self::none(data)),
-            Some(workers) => Self::for_workers(workers, data, config.run.seed),
+    pub fn of(config: &TrainConfig, data: &Arc<Dataset>) -> Result<Self, Error> {
+        let Some(workers) = config.by.workers() else { return Ok(Self::none(data)) };
+        let cut = match (&data.parts, &workers.partition_file) {
+            (Some(stored), _) => Self::stored(stored, workers, data)?,
+            (None, Some(path)) => {
+                let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                Self::new(partition::read(path, data.graph.nodes())?, file, data)
+            }
+            (None, None) => match workers.partition.unwrap_or(Self::usual(data)) {
+                PartitionBy::Auto if data.links.is_some() => {
+                    return Err(Error::Settings(
+                        "--partition auto probes gradients of labels, and links are learnt here; name a method, such as \
+                         metis"
+                            .into(),
+                    ));
+                }
+                PartitionBy::Auto => choose::alike(config, workers, data)?,
+                PartitionBy::Method(method) => {
+                    let settings = Self::settings(workers, method, config.run.seed);
+                    Self::by(&settings, data)?
+                }
+            },
+        };
+        match workers.parts.filter(|parts| *parts != cut.partition.parts) {
+            None => Ok(cut),
+            Some(parts) => {
+                let found = cut.partition.parts;
+                let shown = workers.partition_file.as_ref().map(|path| path.display().to_string());
+                let shown = shown.as_ref().unwrap_or(&data.name);
+                Err(Error::Settings(format!("{shown} has {found} parts, but --parts is {parts}")))
+            }
         }
     }
 
-    fn for_workers(workers: &WorkerConfig, data: &Dataset, seed: u64) -> Result<Self, Error> {
-        let Dataset { graph, labels, split, name, parts: stored, .. } = data;
-        let bad = |problem: String| Err(Error::Settings(problem));
-        let asks_otherwise = workers.partition.is_some() || workers.partition_file.is_some();
-        let (partition, method) = match (stored, &workers.partition_file) {
-            (Some(_), _) if asks_otherwise => {
-                return bad(format!(
-                    "{name} is already partitioned; to cut it otherwise, train on the dataset that it was \
-                     made of"
-                ));
-            }
-            (Some(stored), _) => (stored.partition(), stored.method.clone()),
-            (None, Some(path)) => {
-                let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                (partition::read(path, graph.nodes())?, file)
-            }
-            (None, None) => {
-                let settings = Self::settings(workers, seed);
-                let partition = partition::partition(graph, labels, &split.train, &settings)?;
-                (partition, settings.method.name().into())
-            }
-        };
-        if let Some(parts) = workers.parts.filter(|parts| *parts != partition.parts) {
-            let found = partition.parts;
-            let shown = workers.partition_file.as_ref().map(|path| path.display().to_string());
-            let shown = shown.as_ref().unwrap_or(name);
-            return bad(format!("{shown} has {found} parts, but --parts is {parts}"));
+    fn new(partition: Partition, name: String, data: &Dataset) -> Self {
+        let Dataset { graph, labels, split, .. } = data;
+        let share = quality(graph, labels, &split.train, &partition).cut_share;
+        Self { partition, name, share, setup: Setup::default() }
+    }
+
+    fn by(settings: &partition::Settings, data: &Dataset) -> Result<Self, Error> {
+        let partition =
+            partition::partition(&data.graph, &data.labels, &data.split.train, settings)?;
+        Ok(Self::new(partition, settings.method.name().into(), data))
+    }
+
+    /// The parts that a dataset came in.
+    fn stored(stored: &StoredParts, workers: &WorkerConfig, data: &Dataset) -> Result<Self, Error> {
+        if workers.partition.is_some() || workers.partition_file.is_some() {
+            return Err(Error::Settings(format!(
+                "{} is already partitioned; to cut it otherwise, train on the dataset that it was made of",
+                data.name
+            )));
         }
-        let share = match stored {
-            Some(stored) => {
-                let inside = stored.edges_inside();
-                graph.edges().saturating_sub(inside) as f64 / graph.edges().max(1) as f64
-            }
-            None => quality(graph, labels, &split.train, &partition).cut_share,
-        };
-        Ok(Self { partition, name: method, share })
+        let (inside, edges) = (stored.edges_inside(), data.graph.edges());
+        let share = edges.saturating_sub(inside) as f64 / edges.max(1) as f64;
+        let (partition, name) = (stored.partition(), stored.method.clone());
+        Ok(Self { partition, name, share, setup: Setup::default() })
+    }
+
+    /// How a graph is cut without further word: links have no gradients of nodes to probe.
+    pub fn usual(data: &Dataset) -> PartitionBy {
+        match data.links {
+            Some(_) => PartitionBy::Method(Method::Metis),
+            None => PartitionBy::Auto,
+        }
+    }
+
+    /// What a plan depends on, of the graph and its parts.
+    pub fn facts(&self, data: &Dataset) -> Facts {
+        Facts { parts: Some(self.partition.parts), ..Facts::of(data) }
     }
 
     /// How a graph is cut that is neither stored by part nor has a file of parts.
-    pub fn settings(workers: &WorkerConfig, seed: u64) -> partition::Settings {
+    pub fn settings(workers: &WorkerConfig, method: Method, seed: u64) -> partition::Settings {
         partition::Settings {
-            method: workers.partition.unwrap_or_default(),
+            method,
             parts: workers.parts.unwrap_or(PARTS),
             seed,
             ..partition::Settings::default()
@@ -128,8 +159,8 @@ impl Run {
     /// A run without files.
     pub fn new(config: &TrainConfig, data: Dataset) -> Result<Self, Error> {
         let data = Arc::new(config.prepare(data)?);
-        let plan = config.resolve(&Facts::of(&data))?;
         let cut = Cut::of(config, &data)?;
+        let plan = config.resolve(&cut.facts(&data))?;
         Self::from_plan(plan, data, cut, None)
     }
 
@@ -249,7 +280,8 @@ impl Run {
         more: impl FnOnce(&mut Trainer, &RunRecord, &Path) -> Result<(), E>,
     ) -> Result<RunRecord, E> {
         let header = self.trainer.header(env!("CARGO_PKG_VERSION"), &self.cut.name, self.cut.share);
-        let (rounds, summary) = (self.trainer.rounds.clone(), self.trainer.summary());
+        let (rounds, mut summary) = (self.trainer.rounds.clone(), self.trainer.summary());
+        summary.setup = self.setup();
         let mut record = RunRecord { header, rounds, summary };
         if let Some(folder) = &mut self.folder {
             let place = folder.place(self.number);
@@ -258,6 +290,14 @@ impl Run {
             folder.finish(record.clone())?;
         }
         Ok(record)
+    }
+
+    /// What was done before the first round.
+    fn setup(&self) -> Setup {
+        let Trainer { setup_bytes: bytes, settings, .. } = &self.trainer;
+        let Cut { setup, .. } = &self.cut;
+        let path_s = settings.machine.seconds(setup.probe) + settings.machine.transfer_s(*bytes);
+        Setup { bytes: *bytes, path_s, ..setup.clone() }
     }
 
     /// The folder, for the next run.

@@ -1,6 +1,6 @@
 //! What a run says of itself: the header of its record, and its summary.
 
-use hither_core::record::train::{Bytes, CriticalPath, Header, Summary, Times, Works};
+use hither_core::record::train::{Bytes, CriticalPath, Header, Setup, Summary, Times, Works};
 
 use crate::train::Trainer;
 
@@ -52,6 +52,7 @@ impl Trainer {
             work,
             path,
             time,
+            setup: Setup::default(),
             classes: vec![],
         }
     }

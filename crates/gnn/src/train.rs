@@ -41,7 +41,7 @@ pub struct Settings {
     /// How the rates of both change.
     pub schedule: Schedule,
     pub server_steps: ServerSteps,
-    /// The budget of automatic server steps, as a share of the slowest worker's work.
+    /// The budget of automatic server steps, as a share of the work of all workers.
     pub server_share: f64,
     /// Turns counted work and bytes into seconds.
     pub machine: Machine,
@@ -214,17 +214,17 @@ impl Trainer {
         let local_s = watch.lap();
 
         let kept = self.average(&start, &answers, judge.as_mut());
-        let slowest = self.slowest(&answers);
+        let workers = answers.iter().map(|answer| answer.learnt.work).sum();
         let (corrected, gain) =
-            self.correct_globally(&start, kept, slowest, meanwhile, judge.as_mut());
+            self.correct_globally(&start, kept, workers, meanwhile, judge.as_mut());
         let server_s = watch.lap();
 
         let loss = self.loss(round, &answers, corrected.as_ref())?;
         let (scores, evaluated) = self.evaluate(round).unzip();
         let evaluated = evaluated.unwrap_or_default();
         let works = Works {
-            workers: answers.iter().map(|answer| answer.learnt.work).sum(),
-            slowest,
+            workers,
+            slowest: self.slowest(&answers),
             server: corrected.as_ref().map_or(Work::default(), |corrected| corrected.work),
             judge: judge.map_or(Work::default(), |judge| judge.work),
             evaluate: evaluated,
@@ -364,7 +364,7 @@ impl Trainer {
         &mut self,
         start: &Weights,
         kept: f64,
-        slowest: Work,
+        workers: Work,
         meanwhile: Option<Learnt>,
         mut judge: Option<&mut Judge>,
     ) -> (Option<Learnt>, Option<f64>) {
@@ -375,7 +375,7 @@ impl Trainer {
             Corrects::Average => {
                 let judged = judge.as_ref().map(|judge| &judge.held_out[..]);
                 let correction = Correction { settings, model, past: rounds, budget, judged };
-                let corrected = correction.take(server, global, Some(slowest));
+                let corrected = correction.take(server, global, Some(workers));
                 *global = corrected.weights.clone();
                 corrected
             }
@@ -450,11 +450,11 @@ struct Correction<'a> {
 }
 
 impl Correction<'_> {
-    /// Takes them from `start`. The work of the slowest worker counts if it is known by now.
-    fn take(&self, server: &mut Learner, start: &Weights, slowest: Option<Work>) -> Learnt {
+    /// Takes them from `start`. The work of the round's workers counts if it is known by now.
+    fn take(&self, server: &mut Learner, start: &Weights, workers: Option<Work>) -> Learnt {
         let Self { settings, past, budget, judged, .. } = *self;
         let (round, batch) = (past.len() as u32 + 1, settings.server_batch(past, budget));
-        let until = settings.server_steps.until(past, batch, budget, slowest, judged.is_some());
+        let until = settings.server_steps.until(past, batch, budget, workers, judged.is_some());
         let was_sampled = past.last().is_some_and(|last| last.server_batch.is_some());
         if batch.is_none() && was_sampled {
             // What Adam knows of the noise of sampled steps would keep steps on the whole graph short.

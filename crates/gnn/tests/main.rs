@@ -13,6 +13,7 @@ mod load_real;
 mod partition;
 mod partition_real;
 mod parts;
+mod probe;
 mod pytorch;
 mod reference;
 mod run;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use hither_gnn::partition::{Method, Partition, Settings, partition, quality, read, write};
-use hither_gnn::{Error, Graph, Labels};
+use hither_gnn::{Error, Features, Graph, Labels};
 use proptest::prelude::*;
 use rand::RngExt;
 
@@ -39,7 +39,29 @@ fn bound(count: usize, settings: &Settings) -> usize {
     allowed.max(count.div_ceil(settings.parts))
 }
 
-fn assert_sound(cut: &Partition, nodes: usize, train: &[u32], settings: &Settings) {
+/// Upper bound on the training nodes of a part: of all together, or of each class by itself where that is a kind of its own.
+fn bound_of_train(labels: &Labels, train: &[u32], settings: &Settings) -> usize {
+    let is_by_class =
+        matches!(settings.method, Method::MetisEven | Method::Clusters | Method::Random);
+    let Labels::Classes { of, count } = labels else { return bound(train.len(), settings) };
+    if !is_by_class {
+        return bound(train.len(), settings);
+    }
+    let size = |class: u32| train.iter().filter(|node| of[**node as usize] == class).count();
+    let (own, few): (Vec<usize>, Vec<usize>) =
+        (0..*count as u32).map(size).partition(|size| *size >= settings.parts);
+    let unlabelled = size(u32::MAX);
+    let rest = few.iter().sum::<usize>() + unlabelled;
+    own.iter().map(|size| bound(*size, settings)).sum::<usize>() + bound(rest, settings)
+}
+
+fn assert_sound(
+    cut: &Partition,
+    labels: &Labels,
+    nodes: usize,
+    train: &[u32],
+    settings: &Settings,
+) {
     assert_eq!((cut.of.len(), cut.parts), (nodes, settings.parts));
     let lists = cut.nodes_of();
     assert_eq!(lists.iter().map(Vec::len).sum::<usize>(), nodes);
@@ -51,7 +73,8 @@ fn assert_sound(cut: &Partition, nodes: usize, train: &[u32], settings: &Setting
         if settings.method == Method::Label || !settings.balance_train {
             assert!(list.len() <= bound(nodes, settings), "{} nodes in {part}", list.len());
         } else {
-            assert!(trains <= bound(train.len(), settings), "{trains} for training in {part}");
+            let most = bound_of_train(labels, train, settings);
+            assert!(trains <= most, "{trains} for training in {part}");
             let others = list.len() - trains;
             assert!(others <= bound(nodes - train.len(), settings), "{others} others in {part}");
         }
@@ -96,7 +119,7 @@ proptest! {
     #[test]
     fn any_cut_is_sound(Case { graph, labels, train, settings } in cases()) {
         let cut = partition(&graph, &labels, &train, &settings).unwrap();
-        assert_sound(&cut, graph.nodes(), &train, &settings);
+        assert_sound(&cut, &labels, graph.nodes(), &train, &settings);
         let again = partition(&graph, &labels, &train, &settings).unwrap();
         prop_assert_eq!(&cut, &again);
         assert_recounted(&graph, &labels, &train, &cut);
@@ -149,7 +172,8 @@ fn metis_beats_streams_beat_chance() {
         let cut = partition(&graph, &labels, &[], &settings(method, 8)).unwrap();
         quality(&graph, &labels, &[], &cut).cut_share
     };
-    let [metis, ldg, fennel, random, label] = Method::ALL.map(share);
+    let [metis, ldg, fennel, random, label] =
+        [Method::Metis, Method::Ldg, Method::Fennel, Method::Random, Method::Label].map(share);
     // A quarter of the edges lead anywhere, and seven of eight of those out of a part.
     assert!(metis < 0.23, "{metis}");
     assert!(label < 0.23, "classes are communities: {label}");
@@ -161,7 +185,7 @@ fn metis_beats_streams_beat_chance() {
 #[test]
 fn seeds_differ() {
     let (graph, labels) = planted(500, 5, 3000);
-    for method in [Method::Metis, Method::Ldg, Method::Fennel, Method::Random] {
+    for method in Method::ALL.into_iter().filter(|method| *method != Method::Label) {
         let cut = |seed| {
             let settings = Settings { seed, ..settings(method, 4) };
             partition(&graph, &labels, &[], &settings).unwrap().of
@@ -194,7 +218,7 @@ fn training_nodes_are_balanced_where_asked() {
     for method in [Method::Metis, Method::Ldg, Method::Fennel, Method::Random] {
         let even = Settings { balance_train: true, ..settings(method, 4) };
         let cut = partition(&graph, &labels, &train, &even).unwrap();
-        assert_sound(&cut, 2000, &train, &even);
+        assert_sound(&cut, &labels, 2000, &train, &even);
         assert!(quality(&graph, &labels, &train, &cut).train.min > 100, "{method}");
     }
     let cut = partition(&graph, &labels, &train, &settings(Method::Metis, 4)).unwrap();
@@ -209,7 +233,7 @@ fn no_part_is_empty_where_kinds_are_few() {
     for method in Method::ALL {
         let settings = Settings { balance_train: true, ..settings(method, 6) };
         let cut = partition(&graph, &labels, &[4], &settings).unwrap();
-        assert_sound(&cut, 6, &[4], &settings);
+        assert_sound(&cut, &labels, 6, &[4], &settings);
     }
 }
 
@@ -223,6 +247,51 @@ fn parts_by_label_are_skewed_and_random_ones_are_not() {
     // A part of one class is as far from eight even ones as seven of eight nodes are.
     assert!((skew(Method::Label) - 0.875).abs() < 1e-9);
     assert!(skew(Method::Random) < 0.1);
+}
+
+#[test]
+fn even_methods_give_every_part_its_share_of_each_class() {
+    // Classes are communities, so that METIS alone puts each into one part.
+    let (graph, labels) = planted(4000, 8, 40_000);
+    let train: Vec<u32> = (0..4000).step_by(2).collect();
+    let found = |method| {
+        let settings = Settings { balance_train: true, ..settings(method, 4) };
+        let cut = partition(&graph, &labels, &train, &settings).unwrap();
+        let of_train = classes(train.iter().map(|node| node % 8).collect(), 8);
+        let train_of =
+            Partition { of: train.iter().map(|n| cut.of[*n as usize]).collect(), parts: 4 };
+        let bare = Graph::from_edges(train.len(), &[]).unwrap();
+        let skew = quality(&bare, &of_train, &[], &train_of).label_skew;
+        (skew, quality(&graph, &labels, &train, &cut).cut_share)
+    };
+    let [metis, even, clusters, random] =
+        [Method::Metis, Method::MetisEven, Method::Clusters, Method::Random].map(found);
+    assert!(metis.0 > 0.3 && even.0 < 0.03 && random.0 < 0.01, "{metis:?} {even:?} {random:?}");
+    assert!(clusters.0 < 0.1, "{clusters:?}");
+    assert!(
+        metis.1 < even.1 && even.1 < random.1 && clusters.1 < random.1,
+        "{even:?} {clusters:?}"
+    );
+}
+
+#[test]
+fn features_and_hubs_of_parts() {
+    // Two parts of two nodes: rows 0 and 2 in one, 4 and 6 in the other; the mean is 3 and the variance 5.
+    let dense = Features::Dense { values: vec![0.0_f32, 2.0, 4.0, 6.0].into(), dim: 1 };
+    let graph = Graph::from_edges(4, &[(3, 0), (3, 1), (3, 2)]).unwrap();
+    let cut = Partition { of: vec![0, 0, 1, 1], parts: 2 };
+    let report = quality(&graph, &classes(vec![0; 4], 1), &[], &cut).with_features(&dense, &cut);
+    let near = |a: Option<f64>, b: f64| a.is_some_and(|a| (a - b).abs() < 1e-12);
+    assert!(near(report.feature_skew, 4.0 / 5.0), "{:?}", report.feature_skew);
+    assert!(near(report.parts[1].feature_skew, (4.0_f64 / 5.0).sqrt()));
+    assert_eq!(report.parts.iter().map(|part| part.hubs).collect::<Vec<_>>(), [0, 1]);
+    // The same as sparse rows.
+    let (offsets, indices) = (vec![0, 0, 1, 2, 3], vec![0, 0, 0]);
+    let values = Some(vec![2.0_f32, 4.0, 6.0].into());
+    let sparse =
+        Features::Sparse { offsets: offsets.into(), indices: indices.into(), values, dim: 1 };
+    let again = quality(&graph, &classes(vec![0; 4], 1), &[], &cut).with_features(&sparse, &cut);
+    assert_eq!(again, report);
 }
 
 #[test]
@@ -266,7 +335,7 @@ fn odd_graphs() {
                 let settings = settings(method, parts);
                 if parts <= nodes {
                     let cut = partition(&graph, &labels, &[], &settings).unwrap();
-                    assert_sound(&cut, nodes, &[], &settings);
+                    assert_sound(&cut, &labels, nodes, &[], &settings);
                 }
             }
         }
@@ -294,7 +363,7 @@ fn what_cannot_be_done_is_told() {
     let empty = Graph::from_edges(0, &[]).unwrap();
     let none = partition(&empty, &classes(vec![], 1), &[], &settings(Method::Random, 1));
     assert!(none.unwrap_err().to_string().contains("graph of 0 nodes into 1 parts"));
-    assert!("kahip".parse::<Method>().unwrap_err().to_string().contains("metis, ldg, fennel"));
+    assert!("kahip".parse::<Method>().unwrap_err().to_string().contains("clusters, ldg, fennel"));
     assert_eq!("fennel".parse::<Method>().unwrap(), Method::Fennel);
 }
 

@@ -206,7 +206,7 @@ fn only_what_helps_the_whole_graph_is_kept() {
         let settings = settings(mode);
         let local = Pace { batch: None, ..settings.local.clone() };
         // On a graph this small a judgement costs as much as a few rounds of a worker.
-        let (rho, server_share) = (1.0, 8.0);
+        let (rho, server_share) = (1.0, 2.0);
         let settings = Settings { rounds, local_steps: 10, rho, server_share, ..settings };
         let settings = Settings { local, server_steps, ..settings };
         let mut trainer = Trainer::new(settings, model(&data), data.clone(), &partition);
@@ -224,7 +224,7 @@ fn only_what_helps_the_whole_graph_is_kept() {
 #[test]
 fn the_server_stays_within_its_budget() {
     let (data, partition) = graph(Family::NoisyFeatures, 3000);
-    for (mode, server_share) in [(Mode::Llcg, 1.0), (Mode::Llcg, 0.3), (Mode::LlcgStale, 1.0)] {
+    for (mode, server_share) in [(Mode::Llcg, 0.25), (Mode::Llcg, 0.1), (Mode::LlcgStale, 0.25)] {
         let settings = Settings { rounds: 20, rho: 1.0, server_share, ..settings(mode) };
         let machine = settings.machine;
         let mut trainer = Trainer::new(settings, model(&data), data.clone(), &partition);
@@ -232,7 +232,7 @@ fn the_server_stays_within_its_budget() {
         let sum = |of: &dyn Fn(&Round) -> Work| -> f64 {
             trainer.rounds.iter().map(|round| machine.seconds(of(round))).sum()
         };
-        let earned = server_share * sum(&|round| round.work.slowest);
+        let earned = server_share * sum(&|round| round.work.workers);
         let (steps, judging) = (sum(&|round| round.work.server), sum(&|round| round.work.judge));
         // The last step may go beyond, and the first judgement comes before it is earned.
         let step = steps / f64::from(trainer.summary().server_steps as u32);
@@ -251,7 +251,9 @@ fn the_critical_path_is_the_slowest_worker_the_transfers_and_the_waiting() {
         let mut trainer = trainer(settings);
         run(&mut trainer, 1);
         let Round { work, path, bytes, .. } = trainer.rounds[0].clone();
-        let models = machine.transfer_s(bytes.model_down_bytes + bytes.model_up_bytes);
+        // Four workers and the server are three levels of a tree, each a model down and one up; a star would be eight
+        // models through one link.
+        let models = machine.transfer_s((bytes.model_down_bytes + bytes.model_up_bytes) * 6 / 8);
         assert_eq!(path.transfer_s, models, "{}", mode.name());
         (path, machine.seconds(work.slowest), machine.seconds(work.server))
     };

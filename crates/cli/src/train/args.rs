@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::builder::RangedU64ValueParser;
 use hither_gnn::config::{
-    self, Batch, ClassWeights, MetricName, StepCount, TaskName, TrainBy, TrainConfig, first_said,
+    self, Batch, ClassWeights, MetricName, PartitionBy, StepCount, TaskName, TrainBy, TrainConfig,
+    first_said,
 };
 use hither_gnn::layer::Norm;
 use hither_gnn::links::pairs::{Loss, NegativesBy};
 use hither_gnn::optim;
-use hither_gnn::partition::{self, PARTS_MAX};
+use hither_gnn::partition::PARTS_MAX;
 use hither_gnn::run::Existing;
 use hither_gnn::run::folder::RUNS_MAX;
 use hither_gnn::sample::Fanout;
@@ -148,7 +149,7 @@ struct StepFlags {
     #[arg(long, value_name = "RATE", value_parser = |t: &str| number(t, 1e-9, 1e3))]
     lr: Option<f64>,
     /// Training nodes or links per step, or `full` for all of them with all neighbours [default: 256;
-    /// lightgcn: a quarter of the links, at most 8192]
+    /// lightgcn: a quarter of the links, at most 8192; of all workers together]
     #[arg(long, value_name = "N")]
     batch: Option<Batch>,
     /// Neighbours sampled per node: one number, one per graph layer from the batch outwards (15,10,5),
@@ -178,10 +179,11 @@ struct WorkerFlags {
     /// or as in --partition-file, or as the dataset is partitioned]
     #[arg(long, value_name = "N", value_parser = count(PARTS_MAX as u64))]
     parts: Option<usize>,
-    /// Partitioning method: metis, ldg, fennel, random or label [default: metis, or as the dataset is
-    /// partitioned]
+    /// Partitioning method: metis, metis-even, clusters, ldg, fennel, random or label; `auto` is the
+    /// first of metis-even, clusters and random whose parts are alike enough, by a probe [default: auto, and metis for links; or as the
+    /// dataset is partitioned]
     #[arg(long, value_name = "METHOD", hide_short_help = true)]
-    partition: Option<partition::Method>,
+    partition: Option<PartitionBy>,
     /// Read the parts from a file of `hither partition` or gpmetis
     #[arg(long, value_name = "FILE", hide_short_help = true, conflicts_with = "partition")]
     partition_file: Option<PathBuf>,
@@ -207,7 +209,8 @@ struct ServerFlags {
     /// held-out nodes shows harm) [default: auto; for links an eighth of --local-steps]
     #[arg(long, value_name = "S", hide_short_help = true)]
     server_steps: Option<StepCount>,
-    /// Budget of `auto`: the server's work per round, as a share of one worker's [default: 1]
+    /// Budget of `auto`: the server's work per round, as a share of all workers' together [default: 0.3; with
+    /// more than 8 workers as much as with 8]
     #[arg(long, value_name = "F", hide_short_help = true, value_parser = |t: &str| number(t, 0.0, 1000.0))]
     server_share: Option<f64>,
     /// Learning rate of the server [default: --lr]

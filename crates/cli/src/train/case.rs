@@ -1,9 +1,10 @@
 //! The dataset, split and partition that all runs with one seed share.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use hither_gnn::Dataset;
-use hither_gnn::config::{Batch, TaskName, TrainConfig};
+use hither_gnn::config::{Batch, PARTS, TaskName, TrainConfig};
 use hither_gnn::run::Cut;
 use hither_gnn::train::Mode;
 
@@ -44,14 +45,9 @@ impl<'a> TrainingCase<'a> {
     pub fn together(&self) -> anyhow::Result<TrainConfig> {
         let mut config = self.config(Mode::Single)?;
         let workers = self.cut(&self.config(Mode::PsgdPa)?)?.partition.parts;
-        let batch = config.steps.batch.or_else(|| {
-            let plan = config.resolve(&hither_gnn::config::Facts::of(&self.data)).ok()?;
-            plan.settings.local.batch.map(Batch::Of)
-        });
-        config.steps.batch = match batch {
-            Some(Batch::Of(size)) => Some(Batch::Of(size.saturating_mul(workers))),
-            other => other,
-        };
+        if let Some(Batch::Of(size)) = &mut config.steps.batch {
+            *size = size.saturating_mul(workers);
+        }
         Ok(config)
     }
 
@@ -62,11 +58,17 @@ impl<'a> TrainingCase<'a> {
             return Ok(cut.clone());
         }
         let is_cut_here = self.data.parts.is_none() && workers.partition_file.is_none();
-        let settings = Cut::settings(workers, self.seed);
-        let spinner = is_cut_here.then(|| say_partitioning(&self.data, &settings, self.common));
+        let by = workers.partition.unwrap_or(Cut::usual(&self.data));
+        let parts = workers.parts.unwrap_or(PARTS);
+        let start = Instant::now();
+        let spinner =
+            is_cut_here.then(|| say_partitioning(&self.data, parts, &by.to_string(), self.common));
         let cut = Cut::of(config, &self.data);
         spinner.into_iter().for_each(|spinner| spinner.finish_and_clear());
-        let cut = cut?;
+        let mut cut = cut?;
+        if is_cut_here {
+            cut.setup.partition_s = start.elapsed().as_secs_f64();
+        }
         Ok(self.cut.get_or_init(|| cut).clone())
     }
 }

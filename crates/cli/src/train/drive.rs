@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hither_core::record::train::{Round, RunRecord};
 use hither_gnn::Dataset;
-use hither_gnn::config::{Facts, TrainConfig};
+use hither_gnn::config::TrainConfig;
 use hither_gnn::correct::ServerSteps;
 use hither_gnn::run::folder::{PROFILE, RunFolder, write_json};
 use hither_gnn::run::{Existing, Run};
@@ -95,7 +95,8 @@ pub struct Job<'a> {
 impl Job<'_> {
     pub fn ready(&self) -> anyhow::Result<Run> {
         let Self { args, case, config, .. } = self;
-        let mut plan = config.resolve(&Facts::of(&case.data))?;
+        let cut = case.cut(config)?;
+        let mut plan = config.resolve(&cut.facts(&case.data))?;
         if let Some(steps) = &self.steps {
             if let ServerSteps::Like(taken) = steps {
                 // Stop where the other run stopped: beyond that there is nothing to compare with.
@@ -103,7 +104,6 @@ impl Job<'_> {
             }
             plan.settings.server_steps = steps.clone();
         }
-        let cut = case.cut(config)?;
         let workers = match self.ranks {
             Some(ranks) => Some(ranks.begin(args.data.path(), config, &case.data)?),
             None => None,

@@ -34,7 +34,7 @@ struct DryRun {
     local_steps: [u32; 2],
     /// Of the server in all rounds of a run; `None` if its budget decides.
     server_steps: Option<u64>,
-    /// The server's budget per round, as a share of one worker's work.
+    /// The server's budget per round, as a share of all workers' work.
     server_share: f64,
     /// Models alone, all workers, both directions.
     model_bytes_per_round: u64,
@@ -115,7 +115,7 @@ fn shown(plan: &DryRun) -> String {
     let runs = if plan.runs == 1 { "1 run".into() } else { format!("each of {} runs", plan.runs) };
     let server = match plan.server_steps {
         Some(steps) => format!("{steps} steps per run"),
-        None => format!("as many steps as {server_share} of one worker's work pays for"),
+        None => format!("as many steps as {server_share} of the workers' work pays for"),
     };
     let mb = |bytes: u64| bytes as f64 / 1e6;
     let (cut, memory, models) =

@@ -95,7 +95,7 @@ fn measured(ranks: &[RankReport], step_s: Seconds) -> Measured {
 
 #[cfg(test)]
 mod tests {
-    use hither_core::record::train::{Bytes, CriticalPath, Header, Round, Summary, Works};
+    use hither_core::record::train::{Bytes, CriticalPath, Header, Round, Setup, Summary, Works};
 
     use super::*;
 
@@ -149,6 +149,7 @@ mod tests {
             work: Works::default(),
             path: CriticalPath::default(),
             time: total,
+            setup: Setup::default(),
             classes: vec![],
         };
         RunRecord { header, rounds: vec![round(1), round(2)], summary }

@@ -297,7 +297,9 @@ impl WorkerRank<'_> {
             View::Parts(own) => own[0].clone(),
             View::Whole(graph, _) => graph.data.clone(),
         };
-        let Plan { settings, model } = orders.config.resolve(&Facts::of(&first))?;
+        let parts_of_all = stored::facts(&orders.folder)?.parts;
+        let facts = Facts { parts: Some(parts_of_all), ..Facts::of(&first) };
+        let Plan { settings, model } = orders.config.resolve(&facts)?;
         let model = Arc::new(model);
         match view {
             View::Parts(own) => Ok(Threads::from_parts(&settings, &model, parts.zip(own))),

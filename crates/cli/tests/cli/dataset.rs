@@ -80,7 +80,7 @@ fn a_list_of_edges_alone_is_described_and_partitioned_but_not_trained_on() {
     stdout_of(&[&["partition", path.str()], &words[..], &[parts.str()]].concat());
     assert_eq!(fs::read_to_string(parts).expect("parts").lines().count(), 60);
     let cuts = json_of(&["partition", path.str(), "--method", "all", "--json"]);
-    assert_eq!(cuts.as_array().map(Vec::len), Some(4), "all but the one by label");
+    assert_eq!(cuts.as_array().map(Vec::len), Some(6), "all but the one by label");
     refused(&["partition", path.str(), "--method", "label"], "has no labels");
     refused(&["train", path.str()], "features.csv (or features.npy) is missing");
     refused(&["dataset", "convert", path.str(), "-o", "x"], "features.csv");

@@ -109,9 +109,10 @@ fn without_validation_links_the_last_model_is_kept() {
 fn links_of_any_graph_are_learnt() {
     let place = Place::new();
     let graph = place.graph();
-    let words = ["train", &graph, "--task", "links", "--rounds", "2", "--parts", "2", "--json"];
+    let words =
+        ["train", &graph, "--task", "links", "--rounds", "2", "--parts", "2", "--batch", "256"];
     for model in ["sage", "lightgcn"] {
-        let outcome = json_of(&[&words[..], &["--model", model]].concat());
+        let outcome = json_of(&[&words[..], &["--model", model, "--json"]].concat());
         assert_eq!(outcome["runs"][0]["header"]["metric"], "mrr", "{model}");
         let test = outcome["test"]["mean"].as_f64().expect("a score");
         assert!(test > 0.05 && test < 1.0, "{model}: {test}");
@@ -123,6 +124,7 @@ fn what_links_do_not_do_is_refused() {
     let place = Place::new();
     let (graph, shop) = (place.graph(), shop());
     refused(&["train", &shop, "--mode", "ggs"], "learns labels of nodes only");
+    refused(&["train", &shop, "--parts", "2", "--partition", "auto"], "auto probes gradients");
     refused(&["train", &shop, "--task", "nodes", "--model", "sage"], "has users and items");
     refused(&["train", &shop, "--model", "sage"], "has no features");
     refused(&["train", &shop, "--metric", "accuracy"], "is a score of labels");

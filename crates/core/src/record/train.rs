@@ -249,9 +249,38 @@ pub struct Summary {
     pub work: Works,
     pub path: CriticalPath,
     pub time: Times,
+    /// What was done once, before the first round; in no other figure but `bytes`.
+    #[serde(default)]
+    pub setup: Setup,
     /// Test nodes by class. Empty if a node can have several labels, or if the run kept no files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassScore>,
+}
+
+/// What a run does once, before its first round.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Setup {
+    /// Measured time of partitioning, probes included; 0 if the dataset came in parts.
+    pub partition_s: Seconds,
+    /// Copies of remote nodes that are sent to workers.
+    pub bytes: u64,
+    /// Work of the probes that chose the partition.
+    pub probe: Work,
+    /// Computed: the probes on one machine, and the copies through its link.
+    pub path_s: Seconds,
+    /// The partitions that were tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probed: Vec<Probed>,
+}
+
+/// How far workers on some parts pull from where the whole graph does: squared lengths of gradients.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Probed {
+    pub partition: String,
+    /// What cut edges do to the workers' mean.
+    pub cut: f64,
+    /// How differently the parts pull.
+    pub uneven: f64,
 }
 
 /// The test nodes of one class, classified by the model with the best validation score.

@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::Metric;
 use crate::links::metric::LinkMetric;
 use crate::named::named;
+use crate::partition::Method;
 use crate::sample::Fanout;
 use crate::update::Updates;
 
@@ -41,6 +42,14 @@ pub enum StepCount {
     Fixed(u32),
     /// As many as a run of `llcg` took, round by round; the caller gives them.
     Like,
+}
+
+/// How a graph is cut for training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartitionBy {
+    /// By the first method that makes parts alike enough; probes tell.
+    Auto,
+    Method(Method),
 }
 
 /// How classes count in the loss.
@@ -142,6 +151,28 @@ impl fmt::Display for StepCount {
     }
 }
 
+impl FromStr for PartitionBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            _ => {
+                text.parse().map(Self::Method).map_err(|error: String| format!("{error}; or auto"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for PartitionBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Method(method) => f.write_str(method.name()),
+        }
+    }
+}
+
 impl FromStr for ClassWeights {
     type Err = String;
 
@@ -223,7 +254,7 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(Batch, Fanout, StepCount, ClassWeights, MetricName, Updates);
+as_text!(Batch, Fanout, StepCount, PartitionBy, ClassWeights, MetricName, Updates);
 
 #[cfg(test)]
 mod tests {
@@ -246,6 +277,7 @@ mod tests {
         check::<Batch>(&["full", "64"]);
         check::<Fanout>(&["all", "10", "15,10,5"]);
         check::<StepCount>(&["auto", "0", "7", "as llcg"]);
+        check::<PartitionBy>(&["auto", "metis-even"]);
         check::<ClassWeights>(&["balanced", "1,2.5"]);
         check::<MetricName>(&["accuracy", "recall@20", "mrr"]);
         check::<Updates>(&["fp32", "bf16", "top-k:0.1"]);

@@ -4,15 +4,15 @@
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64Mcg;
 
+use super::kinds::KindCounts;
 use super::level::Level;
-use super::quota::KindCounts;
 use super::tally::Tally;
 
 const PASSES: usize = 3;
 const NONE: u32 = u32::MAX;
 
 /// The cluster of each node, numbered without gaps, and how many there are.
-pub fn cluster(level: &Level, most: [u32; 2], random: &mut Pcg64Mcg) -> (Vec<u32>, usize) {
+pub fn cluster(level: &Level, most: &[u32], random: &mut Pcg64Mcg) -> (Vec<u32>, usize) {
     let mut clusters = Clusters {
         of: (0..level.nodes() as u32).collect(),
         sizes: level.sizes.clone(),
@@ -39,15 +39,15 @@ fn order(level: &Level, random: &mut Pcg64Mcg) -> Vec<u32> {
     order
 }
 
-struct Clusters {
+struct Clusters<'a> {
     of: Vec<u32>,
-    sizes: Vec<KindCounts>,
+    sizes: KindCounts,
     /// The cluster that a node would have joined if there had been room for all.
     wish: Vec<u32>,
-    most: [u32; 2],
+    most: &'a [u32],
 }
 
-impl Clusters {
+impl Clusters<'_> {
     /// Moves a node to the cluster that it has most edges to. Returns whether it moved.
     fn settle(&mut self, level: &Level, node: u32, tally: &mut Tally) -> bool {
         let row = level.row(node);
@@ -59,7 +59,8 @@ impl Clusters {
         for sum in sums.iter() {
             let key = key(*sum);
             wish = wish.max(key);
-            if key > best && (sum.0 == from || self.has_room(sum.0, level.sizes[node as usize])) {
+            if key > best && (sum.0 == from || self.has_room(sum.0, level.sizes.row(node as usize)))
+            {
                 best = key;
             }
         }
@@ -68,15 +69,15 @@ impl Clusters {
         best.2 != from
     }
 
-    fn has_room(&self, cluster: u32, size: KindCounts) -> bool {
-        self.sizes[cluster as usize].leaves_room(size, self.most)
+    fn has_room(&self, cluster: u32, size: &[u32]) -> bool {
+        self.sizes.has_room(cluster as usize, size, self.most)
     }
 
     fn join(&mut self, node: u32, to: u32, level: &Level) {
         let from = std::mem::replace(&mut self.of[node as usize], to);
-        let size = level.sizes[node as usize];
-        self.sizes[from as usize] = self.sizes[from as usize] - size;
-        self.sizes[to as usize] = self.sizes[to as usize] + size;
+        let size = level.sizes.row(node as usize);
+        self.sizes.take(from as usize, size);
+        self.sizes.add(to as usize, size);
     }
 
     /// Nodes that stayed alone join others that wished for the same cluster, as the leaves of a
@@ -86,12 +87,13 @@ impl Clusters {
         let mut hosts = vec![NONE; level.nodes() + 1];
         for node in order {
             let own = self.of[*node as usize];
-            if own != *node || self.sizes[own as usize] != level.sizes[*node as usize] {
+            let size = level.sizes.row(*node as usize);
+            if own != *node || self.sizes.row(own as usize) != size {
                 continue;
             }
             let host = &mut hosts[(self.wish[*node as usize] as usize).min(level.nodes())];
             let to = *host;
-            if to != NONE && self.has_room(to, level.sizes[*node as usize]) {
+            if to != NONE && self.has_room(to, size) {
                 self.join(*node, to, level);
             } else {
                 *host = own;

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use rayon::prelude::*;
 
-use super::quota::{KindCounts, Quota};
+use super::kinds::KindCounts;
+use super::quota::Quota;
 use super::tally::Tally;
 use crate::Graph;
 
@@ -15,7 +16,7 @@ pub struct Level<'a> {
     /// Edges of the whole graph behind each entry; empty if that is one each.
     weights: Vec<u32>,
     /// Nodes of the whole graph behind each node, by kind.
-    pub sizes: Vec<KindCounts>,
+    pub sizes: KindCounts,
 }
 
 /// Coarse nodes whose rows are computed at a time.
@@ -23,21 +24,16 @@ const CHUNK: usize = 1 << 12;
 
 impl<'a> Level<'a> {
     pub fn whole(graph: &'a Graph, quota: &Quota) -> Self {
-        let size = |node| {
-            let mut size = KindCounts::default();
-            size.0[quota.kind(node)] = 1;
-            size
-        };
         Self {
             offsets: graph.offsets().into(),
             targets: graph.targets().into(),
             weights: vec![],
-            sizes: (0..graph.nodes()).map(size).collect(),
+            sizes: KindCounts::of_nodes(graph.nodes(), &quota.kinds),
         }
     }
 
     pub fn nodes(&self) -> usize {
-        self.sizes.len()
+        self.sizes.rows()
     }
 
     pub fn degree(&self, node: u32) -> usize {
@@ -68,13 +64,12 @@ impl<'a> Level<'a> {
 
     /// The graph between clusters, which are numbered without gaps.
     pub fn contract(&self, cluster_of: &[u32], clusters: usize) -> Level<'static> {
-        let mut sizes = vec![KindCounts::default(); clusters];
+        let mut sizes = KindCounts::none(clusters, self.sizes.row(0).len());
         // Members of each cluster, one cluster after the other.
         let mut starts = vec![0_u32; clusters + 1];
         for (node, cluster) in cluster_of.iter().enumerate() {
             starts[*cluster as usize + 1] += 1;
-            let size = &mut sizes[*cluster as usize];
-            *size = *size + self.sizes[node];
+            sizes.add(*cluster as usize, self.sizes.row(node));
         }
         for cluster in 0..clusters {
             starts[cluster + 1] += starts[cluster];
@@ -122,9 +117,9 @@ impl CoarseRows {
         self.weights.extend(sums.iter().map(|(_, weight)| *weight));
     }
 
-    fn join(chunks: Vec<Self>, sizes: Vec<KindCounts>) -> Level<'static> {
+    fn join(chunks: Vec<Self>, sizes: KindCounts) -> Level<'static> {
         let entries = chunks.iter().map(|chunk| chunk.targets.len()).sum();
-        let mut offsets = Vec::with_capacity(sizes.len() + 1);
+        let mut offsets = Vec::with_capacity(sizes.rows() + 1);
         let (mut targets, mut weights) = (Vec::with_capacity(entries), Vec::with_capacity(entries));
         let mut end = 0;
         offsets.push(end);

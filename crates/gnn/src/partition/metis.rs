@@ -33,19 +33,22 @@ pub fn cut(level: &Level, quota: &Quota, imbalance: f64, seed: Idx) -> Result<Ve
     // All are below 2^31: as signed numbers they have the same bits, and no copy is needed.
     let ends: &[Idx] = bytemuck::cast_slice(&level.targets);
     let edge_weights: &[Idx] = bytemuck::cast_slice(level.weights());
-    let kinds = if quota.is_split() { 2 } else { 1 };
-    let sizes = level.sizes.iter();
-    let sizes: Vec<Idx> =
-        sizes.flat_map(|size| size.0[..kinds].iter().map(|n| *n as Idx)).collect();
+    let kinds = quota.kinds.count;
+    let sizes: &[Idx] = bytemuck::cast_slice(level.sizes.all());
     // More slack does not help it: given 1.3, it cuts more edges of dense graphs than given 1.03.
-    let slack = [imbalance.clamp(1.001, 1.1) as Real; 2];
+    let slack = imbalance.clamp(1.001, 1.1);
+    // A kind of few nodes cannot be more even than whole nodes allow.
+    let whole =
+        |(most, total): (&u32, &u32)| f64::from(*most) * parts as f64 / f64::from((*total).max(1));
+    let slack: Vec<Real> =
+        quota.most.iter().zip(&quota.total).map(|kind| slack.max(whole(kind)) as Real).collect();
     let mut of = vec![0; nodes];
     let lock = ONE_AT_A_TIME.lock().unwrap_or_else(|broken| broken.into_inner());
     let mut input = Metis::new(kinds as Idx, parts as Idx, &starts, ends)
         .map_err(|error| format!("metis: {error}"))?
         .set_option(Seed(seed))
-        .set_vwgt(&sizes)
-        .set_ubvec(&slack[..kinds]);
+        .set_vwgt(sizes)
+        .set_ubvec(&slack);
     if !edge_weights.is_empty() {
         input = input.set_adjwgt(edge_weights);
     }

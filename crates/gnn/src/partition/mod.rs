@@ -3,6 +3,7 @@
 mod cluster;
 mod deal;
 mod file;
+mod kinds;
 mod level;
 mod metis;
 mod multilevel;
@@ -19,6 +20,7 @@ pub use quality::{PartQuality, Quality, Spread, quality};
 
 use crate::named::named;
 use crate::{Error, Graph, Labels};
+use kinds::Kinds;
 use quota::Quota;
 
 /// Upper bound on the number of parts, which bounds the memory of a partition and its report.
@@ -31,11 +33,15 @@ named! {
         /// Multilevel, with METIS at the coarsest level: cuts the fewest edges.
         #[default]
         Metis = "metis",
+        /// As `Metis`, and every part has its share of the training nodes of each class.
+        MetisEven = "metis-even",
+        /// Small clusters by `Metis`, dealt so that every part has its share of each class.
+        Clusters = "clusters",
         /// Linear deterministic greedy: each node goes to the part with most of its neighbours.
         Ldg = "ldg",
         /// As `Ldg`, with Fennel's penalty on the size of parts.
         Fennel = "fennel",
-        /// Random parts of equal size: cuts the most edges.
+        /// Nodes dealt at random, the training nodes of each class by themselves: cuts the most edges.
         Random = "random",
         /// Nodes sorted by class and cut into equal pieces: the most skewed labels.
         Label = "label",
@@ -51,7 +57,7 @@ pub struct Settings {
     pub seed: u64,
     /// Largest allowed part, as a multiple of the average size; at least 1.
     pub imbalance: f64,
-    /// Also bounds each part's training nodes by `imbalance`.
+    /// Also bounds each part's training nodes by `imbalance`; those of each class, in methods that keep parts alike.
     pub balance_train: bool,
 }
 
@@ -96,12 +102,21 @@ pub fn partition(
     if parts == 1 {
         return Ok(Partition { of: vec![0; graph.nodes()], parts });
     }
-    let quota = Quota::new(graph.nodes(), train, settings);
+    let nodes = graph.nodes();
+    let kinds = match settings.method {
+        _ if !settings.balance_train => Kinds::one(),
+        Method::MetisEven | Method::Clusters | Method::Random => {
+            Kinds::by_class(nodes, labels, train, parts)
+        }
+        _ => Kinds::by_training(nodes, train),
+    };
+    let quota = Quota::new(nodes, kinds, settings);
     let mut of = match settings.method {
-        Method::Metis => multilevel::cut(graph, &quota, settings)?,
+        Method::Metis | Method::MetisEven => multilevel::cut(graph, &quota, settings)?,
+        Method::Clusters => deal::clusters(graph, &quota, settings)?,
         Method::Ldg => stream::cut(graph, &quota, settings, stream::Price::Ldg),
         Method::Fennel => stream::cut(graph, &quota, settings, stream::Price::fennel(graph, parts)),
-        Method::Random => deal::random(graph.nodes(), &quota, settings),
+        Method::Random => deal::random(nodes, &quota, settings),
         Method::Label => deal::by_label(labels, parts),
     };
     // Balancing the training nodes would undo the order by label.

@@ -40,13 +40,13 @@ fn cut_from(
         refine::refine(&Level::whole(graph, quota), quota, &mut of);
         return Ok(of);
     }
-    let most = quota.most.map(|most| (most / CLUSTERS_PER_PART).max(1));
+    let most: Vec<u32> = quota.most.iter().map(|most| (most / CLUSTERS_PER_PART).max(1)).collect();
     let mut random = hither_core::seed::stream(settings.seed, "partition");
     let mut level = Level::whole(graph, quota);
     // Finer levels, and the cluster that each of their nodes went into.
     let mut finer = vec![];
     while level.targets.len() > entries_small {
-        let (cluster_of, count) = cluster(&level, most, &mut random);
+        let (cluster_of, count) = cluster(&level, &most, &mut random);
         // A level that hardly shrinks would never end.
         if count * 20 > level.nodes() * 19 {
             break;
@@ -86,6 +86,7 @@ fn best_of(
 
 #[cfg(test)]
 mod tests {
+    use super::super::kinds::Kinds;
     use super::*;
 
     /// Communities that nearly all edges stay in, some isolated nodes, and a hub.
@@ -104,7 +105,7 @@ mod tests {
         let graph = graph(16_000);
         for train in [vec![], (0..16_000).step_by(3).collect()] {
             let settings = Settings { parts: 8, balance_train: true, ..Settings::default() };
-            let quota = Quota::new(graph.nodes(), &train, &settings);
+            let quota = Quota::new(16_000, Kinds::by_training(16_000, &train), &settings);
             let mut whole = cut_from(usize::MAX, &graph, &quota, &settings).unwrap();
             let mut clustered = cut_from(20_000, &graph, &quota, &settings).unwrap();
             quota.enforce(&graph, &mut whole);
@@ -120,15 +121,16 @@ mod tests {
     fn levels_keep_all_nodes_and_edges() {
         let graph = graph(2000);
         let settings = Settings { parts: 4, balance_train: true, ..Settings::default() };
-        let quota = Quota::new(graph.nodes(), &[1, 2, 3], &settings);
+        let quota = Quota::new(2000, Kinds::by_training(2000, &[1, 2, 3]), &settings);
         let whole = Level::whole(&graph, &quota);
         let mut random = hither_core::seed::stream(1, "test");
-        let (cluster_of, count) = cluster(&whole, [10, 2], &mut random);
+        let (cluster_of, count) = cluster(&whole, &[10, 2], &mut random);
         let coarse = whole.contract(&cluster_of, count);
         assert!(count < 1000, "{count}");
-        let size = |kind: usize| coarse.sizes.iter().map(|size| size.0[kind]).sum::<u32>();
+        let sizes: Vec<&[u32]> = (0..count).map(|cluster| coarse.sizes.row(cluster)).collect();
+        let size = |kind: usize| sizes.iter().map(|size| size[kind]).sum::<u32>();
         assert_eq!((size(0), size(1)), (1997, 3));
-        assert!(coarse.sizes.iter().all(|size| size.0[0] <= 10 && size.0[1] <= 2));
+        assert!(sizes.iter().all(|size| size[0] <= 10 && size[1] <= 2));
         let between: u32 = coarse.weights().iter().sum();
         assert_eq!(u64::from(between), 2 * whole.cut_weight(&cluster_of));
         for node in 0..count as u32 {

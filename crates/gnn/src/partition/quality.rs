@@ -4,7 +4,11 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::Partition;
-use crate::{Graph, Labels};
+use crate::layer::Rows;
+use crate::{Features, Graph, Labels};
+
+/// Hubs are this share of the nodes: those with the most neighbours.
+const HUBS: f64 = 0.01;
 
 /// Figures of a whole partition, and of each of its parts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -18,6 +22,8 @@ pub struct Quality {
     pub train: Spread,
     /// Mean over parts of the distance of a part's classes from the whole graph's, 0 to 1.
     pub label_skew: f64,
+    /// Share of the variance of the features that lies between the parts' means, 0 to 1; `None` without features.
+    pub feature_skew: Option<f64>,
     /// Sum over nodes of the number of other parts among their neighbours: the rows that cross the
     /// network when every part fetches its remote neighbours once.
     pub communication_volume: u64,
@@ -38,7 +44,7 @@ pub struct Spread {
 }
 
 /// Figures of one part.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct PartQuality {
     pub nodes: u64,
@@ -48,6 +54,12 @@ pub struct PartQuality {
     pub edges_cut: u64,
     /// Nodes with a neighbour in another part.
     pub boundary_nodes: u64,
+    /// Nodes among the hundredth of all with the most neighbours.
+    pub hubs: u64,
+    /// Distance of its classes from the whole graph's, 0 to 1; 0 if none of its nodes has a label.
+    pub label_skew: f64,
+    /// Distance of the mean of its features from the whole graph's, as a multiple of their standard deviation.
+    pub feature_skew: Option<f64>,
     /// Nodes per class; with several labels per node, nodes with label 1 per task.
     pub labels: Vec<u64>,
 }
@@ -74,6 +86,10 @@ pub fn quality(graph: &Graph, labels: &Labels, train: &[u32], partition: &Partit
     for node in train {
         parts[partition.of[*node as usize] as usize].train += 1;
     }
+    for node in hubs(graph) {
+        parts[partition.of[node as usize] as usize].hubs += 1;
+    }
+    let label_skew = label_skew(labels, &mut parts);
     let mut communication_volume = 0;
     for (part, ends) in parts.iter_mut().zip(ends(graph, partition)) {
         part.edges_inside = ends.inside / 2;
@@ -88,7 +104,8 @@ pub fn quality(graph: &Graph, labels: &Labels, train: &[u32], partition: &Partit
         cut_share: cut_edges as f64 / graph.edges().max(1) as f64,
         nodes: Spread::over(parts.iter().map(|part| part.nodes)),
         train: Spread::over(parts.iter().map(|part| part.train)),
-        label_skew: label_skew(labels, &parts),
+        label_skew,
+        feature_skew: None,
         communication_volume,
         replication: (nodes + communication_volume as f64) / nodes,
         parts,
@@ -150,32 +167,101 @@ fn count_labels(labels: &Labels, node: usize, counts: &mut [u64]) {
     }
 }
 
-/// Mean over parts of the total-variation distance between the part's classes and the whole graph's;
-/// with several labels per node, the mean over tasks.
-fn label_skew(labels: &Labels, parts: &[PartQuality]) -> f64 {
+/// The nodes with the most neighbours.
+fn hubs(graph: &Graph) -> Vec<u32> {
+    let mut nodes: Vec<u32> = (0..graph.nodes() as u32).collect();
+    let count = (nodes.len() as f64 * HUBS).ceil() as usize;
+    if count < nodes.len() {
+        let key = |node: &u32| (std::cmp::Reverse(graph.degree(*node)), *node);
+        nodes.select_nth_unstable_by_key(count, key);
+        nodes.truncate(count);
+    }
+    nodes
+}
+
+/// Puts the total-variation distance between its classes and the whole graph's into each part, and returns the mean over the
+/// parts with labels; with several labels per node, the mean over tasks.
+fn label_skew(labels: &Labels, parts: &mut [PartQuality]) -> f64 {
     let mut all = vec![0; labels.count()];
-    for part in parts {
+    for part in parts.iter() {
         for (all, count) in all.iter_mut().zip(&part.labels) {
             *all += count;
         }
     }
     let nodes: u64 = parts.iter().map(|part| part.nodes).sum();
+    let known_of_all: u64 = all.iter().sum();
     let distance = |counts: &[u64], of: u64, whole_of: u64| -> f64 {
         let share = |count: u64, of: u64| count as f64 / of as f64;
         counts.iter().zip(&all).map(|(a, b)| (share(*a, of) - share(*b, whole_of)).abs()).sum()
     };
-    let skews: Vec<f64> = parts
-        .iter()
-        .filter_map(|part| match labels {
-            Labels::Classes { .. } => {
-                let known: u64 = part.labels.iter().sum();
-                (known > 0).then(|| distance(&part.labels, known, all.iter().sum()) / 2.0)
+    let (mut sum, mut count) = (0.0, 0);
+    for part in parts {
+        let known: u64 = part.labels.iter().sum();
+        part.label_skew = match labels {
+            Labels::Classes { .. } if known > 0 => {
+                distance(&part.labels, known, known_of_all) / 2.0
             }
-            Labels::Tasks { count, .. } => (part.nodes > 0)
-                .then(|| distance(&part.labels, part.nodes, nodes) / (*count).max(1) as f64),
-        })
-        .collect();
-    skews.iter().sum::<f64>() / skews.len().max(1) as f64
+            Labels::Tasks { count, .. } if part.nodes > 0 => {
+                distance(&part.labels, part.nodes, nodes) / (*count).max(1) as f64
+            }
+            _ => continue,
+        };
+        sum += part.label_skew;
+        count += 1;
+    }
+    sum / f64::from(count.max(1))
+}
+
+impl Quality {
+    /// The same, with what features say of the parts.
+    pub fn with_features(mut self, features: &Features, partition: &Partition) -> Self {
+        if features.dim() == 0 {
+            return self;
+        }
+        let (sums, squares) = feature_sums(features, partition);
+        let nodes: u64 = self.parts.iter().map(|part| part.nodes).sum();
+        let mut mean = vec![0.0; features.dim()];
+        for (at, sum) in sums.iter().enumerate() {
+            mean[at % features.dim()] += sum / nodes as f64;
+        }
+        let lengths: f64 = mean.iter().map(|mean| mean * mean).sum();
+        // Of all features together; 0 if all rows are alike.
+        let variance = (squares / nodes as f64 - lengths).max(0.0);
+        let mut between = 0.0;
+        for (part, sums) in self.parts.iter_mut().zip(sums.chunks(features.dim())) {
+            let own = sums.iter().map(|sum| sum / part.nodes as f64);
+            let squared: f64 = own.zip(&mean).map(|(own, mean)| (own - mean).powi(2)).sum();
+            let share = if variance > 0.0 { squared / variance } else { 0.0 };
+            part.feature_skew = Some(share.sqrt());
+            between += share * part.nodes as f64 / nodes as f64;
+        }
+        self.feature_skew = Some(between);
+        self
+    }
+}
+
+/// The sum of the rows of each part, one part after the other, and the sum of the squares of all values.
+fn feature_sums(features: &Features, partition: &Partition) -> (Vec<f64>, f64) {
+    let dim = features.dim();
+    let (mut sums, mut squares) = (vec![0.0; partition.parts * dim], 0.0);
+    for node in 0..partition.of.len() as u32 {
+        let own = &mut sums[partition.of[node as usize] as usize * dim..][..dim];
+        let mut add = |column: usize, value: f32| {
+            own[column] += f64::from(value);
+            squares += f64::from(value) * f64::from(value);
+        };
+        match Rows::collect(features, &[node]) {
+            Rows::Dense { values, .. } => {
+                values.iter().enumerate().for_each(|(column, value)| add(column, *value));
+            }
+            Rows::Sparse { indices, values, .. } => {
+                for (at, column) in indices.iter().enumerate() {
+                    add(*column as usize, values.as_ref().map_or(1.0, |values| values[at]));
+                }
+            }
+        }
+    }
+    (sums, squares)
 }
 
 impl Spread {

@@ -1,87 +1,40 @@
 //! Bounds on the nodes per part, which hold whatever a method does.
 
-use std::ops::{Add, Sub};
-
 use super::Settings;
+use super::kinds::Kinds;
 use super::tally::{Least, Links};
 use crate::Graph;
 
-/// Nodes by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KindCounts(pub [u32; 2]);
-
-impl KindCounts {
-    pub fn total(self) -> u32 {
-        self.0[0] + self.0[1]
-    }
-
-    /// Whether there is room for more in what holds this much.
-    pub fn leaves_room(self, more: Self, most: [u32; 2]) -> bool {
-        let sum = self + more;
-        sum.0[0] <= most[0] && sum.0[1] <= most[1]
-    }
-}
-
-impl Add for KindCounts {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self([self.0[0] + other.0[0], self.0[1] + other.0[1]])
-    }
-}
-
-impl Sub for KindCounts {
-    type Output = Self;
-
-    fn sub(self, other: Self) -> Self {
-        Self([self.0[0] - other.0[0], self.0[1] - other.0[1]])
-    }
-}
-
-/// Nodes are of one kind, or of two if training nodes are balanced as well. Each kind has its own
-/// bound per part: a part with room for a kind always exists, and moving a node of one kind never
-/// affects the other.
+/// Each kind of nodes has its own bound per part: a part with room for a kind always exists, and moving a node of one
+/// kind never affects the others.
 pub struct Quota {
     pub parts: usize,
-    /// Whether each node is a training node; empty if there is one kind.
-    is_train: Vec<bool>,
+    pub kinds: Kinds,
     /// Upper bound on the nodes of each kind per part.
-    pub most: [u32; 2],
+    pub most: Vec<u32>,
     /// Nodes of each kind in the graph.
-    pub total: [u32; 2],
+    pub total: Vec<u32>,
 }
 
 impl Quota {
-    pub fn new(nodes: usize, train: &[u32], settings: &Settings) -> Self {
-        let mut is_train = vec![];
-        if settings.balance_train && !train.is_empty() {
-            is_train.resize(nodes, false);
-            for node in train {
-                is_train[*node as usize] = true;
-            }
-        }
-        let trains = is_train.iter().filter(|train| **train).count();
-        let total = [nodes - trains, trains];
-        let most = total.map(|total| {
-            let allowed = settings.imbalance * total as f64 / settings.parts as f64;
-            (allowed as usize).max(total.div_ceil(settings.parts)).min(total) as u32
-        });
-        Self { parts: settings.parts, is_train, most, total: total.map(|total| total as u32) }
+    pub fn new(nodes: usize, kinds: Kinds, settings: &Settings) -> Self {
+        let mut total = vec![0; kinds.count];
+        (0..nodes).for_each(|node| total[kinds.of(node)] += 1);
+        let most = |total: &u32| {
+            let allowed = settings.imbalance * f64::from(*total) / settings.parts as f64;
+            (allowed as u32).max(total.div_ceil(settings.parts as u32)).min(*total)
+        };
+        Self { parts: settings.parts, most: total.iter().map(most).collect(), kinds, total }
     }
 
     pub fn kind(&self, node: usize) -> usize {
-        usize::from(self.is_train.get(node).copied().unwrap_or(false))
-    }
-
-    /// Whether there are two kinds.
-    pub fn is_split(&self) -> bool {
-        !self.is_train.is_empty()
+        self.kinds.of(node)
     }
 
     /// Moves nodes out of parts that hold too many, and into parts that hold none, at the least
     /// cost in cut edges that a greedy order finds.
     pub fn enforce(&self, graph: &Graph, of: &mut [u32]) {
-        let mut held = [vec![0_u32; self.parts], vec![0_u32; self.parts]];
+        let mut held = vec![vec![0_u32; self.parts]; self.kinds.count];
         for (node, part) in of.iter().enumerate() {
             held[self.kind(node)][*part as usize] += 1;
         }
@@ -94,8 +47,8 @@ impl Quota {
                 self.fill(graph, of, held, |node| self.kind(node) == kind);
             }
         }
-        let [others, trains] = held;
-        let mut all: Vec<u32> = others.iter().zip(trains).map(|(a, b)| a + b).collect();
+        let sum = |part: usize| held.iter().map(|held| held[part]).sum();
+        let mut all: Vec<u32> = (0..self.parts).map(sum).collect();
         if all.contains(&0) {
             self.fill(graph, of, &mut all, |_| true);
         }

@@ -44,8 +44,9 @@ pub fn cut(graph: &Graph, quota: &Quota, settings: &Settings, price: Price) -> V
     let mut links = Links::new(parts);
     let mut sizes = Least::new(vec![0; parts]);
     // A part's size by kind, to keep each below its bound.
-    let mut held = [Least::new(vec![0; parts]), Least::new(vec![0; parts])];
-    let most = quota.most[0] + quota.most[1];
+    let none = || Least::new(vec![0; parts]);
+    let mut held: Vec<Least> = quota.most.iter().map(|_| none()).collect();
+    let most = quota.most.iter().sum();
     for _ in 0..PASSES {
         for node in &order {
             let kind = quota.kind(*node as usize);

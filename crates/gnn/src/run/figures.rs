@@ -41,6 +41,9 @@ pub struct Figures {
     /// The critical path of a run, computed from counted work and bytes.
     pub path_s: f64,
     pub time_s: f64,
+    /// Before the first round: measured time of partitioning, and computed time of probes and copies.
+    pub partition_s: f64,
+    pub setup_path_s: f64,
 }
 
 /// A finished run, without its rounds.
@@ -98,6 +101,8 @@ impl Figures {
             server_share: over(&|run| run.summary.work.server_share()).mean,
             path_s: over(&|run| run.summary.path.total()).mean,
             time_s: over(&|run| run.summary.time.total()).mean,
+            partition_s: over(&|run| run.summary.setup.partition_s).mean,
+            setup_path_s: over(&|run| run.summary.setup.path_s).mean,
         }
     }
 }

@@ -181,6 +181,12 @@ pub fn notes(groups: &[ModeGroup], figures: &[Figures]) -> Vec<String> {
                 megabytes(figures.setup_bytes)
             ));
         }
+        if figures.partition_s > 0.0 || figures.setup_path_s > 0.0 {
+            notes.push(format!(
+                "Set-up of {}, in no other time: {:.2} s of partitioning, measured; {:.3} s of probes and copies, computed.",
+                group.label, figures.partition_s, figures.setup_path_s
+            ));
+        }
         let lengths = || group.runs.iter().map(|run| run.summary.rounds);
         if let (Some(shortest), Some(longest)) = (lengths().min(), lengths().max())
             && shortest < longest

@@ -47,6 +47,9 @@ pub struct Figures {
     pub total_bytes: f64,
     /// What a run sends before its first round.
     pub setup_bytes: f64,
+    /// Measured time of partitioning, and computed time of probes and copies, before the first round.
+    pub partition_s: f64,
+    pub setup_path_s: f64,
     /// Bytes per round divided by those of llcg.
     ratio: Option<f64>,
     best_round: Option<f64>,
@@ -123,6 +126,8 @@ pub fn figures(groups: &[ModeGroup]) -> Vec<Figures> {
         up_bytes: group.mean(|run| a_round(run, up)).unwrap_or(0.0),
         total_bytes: group.mean(|run| both(&run.summary.bytes)).unwrap_or(0.0),
         setup_bytes: group.mean(setup).unwrap_or(0.0),
+        partition_s: group.mean(|run| run.summary.setup.partition_s).unwrap_or(0.0),
+        setup_path_s: group.mean(|run| run.summary.setup.path_s).unwrap_or(0.0),
         ratio: None,
         server_steps: group.mean(|run| run.summary.server_steps as f64),
         best_round: group.mean(|run| run.summary.best_round.into()),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hither_core::record::train::{
-    Bytes, CriticalPath, Header, Round, RunRecord, Summary, Times, Work, Works,
+    Bytes, CriticalPath, Header, Round, RunRecord, Setup, Summary, Times, Work, Works,
 };
 
 pub const MODES: [&str; 7] =
@@ -47,6 +47,7 @@ pub fn run(mode: &str, seed: u64, rounds: u32) -> RunRecord {
         work,
         path,
         time,
+        setup: Setup::default(),
         classes: vec![],
     };
     let header = Header {
