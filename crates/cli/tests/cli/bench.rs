@@ -329,6 +329,8 @@ fn an_interrupted_bench_leaves_nothing_behind() {
         let files = std::fs::read_dir(place.temporary.path()).expect("it is there").count();
         assert_eq!(files, if bench == "model" { 2 } else { 1 });
         let id = child.id().to_string();
+        // Open until it has ended: at the end of its input it would end by itself.
+        let _input = child.stdin.take();
         let kill = std::process::Command::new("kill").args(["-s", signal, &id]).status();
         assert!(kill.expect("kill").success());
         assert_eq!(child.wait().expect("it ends").code(), None, "ended by the signal");
