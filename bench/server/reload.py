@@ -3,8 +3,8 @@
 
     python3 bench/server/reload.py --hither target/release/hither
 
-The server is on core 0, the client on core 1. Windows in peace and windows with reloads take turns; a reload maps the
-changed file, serves from it, and copies the tables to huge pages in the background. Rows go to standard output as JSON
+The server is on core 0, the client on core 1. Windows in peace and windows with reloads take turns; a reload copies the
+tables of the changed file to huge pages and then takes the place of the version before. Rows go to standard output as JSON
 lines; the last one has the medians.
 """
 
